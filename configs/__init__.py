@@ -1,0 +1,1 @@
+"""Experiments as data: `reference.py` explains every option; the others change a few."""

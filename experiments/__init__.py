@@ -1,0 +1,1 @@
+"""Thin commands over the library: `python -m experiments.VERB --help`."""

@@ -1,0 +1,116 @@
+"""How every command reads its arguments and how it ends. Nothing here imports jax."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.training.config import RULES, load_config, suggest
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose refusals are ours: a suggestion, and exit code 2.
+
+    With `takes_config`, `--config=FILE` is required and every `--config.KEY=VALUE` is collected.
+    """
+
+    def __init__(self, verb: str, description: str, takes_config: bool = False) -> None:
+        """Names the command as the user types it."""
+        super().__init__(
+            prog=f"python -m experiments.{verb}",
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=_options_help() if takes_config else None,
+        )
+        self.takes_config = takes_config
+        if takes_config:
+            self.add_argument("--config", required=True, help="a Python file with get_config()")
+
+    def error(self, message: str) -> NoReturn:
+        """Refuses in our words instead of printing the usage."""
+        raise InvalidInput(f"{message}\nsee {self.prog} --help")
+
+    def read(self, argv: list[str]):
+        """Returns the parsed arguments; `config` is a checked, locked ConfigDict.
+
+        Raises:
+          InvalidInput: an unknown flag, key or value; all problems of the config in one report.
+        """
+        overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
+        arguments, unknown = self.parse_known_args(rest)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            flags += [f"--config.{key}" for key in RULES] if self.takes_config else []
+            wrong = unknown[0].split("=")[0]
+            raise InvalidInput(
+                f"{wrong}: no such flag{suggest(wrong, flags)}\nsee {self.prog} --help"
+            )
+        if self.takes_config:
+            arguments.config_path = arguments.config
+            arguments.config = load_config(arguments.config, overrides)
+        return arguments
+
+
+def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
+    """Takes `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.FLAG` and `--noconfig.FLAG` out."""
+    overrides, rest, waiting = {}, [], list(argv)
+    while waiting:
+        argument = waiting.pop(0)
+        flag, equals, value = argument.partition("=")
+        if flag.startswith("--noconfig."):
+            overrides[flag.removeprefix("--noconfig.")] = "False"
+        elif flag.startswith("--config."):
+            if not equals:
+                has_value = waiting and not waiting[0].startswith("--")
+                value = waiting.pop(0) if has_value else "True"
+            overrides[flag.removeprefix("--config.")] = value
+        else:
+            rest.append(argument)
+    return overrides, rest
+
+
+def _options_help() -> str:
+    rows = [f"  --config.{key}={rule.example}\n      {rule.allowed}" for key, rule in RULES.items()]
+    return "options of the config (meanings: configs/reference.py):\n" + "\n".join(rows)
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs on disk, so that a second launch compiles nothing again.
+
+    JAX_COMPILATION_CACHE_DIR chooses the place; an unwritable one means no cache.
+    """
+    import jax
+
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(
+        os.environ.get("JAX_COMPILATION_CACHE_DIR") or home / "transformer_jax" / "compiled"
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def execute(main: Callable[[list[str]], None]) -> NoReturn:
+    """Runs a command; what the user has to know ends it with a message and no traceback."""
+    try:
+        main(sys.argv[1:])
+        sys.stdout.flush()
+    except Stop as error:
+        lines = str(error).splitlines()
+        shown = lines if len(lines) <= 8 else [*lines[:7], f"... and {len(lines) - 7} more lines"]
+        print("error: " + "\n".join(shown), file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)

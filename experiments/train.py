@@ -1,0 +1,26 @@
+"""Trains what a config describes; the same command again resumes.
+
+Example:
+  python -m experiments.train --config=configs/shakespeare.py --workdir=runs/a
+  python -m experiments.train --config=configs/shakespeare.py --config.model.depth=6 --workdir=runs/b
+"""
+
+from experiments.command import Parser, execute, use_compilation_cache
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and trains."""
+    parser = Parser("train", __doc__, takes_config=True)
+    parser.add_argument("--workdir", required=True, help="the run's directory: new, or to resume")
+    arguments = parser.read(argv)
+    print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
+    print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
+    use_compilation_cache()
+
+    from transformer_jax.training.loop import train
+
+    train(arguments.config, arguments.workdir)
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,37 @@
+"""transformer_jax: transformers in JAX, and experiments on them that can be believed.
+
+Reading order:
+  shapes, masks       the letters of the dimensions; who may attend to whom
+  layers/             linear, norms, attention, positions, feedforward, embeddings, blocks
+  models              Decoder: what the layers add up to
+  generation          drawing new text
+  data/               sources, tokenizers, tasks: text -> Batch (numpy only)
+  training/           config, losses, metrics, optimizers, checkpoints, runs, loop: one step, one run
+
+The names below are stable and are imported when they are first used, so `import transformer_jax`
+costs nothing. Anything else may move between versions.
+"""
+
+import importlib
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "scaled_dot_product_attention": "transformer_jax.layers.attention",
+    "MultiHeadAttention": "transformer_jax.layers.attention",
+    "sinusoidal_positions": "transformer_jax.layers.positions",
+    "causal_mask": "transformer_jax.masks",
+    "Decoder": "transformer_jax.models",
+    "load_run": "transformer_jax.training.runs",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"transformer_jax has no public name {name!r}; it has {__all__}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -1,0 +1,17 @@
+"""The errors that end a command with a message instead of a traceback."""
+
+
+class Stop(Exception):
+    """Something that the person at the keyboard has to know, and no fault of the program."""
+
+    exit_code = 1
+
+
+class InvalidInput(Stop, ValueError):
+    """A bad config, file, prompt or run directory: nothing was lost, here is what to change.
+
+    The text says where (config key, argument or file), what came, what is allowed and the nearest
+    valid choice, in at most eight lines.
+    """
+
+    exit_code = 2

@@ -1,0 +1,144 @@
+"""Drawing new tokens from a language model."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.errors import InvalidInput
+
+NextLogits = Callable[[Array, Array], Array]
+
+
+def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0) -> Array:
+    """Returns the logits with every token that may not be drawn set to -inf.
+
+    Args:
+      logits: [..., V] float.
+      top_k: keep the k likeliest tokens (Fan et al. 2018); None, or k >= V, keeps all.
+      top_p: keep the smallest set of likeliest tokens whose probability reaches p (Holtzman et
+        al. 2020, section 3.1), at least one; 1 keeps all.
+    Returns:
+      [..., V]; the likeliest token always stays.
+    """
+    vocab_size = logits.shape[-1]
+    descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
+    if top_k is not None and top_k < vocab_size:
+        logits = jnp.where(logits < descending[..., top_k - 1, None], -jnp.inf, logits)
+    if top_p < 1:
+        probabilities = jax.nn.softmax(jnp.flip(jnp.sort(logits, axis=-1), axis=-1), axis=-1)
+        reached_before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        kept = jnp.maximum((reached_before < top_p).sum(-1, keepdims=True), 1)
+        smallest = jnp.take_along_axis(descending, kept - 1, axis=-1)
+        logits = jnp.where(logits < smallest, -jnp.inf, logits)
+    return logits
+
+
+def draw_token(
+    rng: Array,
+    logits: Array,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Array:
+    """Draws one token from softmax(logits / temperature), restricted to top-k and top-p.
+
+    Args:
+      rng: PRNG key.
+      logits: [..., V] float.
+      temperature: 0 takes the likeliest token.
+      top_k: as in restrict_logits.
+      top_p: as in restrict_logits, after the temperature.
+    Returns:
+      [...] int32; -1 where the logits hold a NaN.
+    """
+    if temperature == 0:
+        drawn = logits.argmax(-1)
+    else:
+        restricted = restrict_logits(logits / temperature, top_k, top_p)
+        drawn = jax.random.categorical(rng, restricted, axis=-1)
+    return jnp.where(jnp.isnan(logits).any(-1), -1, drawn).astype(jnp.int32)
+
+
+def windowed_next_logits(apply: Callable[[Array], Array]) -> NextLogits:
+    """Turns a model into `next_logits(context, length)`: recomputes the whole window every time.
+
+    This is the seam for a key–value cache: anything that gives the next token's logits from the
+    context fits into `generate`.
+
+    Args:
+      apply: tokens [..., C] -> logits [..., C, V], causal.
+    Returns:
+      (context [..., C], length) -> logits [..., V] after the first `length` tokens.
+    """
+
+    def next_logits(context: Array, length: Array) -> Array:
+        logits = apply(context)
+        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False)
+
+    return next_logits
+
+
+def generate(
+    next_logits: NextLogits,
+    prompt: Array,
+    num_tokens: int,
+    rng: Array,
+    max_length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Array:
+    """Continues a prompt, one token at a time.
+
+    When the text outgrows the model's `max_length`, the context slides: the model sees the last
+    `max_length` tokens, at positions 0 .. max_length - 1. Works under jit (all sizes static).
+
+    Args:
+      next_logits: (context [..., max_length], length) -> logits [..., V].
+      prompt: [..., P] int, at least one token.
+      num_tokens: tokens to add, N.
+      rng: PRNG key; token i is drawn with fold_in(rng, i).
+      max_length: the model's longest input.
+      temperature: as in draw_token.
+      top_k: as in draw_token.
+      top_p: as in draw_token.
+    Returns:
+      [..., N] int32, the new tokens; -1 from where the model's logits held a NaN.
+    Raises:
+      InvalidInput: the prompt is empty, or a sampling option has no meaning.
+    """
+    _check_options(prompt, num_tokens, temperature, top_k, top_p)
+    seen = prompt[..., -max_length:]
+    padding = [(0, 0)] * (seen.ndim - 1) + [(0, max_length - seen.shape[-1])]
+    context = jnp.pad(seen, padding).astype(jnp.int32)
+
+    def add_token(index: Array, carry: tuple) -> tuple:
+        context, length, drawn = carry
+        logits = next_logits(context, length)
+        token = draw_token(jax.random.fold_in(rng, index), logits, temperature, top_k, top_p)
+        is_full = length == max_length
+        context = jnp.where(is_full, jnp.roll(context, -1, axis=-1), context)
+        length = jnp.where(is_full, length, length + 1)
+        return context.at[..., length - 1].set(token), length, drawn.at[..., index].set(token)
+
+    drawn = jnp.zeros((*prompt.shape[:-1], num_tokens), jnp.int32)
+    start = (context, jnp.int32(seen.shape[-1]), drawn)
+    return jax.lax.fori_loop(0, num_tokens, add_token, start)[2]
+
+
+def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:
+    problems = []
+    if prompt.shape[-1] < 1:
+        problems.append("prompt: expected at least one token, got none")
+    if num_tokens < 0:
+        problems.append(f"num_tokens: expected 0 or more, got {num_tokens}")
+    if not 0 <= temperature < float("inf"):
+        problems.append(f"temperature: expected a finite number >= 0, got {temperature}")
+    if top_k is not None and top_k < 1:
+        problems.append(f"top_k: expected at least 1, got {top_k}")
+    if not 0 <= top_p <= 1:
+        problems.append(f"top_p: expected a number in [0, 1], got {top_p}")
+    if problems:
+        raise InvalidInput("\n".join(problems))

@@ -1,0 +1,56 @@
+"""From token numbers to vectors, and back to logits."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from transformer_jax.layers.linear import Initializer
+from transformer_jax.layers.positions import lookup
+
+
+class TokenEmbedding(nn.Module):
+    """A vector for each token of the vocabulary.
+
+    Looking a row up equals multiplying a one-hot vector with the table. A token outside the
+    vocabulary gives NaN instead of somebody else's row; data sources refuse it before.
+
+    Attributes:
+      vocab_size: tokens, V.
+      width: model width, D.
+      embedding_init: initial values of the table.
+      dtype: dtype of the result; None takes the table's.
+    """
+
+    vocab_size: int
+    width: int
+    embedding_init: Initializer = nn.initializers.normal(0.02)
+    dtype: DTypeLike | None = None
+
+    def setup(self) -> None:
+        """Draws the table [V, D]."""
+        shape = (self.vocab_size, self.width)
+        self.embedding = self.param("embedding", self.embedding_init, shape)
+
+    def __call__(self, tokens: Array) -> Array:
+        """[...] int -> [..., D].
+
+        Raises:
+          ValueError: tokens are not integers.
+        """
+        if not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise ValueError(f"tokens: expected integers, got {tokens.dtype}")
+        embedded = lookup(self.embedding, tokens)
+        return embedded if self.dtype is None else embedded.astype(self.dtype)
+
+    def attend(self, hidden: Array) -> Array:
+        """[..., D] -> logits [..., V]: the tied output layer of Press and Wolf 2017.
+
+        Products in the dtype of `hidden`, sums in float32 or wider.
+        """
+        wide = jnp.promote_types(hidden.dtype, jnp.float32)
+        flat = hidden.reshape(-1, self.width)
+        logits = jnp.einsum(
+            "ND,VD->NV", flat, self.embedding.astype(hidden.dtype), preferred_element_type=wide
+        )
+        return logits.reshape(*hidden.shape[:-1], self.vocab_size)

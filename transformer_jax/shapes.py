@@ -1,0 +1,58 @@
+"""The key of dimension letters, and a checker that names the argument at fault.
+
+| letter | dimension | letter | dimension |
+|---|---|---|---|
+| B | batch | H | heads |
+| L | (query) length | K | head size |
+| M | key, or memory, length | F | feed-forward size |
+| D | model width | V | vocabulary, or value head size inside attention |
+
+Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_BLHK`).
+Public functions take any leading axes, written `...`.
+"""
+
+from jax import Array
+
+LETTERS = {
+    "B": "batch",
+    "L": "length",
+    "M": "memory length",
+    "D": "width",
+    "H": "heads",
+    "K": "head size",
+    "F": "feed-forward size",
+    "V": "vocabulary, or value head size",
+}
+
+
+def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
+    """Checks the shapes of several arguments against letters that they share.
+
+    Args:
+      **arguments: argument name -> (array, letters), the letters in order and separated by
+        spaces; a leading `...` stands for any number of axes.
+    Returns:
+      The size of every letter.
+    Raises:
+      ValueError: an argument has another number of axes, or two arguments disagree about a letter.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, (array, letters) in arguments.items():
+        *leading, tail = letters.split("...")
+        axes = tail.split()
+        too_few = len(array.shape) < len(axes)
+        if too_few or (not leading and len(array.shape) != len(axes)):
+            raise ValueError(f"{name}: expected {_spell(letters, sizes)}, got {array.shape}")
+        for letter, size in zip(axes, array.shape[len(array.shape) - len(axes) :], strict=True):
+            known, owner = sizes.setdefault(letter, (size, name))
+            if known != size:
+                raise ValueError(
+                    f"{name}: expected {_spell(letters, sizes)}, got {array.shape}: "
+                    f"{letter} ({LETTERS[letter]}) is {known} in {owner} and {size} here"
+                )
+    return {letter: size for letter, (size, _) in sizes.items()}
+
+
+def _spell(letters: str, sizes: dict[str, tuple[int, str]]) -> str:
+    named = [f"{a}={sizes[a][0]}" if a in sizes else a for a in letters.split()]
+    return f"[{', '.join(named)}]"

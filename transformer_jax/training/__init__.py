@@ -1,0 +1,1 @@
+"""Where models and data meet: one config, one step, one run directory."""

@@ -1,0 +1,43 @@
+"""Ending a run in good order when a signal asks for it."""
+
+import contextlib
+import os
+import signal
+from typing import Any
+
+from transformer_jax.errors import Stop
+
+
+class Interrupted(Stop):
+    """A signal asked for the end, and the run was saved."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+class StopSignal:
+    """Remembers SIGTERM or SIGINT until the step is done; a second SIGINT ends at once.
+
+    Attributes:
+      signal: the number of the signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __enter__(self) -> "StopSignal":
+        self._before: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, _: Any) -> None:
+        if self.signal == signal.SIGINT and number == signal.SIGINT:
+            os._exit(130)  # every file is replaced whole, so nothing is half written
+        self.signal = number

@@ -1,0 +1,126 @@
+"""What a person sees while a run goes on: one live line, or plain lines where there is no screen."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+
+class Progress:
+    """Tells how a run goes. The estimate of the time left counts training steps alone.
+
+    On a terminal the last line is redrawn by rich; elsewhere (a file, a pipe, CI) a plain line is
+    printed every few seconds, without control codes.
+    """
+
+    def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
+        """Writes to `stream`, standard output if not given."""
+        self._stream = stream or sys.stdout
+        self._seconds = seconds_between_lines
+        self._last_line = 0.0
+        self._live = None
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._clear()
+        with contextlib.suppress(BrokenPipeError):
+            print(text, file=self._stream, flush=True)
+
+    @contextlib.contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Says what is going on at once, that it still is every few seconds, and how long it took."""
+        started = time.monotonic()
+        finished = threading.Event()
+
+        def beat() -> None:
+            while not finished.wait(1.0 if self._is_terminal else self._seconds):
+                self._show(f"{what} ... {time.monotonic() - started:.0f} s")
+
+        self._show(f"{what} ...")
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            finished.set()
+            thread.join()
+        self.say(f"{what}: {time.monotonic() - started:.1f} s")
+
+    def note(self, text: str) -> None:
+        """Shows on a terminal what is going on; elsewhere it is not worth a line."""
+        if self._is_terminal:
+            self._show(text)
+
+    def step(
+        self, step: int, steps: int, loss: float, tokens_per_second: float, seconds_left: float
+    ) -> None:
+        """Shows where training stands.
+
+        Args:
+          step: updates so far.
+          steps: updates in all.
+          loss: nats per token, recent mean.
+          tokens_per_second: training alone.
+          seconds_left: training alone.
+        """
+        line = (
+            f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "
+            f"{tokens_per_second:,.0f} tokens/s  ETA {_clock(seconds_left)}"
+        )
+        is_due = time.monotonic() - self._last_line >= self._seconds or step == steps
+        if self._is_terminal or is_due:
+            self._last_line = time.monotonic()
+            self._show(f"{_bar(step / steps)} {line}" if self._is_terminal else line)
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        self._clear()
+
+    @property
+    def _is_terminal(self) -> bool:
+        return self._stream.isatty()
+
+    def _show(self, text: str) -> None:
+        """Redraws the live line, or prints a plain one."""
+        if not self._is_terminal:
+            self.say(text)
+            return
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        if self._live is None:
+            console = Console(file=self._stream)
+            self._live = Live(console=console, transient=True, auto_refresh=False)
+            self._live.start()
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+    def _clear(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class Silent(Progress):
+    """Shows nothing; for tests and for training from Python."""
+
+    def _show(self, text: str) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Prints nothing."""
+
+
+def _clock(seconds: float) -> str:
+    """Minutes and seconds, or hours, never negative, a dash where nothing is known yet."""
+    if not 0 <= seconds < 1e9:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _bar(share: float, width: int = 20) -> str:
+    full = round(share * width)
+    return "━" * full + "╌" * (width - full)

@@ -1,0 +1,145 @@
+"""One optimizer update as a pure function, and many of them in one compiled program."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tasks import Batch
+from transformer_jax.training.metrics import Sums, safe_mean, sums_of, total
+
+
+class TrainState(NamedTuple):
+    """All that training carries from step to step.
+
+    Attributes:
+      step: optimizer updates so far, int32.
+      params: of the model.
+      opt_state: of the optimizer.
+    """
+
+    step: Array
+    params: Any
+    opt_state: Any
+
+
+class StepRecord(NamedTuple):
+    """What one step tells about itself.
+
+    Attributes:
+      loss: nats per token of the batch, before the update.
+      gradient_norm: global norm, before clipping.
+      finite: whether both are finite; if not, the step changed nothing.
+    """
+
+    loss: Array
+    gradient_norm: Array
+    finite: Array
+
+
+def make_initial_state(
+    model: nn.Module, optimizer: optax.GradientTransformation, config: ConfigDict
+) -> Callable[[], TrainState]:
+    """Returns a function that draws the state at step 0 from the config's seed."""
+
+    def initial_state() -> TrainState:
+        init_key, _ = jax.random.split(jax.random.key(config.seed))
+        tokens = jnp.zeros((1, config.data.length), jnp.int32)
+        params = model.init(init_key, tokens)["params"]
+        return TrainState(jnp.int32(0), params, optimizer.init(params))
+
+    return initial_state
+
+
+def make_train_step(
+    model: nn.Module, optimizer: optax.GradientTransformation, seed: int, accumulation: int = 1
+) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
+    """Returns one optimizer update as a pure function.
+
+    The gradient is that of the mean loss over all weighted targets of the batch. Parts of an
+    accumulated batch add up sums and divide once, so they equal the whole batch even when they
+    hold different numbers of real tokens.
+
+    Args:
+      model: takes the batch's inputs and `train`.
+      optimizer: from optax.
+      seed: of the run; the dropout key of a step is fold_in(key, step).
+      accumulation: parts that a batch is computed in.
+    """
+    _, dropout_key = jax.random.split(jax.random.key(seed))
+
+    def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
+        logits = model.apply({"params": params}, **part["inputs"], train=True, rngs={"dropout": key})
+        sums = total(sums_of(logits, part["targets"], part["weights"]))
+        return sums.loss, sums
+
+    def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
+        differentiate = jax.grad(loss_sum, has_aux=True)
+        if accumulation == 1:
+            return differentiate(params, batch, key)
+        split = lambda leaf: leaf.reshape(accumulation, -1, *leaf.shape[1:])  # noqa: E731
+        parts = jax.tree.map(split, batch)
+        keys = jax.random.split(key, accumulation)
+
+        def add(carry: tuple, part: tuple) -> tuple[tuple, None]:
+            return jax.tree.map(jnp.add, carry, differentiate(params, *part)), None
+
+        shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda p: p[0], parts), key)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return jax.lax.scan(add, zeros, (parts, keys))[0]
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepRecord]:
+        key = jax.random.fold_in(dropout_key, state.step)
+        gradients, sums = summed_gradients(state.params, batch, key)
+        gradients = jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), gradients)
+        norm = optax.global_norm(gradients)
+        loss = safe_mean(sums.loss, sums.weight)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
+
+        def update() -> TrainState:
+            updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            return TrainState(state.step + 1, params, opt_state)
+
+        return jax.lax.cond(finite, update, lambda: state), StepRecord(loss, norm, finite)
+
+    return train_step
+
+
+def make_run_steps(train_step: Callable) -> Callable:
+    """Returns a function that takes many steps in one compiled program.
+
+    The number of steps is an argument of the program, so one compilation serves every length, and
+    cutting a run into calls in another way gives the same bits. The first step that is not finite
+    ends the call with the state as it was before it.
+    """
+
+    def run_steps(
+        state: TrainState, batches: Batch, num_steps: Array
+    ) -> tuple[TrainState, StepRecord]:
+        """Takes `num_steps` of the stacked batches [C, B, ...]; returns records [C]."""
+        capacity = batches["weights"].shape[0]
+        first = jax.tree.map(lambda leaf: leaf[0], batches)
+        _, shapes = jax.eval_shape(train_step, state, first)
+        records = jax.tree.map(lambda leaf: jnp.zeros(capacity, leaf.dtype), shapes)
+
+        def take_step(carry: tuple) -> tuple:
+            index, _, state, records = carry
+            batch = jax.tree.map(lambda leaf: leaf[index], batches)
+            state, record = train_step(state, batch)
+            records = jax.tree.map(lambda row, value: row.at[index].set(value), records, record)
+            return index + 1, record.finite, state, records
+
+        def goes_on(carry: tuple) -> Array:
+            index, finite, _, _ = carry
+            return (index < num_steps) & finite
+
+        start = (jnp.int32(0), jnp.bool_(True), state, records)
+        return jax.lax.while_loop(goes_on, take_step, start)[2:]
+
+    return run_steps
