@@ -29,7 +29,8 @@ def get_config() -> ConfigDict:
     data.document_separator = None
     # Whether documents in one window neither see nor predict each other; True or False.
     data.separate_documents = False
-    # Shares of the tokens for train, tuning and test, in the text's order; 3 numbers in (0, 1) that sum to 1.
+    # Shares of the tokens for train, tuning and test, in the text's order;
+    # 3 numbers in (0, 1) that sum to 1.
     data.splits = (0.9, 0.05, 0.05)
     # Tokens that the model sees at once, L; an integer >= 2.
     data.length = 64

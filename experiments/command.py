@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Takes `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.FLAG` and `--noconfig.FLAG` out."""
+    """Takes out `--config.KEY=VALUE`, `--config.KEY VALUE`, `--config.KEY`, `--noconfig.KEY`."""
     overrides, rest, waiting = {}, [], list(argv)
     while waiting:
         argument = waiting.pop(0)

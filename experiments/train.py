@@ -1,8 +1,9 @@
-"""Trains what a config describes; the same command again resumes.
+r"""Trains what a config describes; the same command again resumes.
 
 Example:
   python -m experiments.train --config=configs/shakespeare.py --workdir=runs/a
-  python -m experiments.train --config=configs/shakespeare.py --config.model.depth=6 --workdir=runs/b
+  python -m experiments.train --config=configs/shakespeare.py --workdir=runs/b \
+    --config.model.depth=6
 """
 
 from experiments.command import Parser, execute, use_compilation_cache

@@ -6,7 +6,8 @@ Reading order:
   models              Decoder: what the layers add up to
   generation          drawing new text
   data/               sources, tokenizers, tasks: text -> Batch (numpy only)
-  training/           config, losses, metrics, optimizers, checkpoints, runs, loop: one step, one run
+  training/           config, losses, metrics, optimizers, step, evaluation, checkpoints, runs;
+                      loop: a run, top to bottom
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.

@@ -8,6 +8,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.core import FrozenDict
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -35,7 +36,7 @@ def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
     return table[choice]
 
 
-def make_with_known_fields(module: Callable[..., nn.Module], known: Mapping, **own) -> nn.Module:
+def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> nn.Module:
     """Makes a module from what its class declares among the known values, and from its own ones.
 
     So a row of a table takes what it needs (`max_length`, `width`, `head_dim`, ...) and nobody has
@@ -83,7 +84,7 @@ class Decoder(nn.Module):
     head_dim: int | None = None
     mlp_dim: int | None = None
     position: str | ModuleFactory = "learned"
-    position_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    position_options: Mapping[str, Any] = FrozenDict()
     norm: str | ModuleFactory = "layer_norm"
     wiring: str | Wiring = "pre"
     activation: str | Callable[[Array], Array] = "gelu"
@@ -131,8 +132,7 @@ class Decoder(nn.Module):
         terms = self._position_encoding()(positions)
         hidden = token_embedding(tokens)
         if terms.embedding is not None:
-            added = terms.embedding.astype(hidden.dtype)
-            hidden = hidden + added.reshape((1,) * (hidden.ndim - added.ndim) + added.shape)
+            hidden = hidden + terms.embedding.astype(hidden.dtype)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
         for layer in range(self.depth):
             block = make_block(name=f"block_{layer}")

@@ -39,15 +39,16 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():
         *leading, tail = letters.split("...")
+        expected = _spell(letters, sizes)
         axes = tail.split()
         too_few = len(array.shape) < len(axes)
         if too_few or (not leading and len(array.shape) != len(axes)):
-            raise ValueError(f"{name}: expected {_spell(letters, sizes)}, got {array.shape}")
+            raise ValueError(f"{name}: expected {expected}, got {array.shape}")
         for letter, size in zip(axes, array.shape[len(array.shape) - len(axes) :], strict=True):
             known, owner = sizes.setdefault(letter, (size, name))
             if known != size:
                 raise ValueError(
-                    f"{name}: expected {_spell(letters, sizes)}, got {array.shape}: "
+                    f"{name}: expected {expected}, got {array.shape}: "
                     f"{letter} ({LETTERS[letter]}) is {known} in {owner} and {size} here"
                 )
     return {letter: size for letter, (size, _) in sizes.items()}

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -31,14 +31,6 @@ class Piece(NamedTuple):
     starts_document: bool
 
 
-class Tokens(Protocol):
-    """What a TokenStream needs of its tokens: a length, and picking by an array of indices."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, indices: np.ndarray) -> np.ndarray: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class TokenStream:
     """Tokens begin .. end of a longer row of tokens, with the documents that they belong to.
@@ -52,7 +44,7 @@ class TokenStream:
       name: where the tokens come from, for messages.
     """
 
-    tokens: Tokens
+    tokens: "np.ndarray | ShardedTokens"
     document_starts: np.ndarray
     begin: int
     end: int
@@ -214,8 +206,7 @@ def _files(source: str) -> list[Path]:
             return found
         raise InvalidInput(f"data.source={source}: the folder holds no .txt file and no shards")
     raise InvalidInput(
-        f"data.source={source}: no such file or folder; "
-        f"embedded texts are: {', '.join(EMBEDDED)}"
+        f"data.source={source}: no such file or folder; embedded texts are: {', '.join(EMBEDDED)}"
     )
 
 
@@ -251,7 +242,9 @@ class ShardedTokens:
 
     def __init__(self, paths: list[Path], counts: list[int], dtype: np.dtype) -> None:
         """Maps the files; nothing is read before it is asked for."""
-        self._shards = [np.memmap(path, dtype, "r", shape=(n,)) for path, n in zip(paths, counts, strict=True)]
+        self._shards = [
+            np.memmap(path, dtype, "r", shape=(n,)) for path, n in zip(paths, counts, strict=True)
+        ]
         self._ends = np.cumsum(counts)
 
     def __len__(self) -> int:

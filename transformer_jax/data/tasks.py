@@ -2,13 +2,15 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from transformer_jax.data.sources import TokenStream, epoch_generator, example_order
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
+
+Numbers = Any  # numpy here, jax arrays once the step is traced
 
 
 class Batch(TypedDict):
@@ -20,9 +22,9 @@ class Batch(TypedDict):
       weights: [B, L] float32, 0 where no loss is wanted.
     """
 
-    inputs: dict[str, np.ndarray]
-    targets: np.ndarray
-    weights: np.ndarray
+    inputs: dict[str, Numbers]
+    targets: Numbers
+    weights: Numbers
 
 
 @dataclasses.dataclass(frozen=True)

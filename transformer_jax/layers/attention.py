@@ -62,7 +62,6 @@ def attention_weights(
             f"mask: expected bool, True = may attend, got {mask.dtype}; "
             "numbers that are added to the scores go into bias"
         )
-    query, key, mask, bias = _same_rank(query, key, mask, bias)
     wide = jnp.promote_types(query.dtype, jnp.float32)
     # Scaling the query costs L*K products, scaling the scores would cost L*M.
     scores = jnp.einsum(
@@ -84,8 +83,8 @@ def _softmax(scores: Array) -> Array:
 
 
 def _weighted_mean(weights: Array, value: Array) -> Array:
-    weights, value = _same_rank(weights.astype(value.dtype), value)
-    return jnp.einsum("...LM,...MV->...LV", weights, value)
+    """[..., L, M] and [..., M, V] -> [..., L, V], in the dtype of the values."""
+    return jnp.einsum("...LM,...MV->...LV", weights.astype(value.dtype), value)
 
 
 def _check_broadcasts(name: str, array: Array | None, length: int, memory: int) -> None:
@@ -96,12 +95,6 @@ def _check_broadcasts(name: str, array: Array | None, length: int, memory: int) 
         raise ValueError(
             f"{name}: expected [..., L={length}, M={memory}] (1 broadcasts), got {array.shape}"
         )
-
-
-def _same_rank(*arrays: Array | None) -> list:
-    """Adds leading axes of size 1 until all arrays have the same number of axes."""
-    rank = max(array.ndim for array in arrays if array is not None)
-    return [a if a is None else a.reshape((1,) * (rank - a.ndim) + a.shape) for a in arrays]
 
 
 class MultiHeadAttention(nn.Module):

@@ -26,7 +26,7 @@ def linear(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
     """
     flat = inputs.reshape(-1, inputs.shape[-1]) @ kernel
     if bias is not None:
-        flat = flat + bias[None, :]
+        flat = flat + bias
     return flat.reshape(*inputs.shape[:-1], kernel.shape[-1])
 
 
@@ -49,6 +49,8 @@ class Linear(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """[..., D] -> [..., features]."""
         kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
+        bias = (
+            self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
+        )
         inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
         return linear(inputs, kernel, bias)

@@ -51,11 +51,10 @@ def _widen(inputs: Array) -> Array:
 
 def _affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:
     """Applies [D] parameters to [..., D] and returns to the dtype that came in."""
-    along = (1,) * (normed.ndim - 1) + (-1,)
     if scale is not None:
-        normed = normed * scale.reshape(along)
+        normed = normed * scale
     if bias is not None:
-        normed = normed + bias.reshape(along)
+        normed = normed + bias
     return normed.astype(dtype)
 
 

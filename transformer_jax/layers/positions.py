@@ -64,8 +64,7 @@ def _sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
 def _angles(positions: Array, width: int, max_wavelength: float) -> Array:
     """[..., L] positions -> [..., L, width / 2] radians, float32 whatever the compute dtype."""
     frequencies = max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
-    positions = positions.astype(jnp.float32)[..., None]
-    return positions * frequencies.reshape((1,) * (positions.ndim - 1) + (-1,))
+    return positions.astype(jnp.float32)[..., None] * frequencies
 
 
 def rotate(inputs: Array, rotation: Rotation) -> Array:
@@ -81,8 +80,6 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
       [..., H, L, K], dtype of the inputs.
     """
     cos, sin = (part[..., None, :, :] for part in rotation)
-    pad = (1,) * (inputs.ndim - cos.ndim)
-    cos, sin = cos.reshape(pad + cos.shape), sin.reshape(pad + sin.shape)
     first, second = jnp.split(inputs, 2, axis=-1)
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
     return rotated.astype(inputs.dtype)

@@ -5,6 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import load_text
@@ -47,7 +48,7 @@ def make_model(model: ConfigDict, vocab_size: int) -> nn.Module:
     fields = {field.name for field in dataclasses.fields(make)}
     options: dict[str, Any] = {name: model[name] for name in model if name in fields}
     options |= {
-        f"{family}_options": dict(model[f"{family}_options"].get(model[family], {}))
+        f"{family}_options": FrozenDict(model[f"{family}_options"].get(model[family], {}))
         for family in model
         if f"{family}_options" in model
     }

@@ -184,10 +184,8 @@ def damage_of(path: Path) -> str | None:
     expected, found = manifest["files"], _hashes(path / "state")
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
-            return (
-                f"state/{name} was changed: expected sha256 "
-                f"{expected.get(name, 'no such file')[:12]}, found {found.get(name, 'no file')[:12]}"
-            )
+            wanted, there = (names.get(name, "no such file")[:12] for names in (expected, found))
+            return f"state/{name} was changed: expected sha256 {wanted}, found {there}"
     return None
 
 

@@ -134,9 +134,11 @@ RULES: dict[str, Rule] = {
     "data.splits": tuple_of(
         "3 numbers in (0, 1) that sum to 1",
         "0.8,0.1,0.1",
-        lambda value: len(value) == 3
-        and all(_is_number(share) and 0 < share < 1 for share in value)
-        and math.isclose(sum(value), 1),
+        lambda value: (
+            len(value) == 3
+            and all(_is_number(share) and 0 < share < 1 for share in value)
+            and math.isclose(sum(value), 1)
+        ),
     ),
     "data.length": integer(2),
     "model.architecture": one_of("decoder"),
@@ -208,7 +210,9 @@ def problems_of(config: ConfigDict) -> list[str]:
     """Returns everything that is wrong with a config, one line each."""
     flat = flatten(config)
     problems = [_unknown(key) for key in flat if key not in RULES]
-    problems += [f"{key}: missing; expected {RULES[key].allowed}" for key in RULES if key not in flat]
+    problems += [
+        f"{key}: missing; expected {RULES[key].allowed}" for key in RULES if key not in flat
+    ]
     wrong = [key for key in flat if key in RULES and not RULES[key].accepts(flat[key])]
     problems += [_refused(key, flat[key]) for key in wrong]
     return problems or _cross_problems(flat)
@@ -340,7 +344,9 @@ def _run_config_file(path: str) -> ConfigDict:
     finally:
         sys.path.pop(0)
     if not isinstance(config, ConfigDict):
-        raise InvalidInput(f"--config={path}: get_config() gave {type(config).__name__}, not ConfigDict")
+        raise InvalidInput(
+            f"--config={path}: get_config() gave {type(config).__name__}, not ConfigDict"
+        )
     return config
 
 

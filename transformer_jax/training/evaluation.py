@@ -1,5 +1,6 @@
 """A whole split, scored: every token once, sums first."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks import Batch, LanguageModelling
-from transformer_jax.training.metrics import Sums, summary, sums_of
+from transformer_jax.training.metrics import Sums, score_batch, summary
 
 
 class Evaluation(NamedTuple):
@@ -27,13 +28,7 @@ class Evaluation(NamedTuple):
 
 def make_score(model: nn.Module) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example."""
-
-    @jax.jit
-    def score(params: Any, batch: Batch) -> Sums:
-        logits = model.apply({"params": params}, **batch["inputs"])
-        return sums_of(logits, batch["targets"], batch["weights"])
-
-    return score
+    return jax.jit(functools.partial(score_batch, model))
 
 
 def evaluate(
@@ -59,7 +54,9 @@ def evaluate(
     for batch in task.evaluation_batches(split, batch_size, stride):
         sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), score(params, batch))
         rows.append((*sums, task.scored_bytes(batch)))
-    loss, correct, weight, num_bytes = (np.concatenate(column) for column in zip(*rows, strict=True))
+    loss, correct, weight, num_bytes = (
+        np.concatenate(column) for column in zip(*rows, strict=True)
+    )
     is_window = weight > 0
     protocol = {
         "split": split,

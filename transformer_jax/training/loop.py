@@ -87,9 +87,12 @@ class _Training:
         self.config, self.directory, self.progress, self.stop = config, run, progress, stop
         tokenizer = run.tokenizer() if run.tokenizer_path.exists() else None
         self.task, text_sha256 = make_task(config.data, config.training.batch_size, tokenizer)
-        self._write_provenance(text_sha256)
         self.model = make_model(config.model, self.task.vocab_size)
         self.optimizer = make_optimizer(config)
+        self.initial_state = make_initial_state(self.model, self.optimizer, config)
+        self.template = jax.eval_shape(self.initial_state)
+        self.parameters = sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
+        self._write_provenance(text_sha256)
         self.schedule = make_schedule(config)
         self.score = make_score(self.model)
         self.checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, self._warn)
@@ -105,7 +108,7 @@ class _Training:
         if step == steps and self.directory.status() == "done":
             self.progress.say(f"complete ({step}/{steps}): {self.directory.path}")
             return self.directory.metrics()[-1]
-        self._announce(state)
+        self._announce()
         self.directory.write_status("running", step)
         capacity = self._capacity()
         if step < steps:
@@ -156,29 +159,28 @@ class _Training:
         facts, difference = surroundings()
         if difference and not run.manifest_path.exists():
             run.write_text("diff.patch", difference)
-        run.record_launch({"seed": self.config.seed, "data": data, **facts})
+        facts |= {"seed": self.config.seed, "parameters": self.parameters, "data": data}
+        run.record_launch(facts)
         run.write_text("config.json", configs.to_json(self.config))
 
     def _restore_or_start(self) -> TrainState:
-        initial_state = make_initial_state(self.model, self.optimizer, self.config)
         self.checkpoints.tidy()
-        restored = self.checkpoints.restore(jax.eval_shape(initial_state))
+        restored = self.checkpoints.restore(self.template)
         if restored is None:
             self.directory.cut_metrics(0)
-            return jax.jit(initial_state)()
+            return jax.jit(self.initial_state)()
         self.pending = [tuple(pair) for pair in restored.extra["pending"]]
         self.directory.cut_metrics(restored.step)
         self.directory.amend_launch(resumed_from=restored.step, warnings=self.warnings)
         self.progress.say(f"resuming from step {restored.step} (checkpoint verified)")
         return restored.state
 
-    def _announce(self, state: TrainState) -> None:
+    def _announce(self) -> None:
         splits = ", ".join(f"{len(part):,} {name}" for name, part in self.task.splits.items())
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         config = self.config
         self.progress.say(
             f"data   {config.data.source}: {splits} tokens, {self.task.vocab_size} symbols\n"
-            f"model  {config.model.architecture}, {parameters:,} parameters; "
+            f"model  {config.model.architecture}, {self.parameters:,} parameters; "
             f"{config.training.steps:,} updates of {config.training.batch_size} x "
             f"{config.data.length} tokens on {jax.devices()[0].device_kind}"
         )
@@ -247,7 +249,7 @@ class _Training:
             "step": step,
             "train/loss": float(np.mean(losses)),
             "train/gradient_norm": float(np.mean(norms)),
-            "train/learning_rate": float(self.schedule(step - 1)),
+            "train/learning_rate": float(np.asarray(self.schedule(step - 1))),
             "time/step_ms": round(seconds * 1e3, 3),
             "time/tokens_per_second": round(tokens_per_second, 1),
         }
@@ -282,7 +284,7 @@ class _Training:
             "evaluation.json",
             {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()},
         )
-        columns = {
+        columns: dict[str, Any] = {
             f"{split}/{name}": column
             for split, evaluation in scored.items()
             for name, column in evaluation.sequences.items()
@@ -340,7 +342,9 @@ class _Training:
             if not np.isfinite(np.asarray(leaf)).all()
         ]
         self._save(state, step)
-        where = f"first of {len(bad)} non-finite arrays: {bad[0]}" if bad else "all arrays are finite"
+        where = (
+            f"first of {len(bad)} non-finite arrays: {bad[0]}" if bad else "all arrays are finite"
+        )
         return NonFinite(
             f"the loss or its gradient is not finite in update {step + 1}; parameters untouched, "
             f"they are those after update {step}\n{where}\n"

@@ -1,12 +1,14 @@
 """Sums first, one division at the end: padding, accumulation and devices average exactly."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.data.tasks import Batch
 from transformer_jax.training.losses import cross_entropy
 
 
@@ -37,6 +39,19 @@ def sums_of(logits: Array, targets: Array, weights: Array) -> Sums:
     losses = cross_entropy(logits, targets, weights)
     correct = weights * (logits.argmax(-1) == targets)
     return Sums(losses.sum(-1), correct.sum(-1), weights.sum(-1))
+
+
+def score_batch(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Sums:
+    """Applies a model to a batch and returns the sums of each example.
+
+    Args:
+      model: takes the batch's inputs.
+      params: of the model.
+      batch: as data makes it.
+      **options: further arguments of `model.apply`, such as train and rngs.
+    """
+    logits = cast(Array, model.apply({"params": params}, **batch["inputs"], **options))
+    return sums_of(logits, batch["targets"], batch["weights"])
 
 
 def total(sums: Sums) -> Sums:

@@ -1,6 +1,7 @@
 """Optimizers and learning-rate schedules, by name, all from optax."""
 
 import functools
+from typing import Any
 
 import jax
 import optax
@@ -38,7 +39,7 @@ SCHEDULES = {"constant": constant, "warmup_cosine": warmup_cosine}
 
 
 def adamw(
-    learning_rate: optax.Schedule, weight_decay: float, decays, **moments: float
+    learning_rate: optax.Schedule, weight_decay: float, decays: Any, **moments: Any
 ) -> optax.GradientTransformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2)."""
     return optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays, **moments)

@@ -1,10 +1,10 @@
-"""What a person sees while a run goes on: one live line, or plain lines where there is no screen."""
+"""What a person sees while a run goes on: one live line, or plain lines without a screen."""
 
 import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TextIO
 
 
@@ -29,8 +29,8 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Says what is going on at once, that it still is every few seconds, and how long it took."""
+    def busy(self, what: str) -> Generator[None]:
+        """Says what goes on at once, that it still does every few seconds, and how long it took."""
         started = time.monotonic()
         finished = threading.Event()
 

@@ -1,13 +1,13 @@
 """A run is a directory that needs no code of ours to read.
 
-    config.json      the resolved config
-    manifest.json    what ran: versions, git revision, device, hashes of data and tokenizer, launches
-    STATUS           running | done | failed | interrupted, when, and at which step
-    tokenizer.json   the tokenizer
-    metrics.jsonl    one object a line
-    evaluation.json  the final evaluation of each split, and its protocol
-    sequences.npz    its loss, weight and bytes for each window
-    samples/  checkpoints/  loss.png  diff.patch
+config.json      the resolved config
+manifest.json    what ran: versions, git revision, device, hashes of data and tokenizer, launches
+STATUS           running | done | failed | interrupted, when, and at which step
+tokenizer.json   the tokenizer
+metrics.jsonl    one object a line
+evaluation.json  the final evaluation of each split, and its protocol
+sequences.npz    its loss, weight and bytes for each window
+samples/  checkpoints/  loss.png  diff.patch
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -77,18 +77,16 @@ class RunDirectory:
         }
         if changed:
             lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in changed.items()]
-            more = [f"  ... and {len(lines) - 5} more"] if len(lines) > 5 else []
+            if len(lines) > 5:
+                lines[5:] = [f"  ... and {len(lines) - 5} more"]
             raise InvalidInput(
-                "\n".join(
-                    [f"--workdir={self.path}: it holds a run with another config"]
-                    + lines[:5]
-                    + more
-                    + ["choose another --workdir, or give the same config to resume"]
-                )
+                f"--workdir={self.path}: it holds a run with another config\n"
+                + "\n".join(lines)
+                + "\nchoose another --workdir, or give the same config to resume"
             )
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Generator[None]:
         """Keeps a second process from writing here; the system frees the lock of a dead one.
 
         Raises:
@@ -104,8 +102,8 @@ class RunDirectory:
             except OSError as error:
                 lock.seek(0)
                 raise InvalidInput(
-                    f"--workdir={self.path}: another process is training here: {lock.read().strip()}"
-                    "\nwait for it, stop it, or choose another --workdir"
+                    f"--workdir={self.path}: another process is training here: "
+                    f"{lock.read().strip()}\nwait for it, stop it, or choose another --workdir"
                 ) from error
             lock.truncate(0)
             lock.write(f"pid {os.getpid()} on {socket.gethostname()}, since {_now()}\n")
@@ -200,7 +198,7 @@ def _replace(path: Path, text: str) -> Path:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 # ---------------------------------------------------------------- provenance
@@ -218,7 +216,11 @@ def surroundings() -> tuple[dict, str]:
         "packages": {name: metadata.version(name) for name in _PACKAGES if _is_installed(name)},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": {"kind": device.device_kind, "platform": device.platform, "count": jax.device_count()},
+        "device": {
+            "kind": device.device_kind,
+            "platform": device.platform,
+            "count": jax.device_count(),
+        },
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
     revision = _git("rev-parse", "HEAD").strip()
@@ -320,7 +322,9 @@ class Run:
 
         drawn = draw(self.params, tokens, jax.random.key(seed))
         if (drawn < 0).any():
-            raise InvalidInput("the model's logits are NaN: its parameters or the prompt are broken")
+            raise InvalidInput(
+                "the model's logits are NaN: its parameters or the prompt are broken"
+            )
         return self.tokenizer.decode(drawn.tolist())
 
 
@@ -341,8 +345,8 @@ def load_run(workdir: str | Path, say: Callable[[str], None] = print) -> Run:
     from transformer_jax.data.tokenizers import fingerprint
     from transformer_jax.training.build import make_model
     from transformer_jax.training.checkpoints import Checkpoints
-    from transformer_jax.training.step import make_initial_state
     from transformer_jax.training.optimizers import make_optimizer
+    from transformer_jax.training.step import make_initial_state
 
     directory = RunDirectory(workdir)
     config, tokenizer = directory.config(), directory.tokenizer()

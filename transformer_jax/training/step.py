@@ -11,7 +11,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import Batch
-from transformer_jax.training.metrics import Sums, safe_mean, sums_of, total
+from transformer_jax.training.metrics import Sums, safe_mean, score_batch, total
 
 
 class TrainState(NamedTuple):
@@ -74,8 +74,7 @@ def make_train_step(
     _, dropout_key = jax.random.split(jax.random.key(seed))
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        logits = model.apply({"params": params}, **part["inputs"], train=True, rngs={"dropout": key})
-        sums = total(sums_of(logits, part["targets"], part["weights"]))
+        sums = total(score_batch(model, params, part, train=True, rngs={"dropout": key}))
         return sums.loss, sums
 
     def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:

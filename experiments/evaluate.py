@@ -1,0 +1,46 @@
+"""Scores a whole split with a trained run: every token once.
+
+Example:
+  python -m experiments.evaluate --workdir=runs/a --split=test --stride=32
+"""
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.data.sources import SPLITS
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.runs import RunDirectory
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, loads the run and its data, and prints the means and the protocol."""
+    parser = Parser("evaluate", __doc__)
+    parser.add_argument("--workdir", required=True, help="the run's directory")
+    parser.add_argument("--split", default="test", choices=SPLITS, help="which part (test)")
+    parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
+    parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
+    arguments = parser.read(argv)
+    directory = RunDirectory(arguments.workdir)
+    config = directory.config()
+    stride = arguments.stride or config.evaluation.stride or config.data.length
+    if not 1 <= stride <= config.data.length:
+        raise InvalidInput(
+            f"--stride={stride}: expected 1 to data.length={config.data.length} tokens"
+        )
+    use_compilation_cache()
+
+    from transformer_jax.training.build import make_task
+    from transformer_jax.training.evaluation import evaluate, make_score
+    from transformer_jax.training.runs import load_run
+
+    run = load_run(arguments.workdir)
+    task, text_sha256 = make_task(config.data, config.training.batch_size, run.tokenizer)
+    if text_sha256 != directory.manifest()["data"]["text_sha256"]:
+        raise InvalidInput(f"data.source={config.data.source}: the text changed since training")
+    batch_size = arguments.batch_size or config.evaluation.batch_size
+    score = make_score(run.model)
+    scored = evaluate(score, run.params, task, arguments.split, batch_size, stride)
+    print("  ".join(f"{name} {mean:.4f}" for name, mean in scored.means.items()))
+    print("  ".join(f"{name} {value}" for name, value in scored.protocol.items()))
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,36 @@
+r"""Tokenizes a text into memory-mapped shards, for corpora larger than memory.
+
+Example:
+  python -m experiments.tokenize --source=my_texts/ --tokenizer=bpe --vocab_size=8192 --out=shards
+  python -m experiments.train --config=configs/shakespeare.py --workdir=runs/b \
+    --config.data.source=shards
+"""
+
+from pathlib import Path
+
+from experiments.command import Parser, execute
+from transformer_jax.data.sources import read_pieces, train_tokenizer, write_shards
+from transformer_jax.data.tokenizers import TOKENIZERS, load_tokenizer
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, trains or loads a tokenizer and writes the shards."""
+    parser = Parser("tokenize", __doc__)
+    parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
+    parser.add_argument("--out", required=True, help="a new or empty folder")
+    parser.add_argument("--tokenizer", default="bpe", help="byte, char, bpe or a tokenizer.json")
+    parser.add_argument("--vocab_size", type=int, default=4096, help="tokens of a bpe (4096)")
+    parser.add_argument("--document_separator", help="line that ends a document (none)")
+    parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
+    arguments = parser.read(argv)
+    if arguments.tokenizer in TOKENIZERS:
+        tokenizer = train_tokenizer(arguments.source, arguments.tokenizer, arguments.vocab_size)
+    else:
+        tokenizer = load_tokenizer(Path(arguments.tokenizer))
+    pieces = read_pieces(arguments.source, arguments.document_separator)
+    count = write_shards(pieces, tokenizer, Path(arguments.out), arguments.shard_tokens)
+    print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,124 @@
+"""Strict modes for the whole suite, and what several test files share."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", ROOT / ".pytest_cache" / "compiled"))
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.command import use_compilation_cache
+from transformer_jax.training.config import load_config
+from transformer_jax.training.progress import Silent
+
+use_compilation_cache()
+jax.config.update("jax_debug_key_reuse", True)
+
+TINY = str(ROOT / "configs" / "tiny.py")
+
+
+@pytest.fixture(autouse=True)
+def _at_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def tiny_config(**overrides):
+    """The tiny config; keys are written with __ for the dots."""
+    return load_config(TINY, {key.replace("__", "."): str(v) for key, v in overrides.items()})
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory):
+    """A finished run of the tiny config; read it, never write to it."""
+    from transformer_jax.training.loop import train
+
+    os.chdir(ROOT)
+    workdir = tmp_path_factory.mktemp("runs") / "tiny"
+    train(tiny_config(), workdir, Silent())
+    return workdir
+
+
+def command(verb, *arguments, cwd=ROOT, timeout=300, **environment):
+    """Runs `python -m experiments.VERB` in a fresh process."""
+    return subprocess.run(
+        [sys.executable, "-m", f"experiments.{verb}", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def start_command(verb, *arguments, **environment):
+    """Starts a command and returns its process, to be killed."""
+    return subprocess.Popen(
+        [sys.executable, "-m", f"experiments.{verb}", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def refused(result, *words):
+    """Asserts a refusal as the design wants it: exit 2, at most 8 lines, no traceback."""
+    assert result.returncode == 2, result
+    assert "Traceback" not in result.stderr
+    assert 1 <= len(result.stderr.strip().splitlines()) <= 8
+    for word in words:
+        assert word in result.stderr, (word, result.stderr)
+
+
+def tree_hash(tree):
+    """sha256 over paths, dtypes and bytes of a tree's arrays."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def checkpoint_of(workdir):
+    """The newest checkpoint of a run of the tiny config: step, state, extra."""
+    from transformer_jax.training.build import make_model
+    from transformer_jax.training.checkpoints import Checkpoints
+    from transformer_jax.training.optimizers import make_optimizer
+    from transformer_jax.training.runs import RunDirectory
+    from transformer_jax.training.step import make_initial_state
+
+    directory = RunDirectory(workdir)
+    config = directory.config()
+    model = make_model(config.model, directory.tokenizer().vocab_size)
+    template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config))
+    return Checkpoints(directory.checkpoints).restore(template, read_only=True)
+
+
+def fingerprint_of(workdir):
+    """Everything a run decided: all state, and every logged number except times."""
+    from transformer_jax.training.runs import RunDirectory
+
+    restored = checkpoint_of(workdir)
+    rows = [
+        {key: value for key, value in row.items() if not key.startswith("time/")}
+        for row in RunDirectory(workdir).metrics()
+    ]
+    return restored.step, tree_hash(restored.state), rows

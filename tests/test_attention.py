@@ -1,0 +1,238 @@
+"""Attention against worked numbers, a float64 loop, and its own definition."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
+from transformer_jax.layers.attention import attention_weights
+
+
+def loop_attention(query, key, value, mask=None, bias=None):
+    """The definition, one number at a time, in float64."""
+    query, key, value = (np.asarray(a, np.float64) for a in (query, key, value))
+    outputs = np.zeros((query.shape[0], value.shape[1]))
+    for i in range(query.shape[0]):
+        allowed = [j for j in range(key.shape[0]) if mask is None or mask[i, j]]
+        scores = {j: query[i] @ key[j] / math.sqrt(query.shape[1]) for j in allowed}
+        if bias is not None:
+            scores = {j: score + bias[i, j] for j, score in scores.items()}
+        total = sum(math.exp(score) for score in scores.values())
+        for j, score in scores.items():
+            outputs[i] += math.exp(score) / total * value[j]
+    return outputs
+
+
+def random_inputs(rng, *leading, length=4, memory=6, size=8, value_size=5):
+    shapes = [(length, size), (memory, size), (memory, value_size)]
+    return [jnp.asarray(rng.normal(size=(*leading, *shape)), jnp.float32) for shape in shapes]
+
+
+def test_softmax_of_2_1_0():
+    query, key = jnp.array([[1.0]]), jnp.array([[2.0], [1.0], [0.0]])
+    np.testing.assert_allclose(attention_weights(query, key), [[0.665, 0.245, 0.090]], atol=5e-4)
+
+
+def test_worked_example_of_three_rotations():
+    def rotation(angle):
+        return jnp.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+
+    query, key, value = (rotation(a * math.pi) for a in (-1 / 4, 1 / 8, 5 / 16))
+    np.testing.assert_allclose(attention_weights(query, key)[0], [0.40548, 0.59452], atol=5e-6)
+    np.testing.assert_allclose(
+        scaled_dot_product_attention(query, key, value),
+        [[0.71960, -0.00685], [0.75307, 0.16142]],
+        atol=5e-6,
+    )
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_equals_a_float64_loop(rng, masked, biased):
+    query, key, value = random_inputs(rng)
+    mask = rng.integers(0, 2, (4, 6)).astype(bool) if masked else None
+    bias = rng.normal(size=(4, 6)) if biased else None
+    ours = scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        None if mask is None else jnp.asarray(mask),
+        None if bias is None else jnp.asarray(bias),
+    )
+    np.testing.assert_allclose(ours, loop_attention(query, key, value, mask, bias), atol=1e-6)
+
+
+def test_float64_is_kept_to_1e_14(rng):
+    with jax.enable_x64(True):
+        inputs = [jnp.asarray(a, jnp.float64) for a in random_inputs(rng)]
+        ours = scaled_dot_product_attention(*inputs)
+        assert ours.dtype == jnp.float64
+        np.testing.assert_allclose(ours, loop_attention(*inputs), atol=1e-14)
+
+
+def test_rows_are_distributions_and_masked_entries_are_zero(rng):
+    query, key, _ = random_inputs(rng, 3, length=6)
+    weights = attention_weights(query, key, causal_mask(6))
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    assert (jnp.where(causal_mask(6), 0.0, weights) == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("jit", [False, True])
+def test_c40_fully_masked_row_is_exactly_zero(rng, dtype, jit):
+    query, key, value = (a.astype(dtype) for a in random_inputs(rng))
+    mask = jnp.ones((4, 6), bool).at[2].set(False)
+    attend = jax.jit(scaled_dot_product_attention) if jit else scaled_dot_product_attention
+    outputs = attend(query, key, value, mask)
+    assert (outputs[2] == 0).all()
+    np.testing.assert_array_equal(outputs, attend(query, key, value, mask, None))
+
+    def row_sum(query, key, value):
+        return attend(query, key, value, mask)[2].astype(jnp.float32).sum()
+
+    for gradient in jax.grad(row_sum, argnums=(0, 1, 2))(query, key, value):
+        assert (gradient == 0).all()
+
+
+def test_c40_masked_values_do_not_matter(rng):
+    query, key, value = random_inputs(rng)
+    mask = jnp.ones((4, 6), bool).at[:, 3].set(False)
+    other_value, other_key = value.at[3].set(1e6), key.at[3].set(1e3)
+    np.testing.assert_array_equal(
+        scaled_dot_product_attention(query, key, value, mask),
+        scaled_dot_product_attention(query, other_key, other_value, mask),
+    )
+
+
+def test_c43_softmax_stays_honest_at_the_edges(rng):
+    query, key, _ = random_inputs(rng, length=2, memory=4096)
+    sums = attention_weights(query.astype(jnp.bfloat16), key.astype(jnp.bfloat16)).sum(-1)
+    np.testing.assert_allclose(sums, 1, atol=1e-3)
+    huge = scaled_dot_product_attention(query * 6e4, key * 6e4, key)
+    assert jnp.isfinite(huge).all()
+    bias = jnp.zeros((2, 4096)).at[:, 5].set(-jnp.inf)
+    assert (attention_weights(query, key, bias=bias)[:, 5] == 0).all()
+
+
+def test_leading_axes_broadcast(rng):
+    query, _, _ = random_inputs(rng, 2, 3)
+    _, key, value = random_inputs(rng, 3)
+    ours = scaled_dot_product_attention(query, key, value)
+    assert ours.shape == (2, 3, 4, 5)
+    for i in range(2):
+        for j in range(3):
+            np.testing.assert_allclose(
+                ours[i, j], loop_attention(query[i, j], key[j], value[j]), atol=1e-6
+            )
+
+
+def test_agrees_under_jit_vmap_and_grad(rng):
+    query, key, value = random_inputs(rng, 3)
+    mask = jnp.asarray(rng.integers(0, 2, (4, 6)).astype(bool))
+    eager = scaled_dot_product_attention(query, key, value, mask)
+    np.testing.assert_allclose(
+        jax.jit(scaled_dot_product_attention)(query, key, value, mask), eager, atol=1e-6
+    )
+    by_example = jax.vmap(scaled_dot_product_attention, (0, 0, 0, None))
+    np.testing.assert_allclose(by_example(query, key, value, mask), eager, atol=1e-6)
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(a, jnp.float64) for a in (query[0], key[0], value[0])]
+        check_grads(
+            lambda q, k, v: scaled_dot_product_attention(q, k, v, mask), wide, order=2
+        )
+
+
+def test_wrong_inputs_are_refused_by_name(rng):
+    query, key, value = random_inputs(rng)
+    cases = {
+        r"key: expected \[\.\.\., M, K=8\], got .*K \(head size\) is 8 in query and 7": (
+            (query, key[:, :7], value),
+        ),
+        r"value: expected .*M \(memory length\) is 6 in key and 5": ((query, key, value[:5]),),
+        r"query: expected \[\.\.\., L, K\], got \(8,\)": ((query[0], key, value),),
+        r"mask: expected bool.*float32; numbers": ((query, key, value, jnp.zeros((4, 6))),),
+        r"mask: expected \[\.\.\., L=4, M=6\]": ((query, key, value, jnp.ones((6, 4), bool)),),
+        r"bias: expected \[\.\.\., L=4, M=6\]": ((query, key, value, None, jnp.zeros(6)),),
+    }
+    for message, (arguments,) in cases.items():
+        with pytest.raises(ValueError, match=message):
+            scaled_dot_product_attention(*arguments)
+
+
+# ---------------------------------------------------------------- the module
+
+
+def make_module(rng, **fields):
+    module = MultiHeadAttention(num_heads=4, **fields)
+    inputs = jnp.asarray(rng.normal(size=(2, 5, 16)), jnp.float32)
+    variables = {"params": module.init(jax.random.key(0), inputs)["params"]}
+    noise = lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * 0.3, leaf.dtype)
+    return module, jax.tree.map(noise, variables), inputs
+
+
+def test_one_output_matrix_equals_the_sum_over_heads(rng):
+    module, variables, inputs = make_module(rng, head_dim=3, value_dim=6)
+    p = variables["params"]
+    expected = np.zeros(inputs.shape) + np.asarray(p["out"]["bias"])
+    for head in range(4):
+        keys, values = slice(head * 3, head * 3 + 3), slice(head * 6, head * 6 + 6)
+
+        def projected(name, features):
+            return inputs @ p[name]["kernel"][:, features] + p[name]["bias"][None, None, features]
+
+        mixed = scaled_dot_product_attention(
+            projected("query", keys), projected("key", keys), projected("value", values)
+        )
+        expected += np.asarray(mixed @ p["out"]["kernel"][values])
+    assert p["out"]["kernel"].shape == (4 * 6, 16)
+    np.testing.assert_allclose(module.apply(variables, inputs), expected, atol=2e-6)
+
+
+def test_without_positions_attention_is_permutation_equivariant(rng):
+    module, variables, inputs = make_module(rng)
+    order = rng.permutation(5)
+    np.testing.assert_allclose(
+        module.apply(variables, inputs[:, order]), module.apply(variables, inputs)[:, order], atol=1e-6
+    )
+
+
+def test_cross_attention_takes_keys_and_values_from_the_memory(rng):
+    module, variables, inputs = make_module(rng)
+    memory = jnp.asarray(rng.normal(size=(2, 7, 16)), jnp.float32)
+    mask = jnp.asarray(rng.integers(0, 2, (2, 5, 7)).astype(bool))
+    outputs, state = module.apply(variables, inputs, memory, mask=mask, mutable=["intermediates"])
+    (weights,) = state["intermediates"]["weights"]
+    assert outputs.shape == inputs.shape
+    assert weights.shape == (2, 4, 5, 7)
+    assert (jnp.where(mask[:, None], 0.0, weights) == 0).all()
+    np.testing.assert_array_equal(outputs, module.apply(variables, inputs, memory, mask=mask))
+
+
+def test_projections_are_drawn_alike_whatever_the_number_of_heads(rng):
+    inputs = jnp.zeros((1, 5, 16))
+    drawn = [MultiHeadAttention(num_heads=h).init(jax.random.key(0), inputs) for h in (1, 2, 8)]
+    for other in drawn[1:]:
+        jax.tree.map(np.testing.assert_array_equal, drawn[0], other)
+
+
+def test_head_count_must_divide_the_width():
+    with pytest.raises(ValueError, match=r"num_heads: expected a divisor of width 16, got 3"):
+        MultiHeadAttention(num_heads=3).init(jax.random.key(0), jnp.zeros((1, 5, 16)))
+    MultiHeadAttention(num_heads=3, head_dim=4).init(jax.random.key(0), jnp.zeros((1, 5, 16)))
+
+
+def test_dropout_on_the_weights_only_in_training(rng):
+    module, variables, inputs = make_module(rng, dropout_rate=0.5)
+    plain = module.apply(variables, inputs)
+    np.testing.assert_array_equal(plain, module.clone(dropout_rate=0.0).apply(variables, inputs))
+    draws = [
+        module.apply(variables, inputs, train=True, rngs={"dropout": jax.random.key(s)})
+        for s in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.allclose(draws[0], draws[2])
+    assert not np.allclose(draws[0], plain)

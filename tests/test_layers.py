@@ -1,0 +1,221 @@
+"""Linear maps, norms, positions, embeddings and wiring, each against its formula."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import sinusoidal_positions
+from transformer_jax.layers.blocks import WIRINGS, post_norm, pre_norm
+from transformer_jax.layers.embeddings import TokenEmbedding
+from transformer_jax.layers.feedforward import ACTIVATIONS, FeedForward
+from transformer_jax.layers.linear import Linear, linear
+from transformer_jax.layers.norms import NORMS, layer_norm, rms_norm
+from transformer_jax.layers.positions import (
+    POSITIONS,
+    LearnedPositions,
+    RotaryPositions,
+    SinusoidalPositions,
+    lookup,
+    rotate,
+)
+
+
+def normal(rng, *shape):
+    return jnp.asarray(rng.normal(size=shape), jnp.float32)
+
+
+# ---------------------------------------------------------------- linear, norms, feed-forward
+
+
+def test_linear_equals_the_product_over_any_leading_axes(rng):
+    inputs, kernel, bias = normal(rng, 2, 3, 4), normal(rng, 4, 5), normal(rng, 5)
+    expected = np.einsum("abd,df->abf", inputs, kernel) + np.asarray(bias)
+    np.testing.assert_allclose(linear(inputs, kernel, bias), expected, atol=1e-6)
+    by_row = jax.vmap(jax.vmap(lambda row: linear(row, kernel, bias)))(inputs)
+    np.testing.assert_allclose(by_row, expected, atol=1e-6)
+
+
+def test_layer_norm_gives_mean_0_and_deviation_1(rng):
+    normed = np.asarray(layer_norm(normal(rng, 3, 64) * 5 + 2), np.float64)
+    np.testing.assert_allclose(normed.mean(-1), 0, atol=1e-6)
+    np.testing.assert_allclose(normed.std(-1), 1, atol=1e-5)
+
+
+def test_norms_equal_their_formulas_in_float64(rng):
+    inputs = normal(rng, 3, 8)
+    wide = np.asarray(inputs, np.float64)
+    scale, bias = normal(rng, 8), normal(rng, 8)
+    centred = wide - wide.mean(-1, keepdims=True)
+    expected = centred / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * np.asarray(scale)
+    np.testing.assert_allclose(
+        layer_norm(inputs, scale, bias), expected + np.asarray(bias), atol=2e-6
+    )
+    root = np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(rms_norm(inputs, scale), wide / root * np.asarray(scale), atol=2e-6)
+
+
+def test_layer_norm_keeps_digits_far_from_zero(rng):
+    inputs = normal(rng, 1, 64)
+    np.testing.assert_allclose(layer_norm(inputs + 1000), layer_norm(inputs), atol=2e-3)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("fill", [0.0, 3.0])
+def test_c48_constant_inputs_stay_finite(norm, fill):
+    module, inputs = NORMS[norm](), jnp.full((2, 8), fill)
+    variables = module.init(jax.random.key(0), inputs)
+    value, gradient = jax.value_and_grad(lambda x: module.apply(variables, x).sum())(inputs)
+    assert jnp.isfinite(value)
+    assert jnp.isfinite(gradient).all()
+
+
+def test_activations_at_known_points():
+    one = jnp.array(1.0)
+    assert ACTIVATIONS["gelu"](one) == pytest.approx(0.5 * (1 + math.erf(1 / math.sqrt(2))))
+    tanh_form = 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * 1.044715))
+    assert ACTIVATIONS["gelu_tanh"](one) == pytest.approx(tanh_form)
+    assert ACTIVATIONS["relu"](-one) == 0
+
+
+def test_feed_forward_acts_on_each_position_alone(rng):
+    module, inputs = FeedForward(mlp_dim=12), normal(rng, 2, 5, 8)
+    variables = module.init(jax.random.key(0), inputs)
+    together = module.apply(variables, inputs)
+    alone = jnp.stack([module.apply(variables, inputs[:, i]) for i in range(5)], axis=1)
+    np.testing.assert_allclose(together, alone, atol=1e-7)
+
+
+def test_wirings_are_the_papers():
+    double, halve = lambda x: 2 * x, lambda x: x / 2
+    assert pre_norm(8.0, double, halve) == 8 + 2 * 4
+    assert post_norm(8.0, double, halve) == (8 + 16) / 2
+    assert WIRINGS["pre"].final_norm
+    assert not WIRINGS["post"].final_norm
+
+
+# ---------------------------------------------------------------- positions
+
+
+def test_sinusoids_equal_the_papers_formula_in_float64():
+    table = sinusoidal_positions(9, 6)
+    assert table.dtype == jnp.float32
+    for i in range(9):
+        for k in range(3):
+            angle = i / 10_000 ** (2 * k / 6)
+            np.testing.assert_allclose(table[i, 2 * k], math.sin(angle), atol=1e-6)
+            np.testing.assert_allclose(table[i, 2 * k + 1], math.cos(angle), atol=1e-6)
+
+
+def test_sinusoids_carry_relative_distance_and_the_misprint_does_not():
+    def gram_depends_on_distance_alone(table):
+        gram = np.asarray(table) @ np.asarray(table).T
+        return all(np.ptp(np.diagonal(gram, d)) < 1e-3 for d in range(8))
+
+    positions, width = np.arange(16.0)[:, None], 8
+    misprint = (positions / 10_000) ** (np.arange(0, width, 2) / width)
+    misprinted = np.stack([np.sin(misprint), np.cos(misprint)], -1).reshape(16, width)
+    assert gram_depends_on_distance_alone(sinusoidal_positions(16, width))
+    # sin^2 + cos^2 keeps even the misprint's diagonal; its off-diagonals drift.
+    assert not gram_depends_on_distance_alone(misprinted)
+
+
+def test_c44_positions_to_8191_are_distinct():
+    table = np.asarray(sinusoidal_positions(8192, 64), np.float64)
+    assert len(np.unique(table, axis=0)) == 8192
+    exact = np.cos(np.arange(8192.0))
+    assert np.abs(table[:, 1] - exact).max() < 1e-2
+
+
+def test_learned_and_sinusoidal_start_at_the_same_rms():
+    positions = jnp.arange(64)
+    learned = LearnedPositions(max_length=64, width=128)
+    table, _ = learned.init_with_output(jax.random.key(0), positions)
+    fixed = SinusoidalPositions(width=128).apply({}, positions)
+    for terms in (table, fixed):
+        assert math.sqrt((terms.embedding**2).mean()) == pytest.approx(0.02, rel=0.03)
+    louder = SinusoidalPositions(width=128, rms=0.5).apply({}, positions)
+    assert math.sqrt((louder.embedding**2).mean()) == pytest.approx(0.5, rel=1e-3)
+
+
+def test_rotary_scores_depend_on_distance_alone(rng):
+    query, key = normal(rng, 1, 8), normal(rng, 1, 8)
+    module = RotaryPositions(head_dim=8)
+
+    def score(i, j):
+        turned = [
+            rotate(x[None], module.apply({}, jnp.array([p])).rotation)[0, 0]
+            for x, p in ((query, i), (key, j))
+        ]
+        return float(turned[0] @ turned[1])
+
+    assert score(5, 3) == pytest.approx(score(105, 103), abs=1e-4)
+    assert score(5, 3) != pytest.approx(score(5, 4), abs=1e-3)
+
+
+def test_rotary_equals_complex_multiplication(rng):
+    inputs = normal(rng, 3, 8)
+    rotated = rotate(inputs[None], RotaryPositions(head_dim=8).apply({}, jnp.arange(3)).rotation)[0]
+    angles = np.arange(3)[:, None] / 10_000 ** (np.arange(4) / 4)[None]
+    numbers = np.asarray(inputs[:, :4]) + 1j * np.asarray(inputs[:, 4:])
+    turned = numbers * np.exp(1j * angles)
+    np.testing.assert_allclose(rotated, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_encodings_agree_under_jit_and_vmap(position):
+    fields = {"max_length": 8, "width": 6, "head_dim": 4}
+    declared = POSITIONS[position].__dataclass_fields__
+    module = POSITIONS[position](**{k: v for k, v in fields.items() if k in declared})
+    positions = jnp.array([[0, 1, 2], [0, 1, 0]])
+    variables = module.init(jax.random.key(0), positions)
+    eager = module.apply(variables, positions)
+    for other in (
+        jax.jit(module.apply)(variables, positions),
+        jax.vmap(module.apply, (None, 0))(variables, positions),
+    ):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), eager, other)
+
+
+def test_odd_sizes_are_refused():
+    with pytest.raises(ValueError, match="width: expected an even number of features, got 5"):
+        sinusoidal_positions(4, 5)
+    with pytest.raises(ValueError, match="head_dim: rotary positions need an even size, got 3"):
+        RotaryPositions(head_dim=3).apply({}, jnp.arange(2))
+
+
+# ---------------------------------------------------------------- embeddings
+
+
+def test_looking_up_equals_a_one_hot_product(rng):
+    table, tokens = normal(rng, 7, 4), jnp.array([[0, 6], [3, 3]])
+    one_hot = jax.nn.one_hot(tokens, 7)
+    np.testing.assert_allclose(lookup(table, tokens), one_hot @ table, atol=1e-7)
+
+
+@pytest.mark.parametrize("token", [-1, 7, 10_000])
+def test_c53_tokens_outside_the_vocabulary_give_nan_and_not_a_neighbour(rng, token):
+    assert jnp.isnan(lookup(normal(rng, 7, 4), jnp.array(token))).all()
+
+
+def test_tied_output_is_the_transposed_table(rng):
+    module, hidden = TokenEmbedding(vocab_size=7, width=4), normal(rng, 2, 3, 4)
+    variables = module.init(jax.random.key(0), jnp.array([0]))
+    logits = module.apply(variables, hidden, method="attend")
+    table = variables["params"]["embedding"]
+    np.testing.assert_allclose(logits, hidden @ table.T, atol=1e-6)
+
+
+def test_float_tokens_are_refused():
+    with pytest.raises(ValueError, match="tokens: expected integers, got float32"):
+        TokenEmbedding(7, 4).init(jax.random.key(0), jnp.zeros(3))
+
+
+def test_adding_a_bias_does_not_redraw_the_kernel():
+    drawn = [
+        Linear(5, use_bias=b).init(jax.random.key(0), jnp.zeros((1, 4)))["params"]["kernel"]
+        for b in (True, False)
+    ]
+    np.testing.assert_array_equal(*drawn)

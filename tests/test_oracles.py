@@ -1,0 +1,285 @@
+"""Against code that nobody here wrote: PyTorch and Hugging Face, all weights random."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import Decoder, MultiHeadAttention, causal_mask, scaled_dot_product_attention
+from transformer_jax.layers.embeddings import TokenEmbedding
+from transformer_jax.layers.feedforward import ACTIVATIONS
+from transformer_jax.layers.norms import layer_norm, rms_norm
+from transformer_jax.layers.positions import RotaryPositions, rotate
+
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.filterwarnings("ignore"),  # the libraries' own warnings are not ours to fix
+]
+
+
+@pytest.fixture(scope="module")
+def torch():
+    import torch
+
+    torch.manual_seed(0)
+    return torch
+
+
+TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+
+
+def both(torch, rng, dtype, *shape):
+    """The same random numbers as a torch tensor and a jax array."""
+    numbers = rng.normal(size=shape).astype(dtype)
+    return torch.from_numpy(numbers), jnp.asarray(numbers)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
+
+
+@pytest.mark.parametrize("masking", ["none", "causal", "random", "bias"])
+def test_scaled_dot_product_attention(torch, rng, dtype, masking):
+    query_t, query = both(torch, rng, dtype, 2, 3, 5, 8)
+    key_t, key = both(torch, rng, dtype, 2, 3, 5, 8)
+    value_t, value = both(torch, rng, dtype, 2, 3, 5, 6)
+    mask_t = mask = bias = None
+    if masking == "causal":
+        mask_t, mask = torch.ones(5, 5).tril().bool(), causal_mask(5)
+    elif masking == "random":
+        numbers = rng.integers(0, 2, (2, 1, 5, 5)).astype(bool) | np.eye(5, dtype=bool)
+        mask_t, mask = torch.from_numpy(numbers), jnp.asarray(numbers)
+    elif masking == "bias":
+        mask_t, bias = both(torch, rng, dtype, 3, 5, 5)
+    theirs = torch.nn.functional.scaled_dot_product_attention(query_t, key_t, value_t, mask_t)
+    ours = scaled_dot_product_attention(query, key, value, mask, bias)
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
+
+
+def test_gradients_of_attention(torch, rng, dtype):
+    tensors, arrays = zip(*(both(torch, rng, dtype, 2, 5, 8) for _ in range(3)), strict=True)
+    for tensor in tensors:
+        tensor.requires_grad_()
+    mask_t, mask = torch.ones(5, 5).tril().bool(), causal_mask(5)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    attend(*tensors, mask_t).square().sum().backward()
+    loss = lambda *qkv: jnp.square(scaled_dot_product_attention(*qkv, mask)).sum()
+    for theirs, ours in zip(tensors, jax.grad(loss, (0, 1, 2))(*arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs.grad.numpy(), atol=10 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("cross", [False, True])
+def test_multi_head_attention(torch, rng, dtype, cross):
+    theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True, dtype=getattr(torch, dtype))
+    for parameter in theirs.parameters():
+        parameter.data.normal_(0, 0.3)
+    inputs_t, inputs = both(torch, rng, dtype, 2, 5, 16)
+    memory_t, memory = both(torch, rng, dtype, 2, 7, 16) if cross else (inputs_t, inputs)
+    state = {name: jnp.asarray(p.detach().numpy()) for name, p in theirs.named_parameters()}
+    kernels = jnp.split(state["in_proj_weight"], 3)
+    biases = jnp.split(state["in_proj_bias"], 3)
+    params = {
+        name: {"kernel": kernel.T, "bias": bias}
+        for name, kernel, bias in zip(("query", "key", "value"), kernels, biases, strict=True)
+    }
+    params["out"] = {"kernel": state["out_proj.weight"].T, "bias": state["out_proj.bias"]}
+    expected, weights = theirs(inputs_t, memory_t, memory_t, average_attn_weights=False)
+    ours, sown = MultiHeadAttention(num_heads=4).apply(
+        {"params": params}, inputs, memory, mutable=["intermediates"]
+    )
+    np.testing.assert_allclose(ours, expected.detach().numpy(), atol=TOLERANCE[dtype])
+    np.testing.assert_allclose(
+        sown["intermediates"]["weights"][0], weights.detach().numpy(), atol=TOLERANCE[dtype]
+    )
+
+
+def test_norms_and_activations(torch, rng, dtype):
+    inputs_t, inputs = both(torch, rng, dtype, 3, 16)
+    scale_t, scale = both(torch, rng, dtype, 16)
+    bias_t, bias = both(torch, rng, dtype, 16)
+    functional = torch.nn.functional
+    pairs = [
+        (functional.layer_norm(inputs_t, (16,), scale_t, bias_t), layer_norm(inputs, scale, bias)),
+        (functional.rms_norm(inputs_t, (16,), scale_t, 1e-5), rms_norm(inputs, scale)),
+        (functional.gelu(inputs_t), ACTIVATIONS["gelu"](inputs)),
+        (functional.gelu(inputs_t, approximate="tanh"), ACTIVATIONS["gelu_tanh"](inputs)),
+        (functional.relu(inputs_t), ACTIVATIONS["relu"](inputs)),
+    ]
+    for theirs, ours in pairs:
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
+
+
+def test_embedding_and_tied_output(torch, rng, dtype):
+    table_t, table = both(torch, rng, dtype, 11, 8)
+    hidden_t, hidden = both(torch, rng, dtype, 2, 8)
+    tokens = rng.integers(0, 11, (2, 3))
+    module, variables = TokenEmbedding(11, 8), {"params": {"embedding": table}}
+    theirs = torch.nn.functional.embedding(torch.from_numpy(tokens), table_t).numpy()
+    np.testing.assert_array_equal(module.apply(variables, jnp.asarray(tokens)), theirs)
+    logits = module.apply(variables, hidden, method="attend")
+    np.testing.assert_allclose(logits, (hidden_t @ table_t.T).numpy(), atol=TOLERANCE[dtype])
+
+
+def test_rotary_positions_equal_llamas(torch, rng):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    config = LlamaConfig(hidden_size=32, num_attention_heads=4, max_position_embeddings=64)
+    query_t, query = both(torch, rng, "float32", 2, 4, 6, 8)
+    cos, sin = LlamaRotaryEmbedding(config)(query_t, torch.arange(6)[None])
+    theirs, _ = apply_rotary_pos_emb(query_t, query_t, cos, sin)
+    rotation = RotaryPositions(head_dim=8).apply({}, jnp.arange(6)).rotation
+    np.testing.assert_allclose(rotate(query, rotation), theirs.numpy(), atol=1e-5)
+
+
+def gpt2_params(state, depth):
+    """Names of Hugging Face's GPT-2 -> ours. Its Conv1D weights are [in, out] like ours."""
+
+    def affine(prefix, columns=slice(None)):
+        return {
+            "kernel": state[f"{prefix}.weight"][:, columns],
+            "bias": state[f"{prefix}.bias"][columns],
+        }
+
+    def norm(prefix):
+        return {"scale": state[f"{prefix}.weight"], "bias": state[f"{prefix}.bias"]}
+
+    width = state["transformer.wte.weight"].shape[1]
+    params = {
+        "token_embedding": {"embedding": state["transformer.wte.weight"]},
+        "positions": {"embedding": state["transformer.wpe.weight"]},
+        "final_norm": norm("transformer.ln_f"),
+    }
+    for layer in range(depth):
+        prefix = f"transformer.h.{layer}"
+        projections = {
+            name: affine(f"{prefix}.attn.c_attn", slice(part * width, (part + 1) * width))
+            for part, name in enumerate(("query", "key", "value"))
+        }
+        params[f"block_{layer}"] = {
+            "attention_norm": norm(f"{prefix}.ln_1"),
+            "attention": projections | {"out": affine(f"{prefix}.attn.c_proj")},
+            "feed_forward_norm": norm(f"{prefix}.ln_2"),
+            "feed_forward": {
+                "up": affine(f"{prefix}.mlp.c_fc"),
+                "down": affine(f"{prefix}.mlp.c_proj"),
+            },
+        }
+    return params
+
+
+def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=37,
+        n_positions=16,
+        n_embd=32,
+        n_layer=3,
+        n_head=4,
+        attn_implementation="eager",
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    theirs = GPT2LMHeadModel(config).to(getattr(torch, dtype)).eval()
+    for parameter in theirs.parameters():
+        parameter.data.normal_(0, 0.2)  # defaults of 0 and 1 would hide a swapped name
+    state = {name: jnp.asarray(p.detach().numpy()) for name, p in theirs.named_parameters()}
+    model = Decoder(
+        vocab_size=37, max_length=16, width=32, depth=3, num_heads=4, activation="gelu_tanh"
+    )
+    tokens = rng.integers(0, 37, (2, 12))
+    logits_t = theirs(torch.from_numpy(tokens)).logits
+    params = gpt2_params(state, depth=3)
+    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+    drawn = jax.eval_shape(model.init, jax.random.key(0), jnp.asarray(tokens))["params"]
+    assert shapes(params) == shapes(drawn)
+    logits = model.apply({"params": params}, jnp.asarray(tokens))
+    np.testing.assert_allclose(logits, logits_t.detach().numpy(), atol=TOLERANCE[dtype])
+
+    # transformers' own `labels=` loss goes through float32
+    loss_t = torch.nn.functional.cross_entropy(
+        logits_t[:, :-1].reshape(-1, 37), torch.from_numpy(tokens[:, 1:]).reshape(-1)
+    )
+    loss_t.backward()
+    gradient_t = theirs.transformer.h[1].attn.c_attn.weight.grad.numpy()
+
+    def loss(params):
+        from transformer_jax.training.losses import cross_entropy
+
+        logits = model.apply({"params": params}, jnp.asarray(tokens))[:, :-1]
+        return cross_entropy(logits, jnp.asarray(tokens[:, 1:]), jnp.ones((2, 11))).mean()
+
+    value, gradients = jax.value_and_grad(loss)(params)
+    assert float(value) == pytest.approx(loss_t.item(), abs=TOLERANCE[dtype])
+    attention = gradients["block_1"]["attention"]
+    ours = np.concatenate([attention[name]["kernel"] for name in ("query", "key", "value")], 1)
+    np.testing.assert_allclose(ours, gradient_t, atol=TOLERANCE[dtype])
+
+
+def test_cross_entropy(torch, rng, dtype):
+    from transformer_jax.training.losses import cross_entropy
+
+    logits_t, logits = both(torch, rng, dtype, 6, 9)
+    targets = rng.integers(0, 9, 6)
+    theirs = torch.nn.functional.cross_entropy(logits_t, torch.from_numpy(targets), reduction="none")
+    ours = cross_entropy(logits, jnp.asarray(targets), jnp.ones(6))
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
+
+
+def test_adamw_with_clipping_and_decay_follows_torch(torch, rng):
+    """Ten updates of the config's optimizer against torch.optim.AdamW and clip_grad_norm_."""
+    from tests.conftest import tiny_config
+    from transformer_jax.training.optimizers import make_optimizer, make_schedule
+
+    config = tiny_config(training__steps=20)
+    optimizer, schedule = make_optimizer(config), make_schedule(config)
+    kernel_t, kernel = both(torch, rng, "float32", 4, 3)
+    bias_t, bias = both(torch, rng, "float32", 3)
+    kernel_t, bias_t = (torch.nn.Parameter(p.clone()) for p in (kernel_t, bias_t))
+    groups = [{"params": [kernel_t], "weight_decay": 0.1}, {"params": [bias_t], "weight_decay": 0}]
+    theirs = torch.optim.AdamW(groups, betas=(0.9, 0.99), eps=1e-8)
+    params = {"layer": {"kernel": kernel, "bias": bias}}
+    state = optimizer.init(params)
+    for step in range(10):
+        (kernel_g_t, kernel_g), (bias_g_t, bias_g) = (
+            both(torch, rng, "float32", 4, 3),
+            both(torch, rng, "float32", 3),
+        )
+        kernel_t.grad, bias_t.grad = kernel_g_t, bias_g_t
+        torch.nn.utils.clip_grad_norm_([kernel_t, bias_t], 1.0)
+        for group in theirs.param_groups:
+            group["lr"] = float(schedule(step))
+        theirs.step()
+        gradients = {"layer": {"kernel": kernel_g, "bias": bias_g}}
+        updates, state = optimizer.update(gradients, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    np.testing.assert_allclose(params["layer"]["kernel"], kernel_t.detach().numpy(), atol=1e-6)
+    np.testing.assert_allclose(params["layer"]["bias"], bias_t.detach().numpy(), atol=1e-6)
+
+
+def test_top_k_and_top_p_equal_transformers(torch, rng):
+    from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+    from transformer_jax.generation import restrict_logits
+
+    logits_t, logits = both(torch, rng, "float32", 4, 50)
+    logits_t, logits = logits_t * 3, logits * 3
+    for top_k in (1, 5, 49):
+        theirs = TopKLogitsWarper(top_k)(None, logits_t.clone()).numpy()
+        np.testing.assert_array_equal(restrict_logits(logits, top_k=top_k), theirs)
+    for top_p in (0.1, 0.5, 0.9):
+        theirs = TopPLogitsWarper(top_p)(None, logits_t.clone()).numpy()
+        np.testing.assert_array_equal(restrict_logits(logits, top_p=top_p), theirs)
+
+
+def test_bits_per_byte_of_a_uniform_guess():
+    """ln V nats a token are log2 V bits; independent of any library, and easy to get wrong."""
+    from transformer_jax.training.metrics import summary
+
+    means = summary(loss=math.log(65) * 100, correct=0, weight=100, num_bytes=100)
+    assert means["bits_per_byte"] == pytest.approx(math.log2(65))
