@@ -105,7 +105,7 @@ def _warnings(runs: dict[str, RunDirectory]) -> list[str]:
     counts = [m["parameters"] for m in manifests]
     if max(counts) > 1.02 * min(counts):
         warnings.append("parameters differ by more than 2 %")
-    if differ([(m["git"]["revision"], m["git"]["dirty"]) for m in manifests]):
+    if differ([m["git"] for m in manifests]):
         warnings.append("different versions of the code")
     return warnings
 

@@ -32,8 +32,8 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.runs import load_run
 
     run = load_run(arguments.workdir)
-    task, text_sha256 = make_task(config.data, config.training.batch_size, run.tokenizer)
-    if text_sha256 != directory.manifest()["data"]["text_sha256"]:
+    task, facts = make_task(config.data, config.training.batch_size, run.tokenizer)
+    if facts["text_sha256"] != directory.manifest()["data"]["text_sha256"]:
         raise InvalidInput(f"data.source={config.data.source}: the text changed since training")
     batch_size = arguments.batch_size or config.evaluation.batch_size
     score = make_score(run.model)

@@ -141,9 +141,7 @@ def test_agrees_under_jit_vmap_and_grad(rng):
     np.testing.assert_allclose(by_example(query, key, value, mask), eager, atol=1e-6)
     with jax.enable_x64(True):
         wide = [jnp.asarray(a, jnp.float64) for a in (query[0], key[0], value[0])]
-        check_grads(
-            lambda q, k, v: scaled_dot_product_attention(q, k, v, mask), wide, order=2
-        )
+        check_grads(lambda q, k, v: scaled_dot_product_attention(q, k, v, mask), wide, order=2)
 
 
 def test_wrong_inputs_are_refused_by_name(rng):
@@ -196,7 +194,9 @@ def test_without_positions_attention_is_permutation_equivariant(rng):
     module, variables, inputs = make_module(rng)
     order = rng.permutation(5)
     np.testing.assert_allclose(
-        module.apply(variables, inputs[:, order]), module.apply(variables, inputs)[:, order], atol=1e-6
+        module.apply(variables, inputs[:, order]),
+        module.apply(variables, inputs)[:, order],
+        atol=1e-6,
     )
 
 

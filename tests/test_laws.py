@@ -141,7 +141,9 @@ def test_vmap_over_the_parameters_of_seeds_equals_a_loop(case):
         value, gradient = one(single)
         np.testing.assert_allclose(values[seed], value, rtol=1e-4, atol=1e-8)
         jax.tree.map(
-            lambda many, g, seed=seed: np.testing.assert_allclose(many[seed], g, rtol=1e-3, atol=1e-6),
+            lambda many, g, seed=seed: np.testing.assert_allclose(
+                many[seed], g, rtol=1e-3, atol=1e-6
+            ),
             gradients,
             gradient,
         )

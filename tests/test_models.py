@@ -68,7 +68,9 @@ def test_c60_layers_differ_and_drop_differently():
         mutable=["intermediates"],
     )
     dropped = [
-        np.asarray(state["intermediates"][f"block_{i}"]["attention"]["Dropout_0"]["__call__"][0] == 0)
+        np.asarray(
+            state["intermediates"][f"block_{i}"]["attention"]["Dropout_0"]["__call__"][0] == 0
+        )
         for i in range(2)
     ]
     assert not np.array_equal(*dropped)
@@ -144,7 +146,10 @@ def test_a_users_own_classes_take_the_place_of_names():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"position": "learnt"}, "position: expected one of none, learned, sinusoidal, rotary, got"),
+        (
+            {"position": "learnt"},
+            "position: expected one of none, learned, sinusoidal, rotary, got",
+        ),
         ({"norm": "batch"}, "norm: expected one of layer_norm, rms_norm, got 'batch'"),
         ({"wiring": "sandwich"}, "wiring: expected one of pre, post"),
         ({"activation": "swish"}, "activation: expected one of gelu"),

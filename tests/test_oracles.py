@@ -226,7 +226,9 @@ def test_cross_entropy(torch, rng, dtype):
 
     logits_t, logits = both(torch, rng, dtype, 6, 9)
     targets = rng.integers(0, 9, 6)
-    theirs = torch.nn.functional.cross_entropy(logits_t, torch.from_numpy(targets), reduction="none")
+    theirs = torch.nn.functional.cross_entropy(
+        logits_t, torch.from_numpy(targets), reduction="none"
+    )
     ours = cross_entropy(logits, jnp.asarray(targets), jnp.ones(6))
     np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
 

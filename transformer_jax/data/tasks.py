@@ -31,9 +31,9 @@ class Batch(TypedDict):
 class LanguageModelling:
     """Predict the next token.
 
-    Training: an epoch cuts the train split into windows of `length` tokens on a grid whose offset
-    is drawn per epoch, and shuffles them; the fewer than 2 * length tokens before and after the
-    grid are left out of that epoch.
+    Training: an epoch cuts the train split into windows of `length` tokens on a grid, and shuffles
+    them. The grid leaves fewer than 2 * length tokens over; its offset is drawn per epoch, so that
+    other tokens are left out each time, and windows begin at other places.
 
     Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens; the first
     scores all its predictions, each later one only its last `stride`, so every token but the first
@@ -56,11 +56,12 @@ class LanguageModelling:
     separate_documents: bool = False
 
     def __post_init__(self) -> None:
-        for stream in self.splits.values():
-            if len(stream) < 2 * self.length:
+        for split, stream in self.splits.items():
+            fewest = 1 + self.length * (2 if split == "train" else 1)
+            if len(stream) < fewest:
                 raise InvalidInput(
                     f"{stream.name}: {len(stream)} tokens are too few for windows of "
-                    f"data.length={self.length}; expected at least {2 * self.length}: "
+                    f"data.length={self.length}; expected at least {fewest}: "
                     "give more text, a smaller data.length, or other data.splits"
                 )
 
@@ -72,7 +73,7 @@ class LanguageModelling:
     @property
     def examples_per_epoch(self) -> int:
         """Training windows in one epoch."""
-        return (len(self.splits["train"]) - self.length) // self.length
+        return (len(self.splits["train"]) - 1) // self.length - 1
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
@@ -82,7 +83,8 @@ class LanguageModelling:
         return self._examples("train", starts)
 
     def _grid_offset(self, seed: int, epoch: int) -> int:
-        return int(epoch_generator(seed, epoch).integers(self.length))
+        left_over = len(self.splits["train"]) - 1 - self.examples_per_epoch * self.length
+        return int(epoch_generator(seed, epoch).integers(left_over + 1))
 
     def evaluation_batches(self, split: str, batch_size: int, stride: int) -> Iterator[Batch]:
         """Yields the whole split in batches of one shape; rows beyond the end have weight 0.

@@ -10,11 +10,13 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import load_text
 from transformer_jax.data.tasks import TASKS, LanguageModelling
-from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.models import MODELS, row
 
 
-def make_task(data: ConfigDict, batch_size: int, tokenizer: Tokenizer | None = None):
+def make_task(
+    data: ConfigDict, batch_size: int, tokenizer: Tokenizer | None = None
+) -> tuple[LanguageModelling, dict[str, Any]]:
     """Reads the data that a config names.
 
     Args:
@@ -22,7 +24,7 @@ def make_task(data: ConfigDict, batch_size: int, tokenizer: Tokenizer | None = N
       batch_size: examples in a training batch.
       tokenizer: a stored run's tokenizer; trained from the text if not given.
     Returns:
-      The task, and the sha256 of its text.
+      The task, and what identifies its data: source, hashes, tokens of each split.
     """
     loaded = load_text(
         data.source, tokenizer or data.tokenizer, data.vocab_size, data.document_separator
@@ -35,7 +37,13 @@ def make_task(data: ConfigDict, batch_size: int, tokenizer: Tokenizer | None = N
         batch_size=batch_size,
         separate_documents=data.separate_documents,
     )
-    return task, loaded.text_sha256
+    facts = {
+        "source": data.source,
+        "text_sha256": loaded.text_sha256,
+        "tokenizer_sha256": fingerprint(loaded.tokenizer),
+        "tokens": {split: len(stream) for split, stream in task.splits.items()},
+    }
+    return task, facts
 
 
 def make_model(model: ConfigDict, vocab_size: int) -> nn.Module:

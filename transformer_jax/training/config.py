@@ -191,6 +191,8 @@ RULES: dict[str, Rule] = {
     "sample.temperature": number(">= 0", "0.8", lambda value: value >= 0),
 }
 
+_UNREADABLE = object()  # no rule accepts it
+
 # Changing these changes no bit of the trained parameters, so a run may be resumed with others.
 CADENCE = ("evaluation.", "logging.", "checkpoint.", "sample.")
 
@@ -206,9 +208,8 @@ def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
     return flat
 
 
-def problems_of(config: ConfigDict) -> list[str]:
-    """Returns everything that is wrong with a config, one line each."""
-    flat = flatten(config)
+def problems_of(flat: Mapping[str, Any]) -> list[str]:
+    """Returns everything that is wrong with a flattened config, one line each."""
     problems = [_unknown(key) for key in flat if key not in RULES]
     problems += [
         f"{key}: missing; expected {RULES[key].allowed}" for key in RULES if key not in flat
@@ -218,7 +219,7 @@ def problems_of(config: ConfigDict) -> list[str]:
     return problems or _cross_problems(flat)
 
 
-def _cross_problems(flat: dict[str, Any]) -> list[str]:
+def _cross_problems(flat: Mapping[str, Any]) -> list[str]:
     """What is wrong between values that are right one by one."""
     width, heads = flat["model.width"], flat["model.num_heads"]
     length, steps = flat["data.length"], flat["training.steps"]
@@ -286,7 +287,7 @@ def check(config: ConfigDict) -> None:
     Raises:
       InvalidInput: with at most eight lines.
     """
-    report(problems_of(config))
+    report(problems_of(flatten(config)))
 
 
 def report(problems: list[str]) -> None:
@@ -317,11 +318,13 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
         try:
             parsed = RULES[key].parse(value)
         except (ValueError, OverflowError):
+            parsed = _UNREADABLE
+        if RULES[key].accepts(parsed):
+            _assign(config, key, parsed)
+        else:
             problems.append(_refused(key, value))
-            continue
-        _assign(config, key, parsed)
     # A value that was refused above still has its default, so nothing is reported twice.
-    report(problems + problems_of(config))
+    report(problems + problems_of(flatten(config)))
     return config.lock()
 
 
@@ -397,12 +400,11 @@ def from_json(stored: str, origin: str) -> ConfigDict:
         flat = flatten(json.loads(stored))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
-    config = ConfigDict(_nested(flat))
     try:
-        check(config)
+        report(problems_of(flat))
     except InvalidInput as error:
-        raise InvalidInput(f"{origin}:\n{error}") from error
-    return config.lock()
+        raise InvalidInput(f"{origin}: not a config of this version\n{error}") from error
+    return ConfigDict(_nested(flat)).lock()
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:

@@ -1,7 +1,9 @@
 """A whole split, scored: every token once, sums first."""
 
 import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -73,3 +75,20 @@ def evaluate(
         protocol,
         {name: column[is_window] for name, column in sequences.items()},
     )
+
+
+def write_evaluations(folder: Path, scored: dict[str, Evaluation]) -> None:
+    """Keeps the scores of some splits: evaluation.json for people, sequences.npz for statistics.
+
+    Args:
+      folder: the run's directory.
+      scored: split -> its evaluation.
+    """
+    means = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
+    (folder / "evaluation.json").write_text(json.dumps(means, indent=1) + "\n", encoding="utf-8")
+    columns: dict[str, Any] = {
+        f"{split}/{name}": column
+        for split, evaluation in scored.items()
+        for name, column in evaluation.sequences.items()
+    }
+    np.savez_compressed(folder / "sequences.npz", **columns)

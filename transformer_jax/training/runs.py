@@ -20,6 +20,7 @@ import platform
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Generator
 from importlib import metadata
 from pathlib import Path
@@ -27,20 +28,27 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer
-from transformer_jax.errors import InvalidInput
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
+from transformer_jax.training.interruption import Interrupted
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
 class RunDirectory:
-    """The files of one run, and who may write them."""
+    """The files of one run, and who may write them.
+
+    Attributes:
+      path: of the directory; the other paths are inside it.
+      step: updates so far, as STATUS tells them.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Creates nothing yet."""
         self.path = Path(path)
+        self.step = 0
         self.config_path = self.path / "config.json"
         self.manifest_path = self.path / "manifest.json"
         self.tokenizer_path = self.path / "tokenizer.json"
@@ -51,8 +59,8 @@ class RunDirectory:
 
     # ---- opening
 
-    def claim(self, config: ConfigDict) -> None:
-        """Makes the directory this config's, or checks that it is.
+    def refuse_other_config(self, config: ConfigDict) -> None:
+        """Checks that the directory is new, empty, or this config's.
 
         Raises:
           InvalidInput: it belongs to a run with another config, or to something else.
@@ -60,15 +68,12 @@ class RunDirectory:
         if self.path.exists() and not self.path.is_dir():
             raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
         if not self.config_path.exists():
-            if self.path.is_dir() and any(e.name != ".lock" for e in self.path.iterdir()):
+            ours = (".lock", "STATUS")
+            if self.path.is_dir() and any(e.name not in ours for e in self.path.iterdir()):
                 raise InvalidInput(
                     f"--workdir={self.path}: the folder holds files but no run; "
                     "choose a new or an empty one"
                 )
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InvalidInput(f"--workdir={self.path}: {error.strerror}") from error
             return
         changed = {
             key: pair
@@ -86,6 +91,19 @@ class RunDirectory:
             )
 
     @contextlib.contextmanager
+    def failures_recorded(self) -> Generator[None]:
+        """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault."""
+        try:
+            yield
+        except (InvalidInput, Interrupted):
+            raise
+        except BaseException as error:
+            if not isinstance(error, Stop):
+                self.write_text("error.txt", traceback.format_exc())
+            self.write_status("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            raise
+
+    @contextlib.contextmanager
     def locked(self) -> Generator[None]:
         """Keeps a second process from writing here; the system frees the lock of a dead one.
 
@@ -93,6 +111,7 @@ class RunDirectory:
           InvalidInput: another process is training here, or the folder is read-only.
         """
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a+")
         except OSError as error:
             raise InvalidInput(f"--workdir={self.path}: not writable: {error.strerror}") from error
@@ -147,9 +166,9 @@ class RunDirectory:
 
     # ---- writing
 
-    def write_status(self, word: str, step: int, reason: str = "") -> None:
+    def write_status(self, word: str, reason: str = "") -> None:
         """Replaces STATUS; its time is the run's heartbeat."""
-        _replace(self.status_path, f"{word} {_now()} step {step}{' ' + reason if reason else ''}\n")
+        _replace(self.status_path, f"{word} {_now()} step {self.step} {reason}".rstrip() + "\n")
 
     def write_json(self, name: str, value: Any) -> Path:
         """Replaces a JSON file."""
@@ -159,11 +178,41 @@ class RunDirectory:
         """Replaces a text file."""
         return _replace(self.path / name, value)
 
-    def record_launch(self, facts: dict) -> None:
-        """Writes the manifest before the first step, or adds this launch to it."""
-        manifest = self.manifest() if self.manifest_path.exists() else facts | {"launches": []}
+    def begin(
+        self, config: ConfigDict, tokenizer: Tokenizer, data: dict, facts: dict[str, Any]
+    ) -> None:
+        """Writes config, tokenizer and manifest before the first step, and notes this launch.
+
+        Args:
+          config: resolved.
+          tokenizer: of the data.
+          data: what identifies the data.
+          facts: what else the manifest shall hold.
+        Raises:
+          InvalidInput: the data is not what the run began with.
+        """
+        if self.manifest_path.exists():
+            manifest = self.manifest()
+            self._refuse_other_data(manifest["data"], data)
+        else:
+            around, difference = surroundings()
+            manifest: dict[str, Any] = {**facts, "data": data, **around, "launches": []}
+            if difference:
+                self.write_text("diff.patch", difference)
+        self.write_text("config.json", configs.to_json(config))
+        save_tokenizer(tokenizer, self.tokenizer_path)
         manifest["launches"].append({"time": _now(), "argv": sys.argv, "pid": os.getpid()})
         self.write_json("manifest.json", manifest)
+
+    def _refuse_other_data(self, stored: dict, now: dict) -> None:
+        changed = [key for key in now if stored.get(key) != now[key] and key != "source"]
+        if changed:
+            lines = [f"  {key}: {stored.get(key)} there, {now[key]} now" for key in changed]
+            raise InvalidInput(
+                f"--workdir={self.path}: the data changed since this run began\n"
+                + "\n".join(lines)
+                + "\nrestore the data, or choose another --workdir"
+            )
 
     def amend_launch(self, **facts: Any) -> None:
         """Adds facts to this launch's entry in the manifest."""
@@ -223,12 +272,13 @@ def surroundings() -> tuple[dict, str]:
         },
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
-    revision = _git("rev-parse", "HEAD").strip()
-    difference = _git("diff", "HEAD")
+    if not _git("ls-files", "--", __file__):  # installed into somebody else's repository
+        return facts | {"git": None}, ""
+    difference = _git("diff", "HEAD", "--", ":/")
     facts["git"] = {
-        "revision": revision or None,
+        "revision": _git("rev-parse", "HEAD").strip(),
         "dirty": bool(difference),
-        "untracked": _git("ls-files", "--others", "--exclude-standard").splitlines(),
+        "untracked": _git("ls-files", "--others", "--exclude-standard", "--", ":/").splitlines(),
     }
     return facts, difference
 

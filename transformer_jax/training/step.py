@@ -96,7 +96,7 @@ def make_train_step(
         key = jax.random.fold_in(dropout_key, state.step)
         gradients, sums = summed_gradients(state.params, batch, key)
         gradients = jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), gradients)
-        norm = optax.global_norm(gradients)
+        norm = optax.tree.norm(gradients)
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 

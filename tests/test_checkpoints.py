@@ -1,0 +1,286 @@
+"""Checkpoints survive damage, strays, full disks and kills, or say so."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.checkpoints import Checkpoints, SaveFailed, damage_of
+
+STATE = {"params": {"kernel": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, said):
+    return Checkpoints(tmp_path / "checkpoints", keep=2, say=said.append)
+
+
+def at(step):
+    return {"params": {"kernel": STATE["params"]["kernel"] + step}, "step": jnp.int32(step)}
+
+
+def save_steps(store, *steps):
+    for step in steps:
+        store.save(step, at(step), {"pending": [[0.1 * step, 1.0]]})
+
+
+def test_what_is_saved_comes_back_bit_for_bit(store):
+    save_steps(store, 3)
+    restored = store.restore(jax.eval_shape(lambda: STATE))
+    assert restored.step == 3
+    assert restored.extra == {"pending": [[0.1 * 3, 1.0]]}
+    jax.tree.map(np.testing.assert_array_equal, restored.state, at(3))
+    assert restored.state["step"].dtype == jnp.int32
+
+
+def test_nothing_there_is_none(store):
+    assert store.restore(STATE) is None
+    store.tidy()
+
+
+def test_c21_the_newest_are_kept(store):
+    save_steps(store, 1, 2, 3, 10)
+    assert store.steps() == [3, 10]
+
+
+def files_of(store, step):
+    folder = store._folder / f"{step:08d}"
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def damage(path, kind):
+    data = bytearray(path.read_bytes())
+    if kind == "flip":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    elif kind == "truncate":
+        path.write_bytes(data[: len(data) // 2])
+    elif kind == "zero":
+        path.write_bytes(bytes(len(data)))
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncate", "zero", "delete"])
+def test_c13_damage_to_any_file_falls_back_loudly(tmp_path, kind):
+    pristine = Checkpoints(tmp_path / "pristine", say=lambda _: None)
+    save_steps(pristine, 1, 2)
+    names = files_of(pristine, 2)
+    assert "manifest.json" in names
+    assert len(names) >= 5
+    for number, name in enumerate(names):
+        folder = tmp_path / f"damaged-{number}"
+        shutil.copytree(tmp_path / "pristine", folder)
+        victim = folder / "00000002" / name
+        if kind in ("truncate", "zero") and victim.stat().st_size == 0:
+            continue
+        if kind == "flip" and victim.stat().st_size == 0:
+            victim.write_bytes(b"x")
+        else:
+            damage(victim, kind)
+        said = []
+        store = Checkpoints(folder, say=said.append)
+        store.tidy()
+        restored = store.restore(STATE)
+        assert restored.step == 1, name
+        jax.tree.map(np.testing.assert_array_equal, restored.state, at(1))
+        (line,) = said
+        assert "SKIPPED 00000002" in line
+        assert name.removeprefix("state/") in line
+        assert (folder / "damaged-00000002").is_dir()
+
+
+def test_c13_an_extra_file_is_damage_too(store):
+    save_steps(store, 1)
+    path = store._folder / "00000001"
+    assert damage_of(path) is None
+    (path / "state" / "extra").write_bytes(b"x")
+    assert "state/extra was changed: expected sha256 no such file" in damage_of(path)
+
+
+def test_all_damaged_is_refused_and_not_restarted(store):
+    save_steps(store, 1, 2)
+    for step in (1, 2):
+        damage(store._folder / f"{step:08d}" / "manifest.json", "truncate")
+    with pytest.raises(InvalidInput, match="all 2 checkpoints are damaged"):
+        store.restore(STATE)
+
+
+def test_reading_only_moves_nothing(store, said):
+    save_steps(store, 1, 2)
+    damage(store._folder / "00000002" / "manifest.json", "flip")
+    assert store.restore(STATE, read_only=True).step == 1
+    assert "SKIPPED 00000002" in said[0]
+    assert (store._folder / "00000002").is_dir()
+
+
+def test_c14_strays_are_named_and_saving_goes_on(store, said):
+    save_steps(store, 1)
+    for name in ("900", "00000900", "step_x", ".writing-00000005-123"):
+        (store._folder / name).mkdir()
+    (store._folder / "00000012").mkdir()
+    (store._folder / "00000012" / "foreign").write_text("x")
+    (store._folder / ".DS_Store").write_text("x")
+    store.tidy()
+    text = "\n".join(said)
+    for name in ("900", "00000900", "step_x", ".writing-00000005-123", "00000012", ".DS_Store"):
+        assert name in text
+    assert store.restore(STATE).step == 1
+    save_steps(store, 2, 900)
+    assert store.steps() == [2, 900]
+    assert not (store._folder / ".writing-00000005-123").exists()
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            {"params": {"kernel": jnp.zeros((2, 4))}, "step": jnp.int32(0)},
+            r"params/kernel: stored \(2, 3\) float32, expected \(2, 4\)",
+        ),
+        (
+            {"params": {"kernel": jnp.zeros((2, 3), jnp.bfloat16)}, "step": jnp.int32(0)},
+            "expected .* bfloat16",
+        ),
+        ({"params": {"kernel": jnp.zeros((2, 3))}}, "step: stored .* int32, expected nothing"),
+        ({**STATE, "ema": jnp.zeros(1)}, "ema: stored nothing"),
+    ],
+)
+def test_c16_c17_another_model_is_refused(store, template, message):
+    save_steps(store, 1)
+    with pytest.raises(InvalidInput, match=message):
+        store.restore(template)
+
+
+def test_c18_a_state_that_is_not_finite_is_not_saved(store):
+    save_steps(store, 1)
+    broken = at(2) | {"params": {"kernel": jnp.array([1.0, jnp.nan])}}
+    with pytest.raises(SaveFailed, match="step 2: params/kernel is not finite"):
+        store.save(2, broken, {})
+    assert store.steps() == [1]
+
+
+DISK_FULL = """
+import resource, signal, sys
+import jax.numpy as jnp
+from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
+store = Checkpoints(__import__("pathlib").Path(sys.argv[1]), keep=1)
+state = {"kernel": jnp.arange(1_000_000.0)}
+import numpy as np
+state = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=1_000_000))}
+store.save(1, state, {})
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+try:
+    store.save(2, state, {})
+except SaveFailed as error:
+    print("refused:", error)
+print("listed", store.steps(), sorted(p.name for p in store._folder.iterdir()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+assert store.restore(state).step == 1
+store.save(2, state, {})
+print("listed", store.steps())
+"""
+
+
+def test_c12_a_full_disk_loses_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", DISK_FULL, str(tmp_path / "c")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the checkpoint could not be written" in done.stdout
+    assert "needs about 4,000,000 bytes" in done.stdout
+    assert "listed [1] ['00000001']" in done.stdout
+    assert "listed [2]" in done.stdout
+
+
+SAVE_LOOP = """
+import sys, pathlib
+import jax.numpy as jnp
+from transformer_jax.training.checkpoints import Checkpoints
+store = Checkpoints(pathlib.Path(sys.argv[1]), keep=2, say=lambda _: None)
+store.tidy()
+restored = store.restore({"kernel": jnp.zeros(200_000)})
+step = restored.step if restored else 0
+assert restored is None or (restored.state["kernel"] == step).all()
+while True:
+    step += 1
+    store.save(step, {"kernel": jnp.full(200_000, float(step))}, {})
+    print(step, flush=True)
+"""
+
+
+def test_c10_c11_kills_at_random_moments_leave_whole_checkpoints(tmp_path):
+    folder, acknowledged = tmp_path / "c", 0
+    moments = random.Random(0)
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVE_LOOP, str(folder)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for _ in range(moments.randint(1, 4)):
+            line = process.stdout.readline()
+            assert line, "the loop died on what the last kill left"
+            acknowledged = int(line)
+        try:
+            process.wait(moments.uniform(0, 0.3))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        process.stdout.close()
+        store = Checkpoints(folder, say=lambda _: None)
+        newest = store.steps()[-1]
+        assert newest >= acknowledged
+        assert damage_of(folder / f"{newest:08d}") is None
+    store.tidy()
+    assert len(list(folder.iterdir())) <= 3
+    restored = store.restore({"kernel": jnp.zeros(200_000)})
+    assert (restored.state["kernel"] == restored.step).all()
+
+
+def test_c73_a_planted_pickle_is_never_run(store, tmp_path):
+    import pickle
+
+    marker = tmp_path / "marker"
+
+    class Bomb:
+        def __reduce__(self):
+            return os.system, (f"touch {marker}",)
+
+    save_steps(store, 1, 2)
+    path = store._folder / "00000002"
+    for name in files_of(store, 2):
+        (path / name).write_bytes(pickle.dumps(Bomb()))
+    assert store.restore(STATE).step == 1
+    assert not marker.exists()
+
+
+def test_the_manifest_can_be_read_without_our_code(store):
+    save_steps(store, 5)
+    manifest = json.loads((store._folder / "00000005" / "manifest.json").read_text())["manifest"]
+    assert manifest["step"] == 5
+    assert manifest["leaves"]["params/kernel"] == [[2, 3], "float32"]

@@ -1,0 +1,266 @@
+"""Configs: the reference explains every rule, and nothing wrong gets through."""
+
+import inspect
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from configs import reference
+from tests.conftest import ROOT, TINY, command, refused, tiny_config
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training import config as configs
+from transformer_jax.training.config import RULES, flatten, load_config
+
+SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
+
+
+def refusal(**overrides):
+    with pytest.raises(InvalidInput) as error:
+        tiny_config(**overrides)
+    return str(error.value)
+
+
+# ---------------------------------------------------------------- one place for every option
+
+
+def test_every_option_stands_once_in_the_reference_with_its_rule():
+    flat = flatten(reference.get_config())
+    assert sorted(flat) == sorted(RULES)
+    source = inspect.getsource(reference)
+    for key, rule in RULES.items():
+        lines = re.findall(rf"((?: +#.*\n)+) +(?:config\.)?{re.escape(key)} = ", source)
+        assert len(lines) == 1, f"{key}: expected one comment in configs/reference.py"
+        comment = " ".join(line.strip(" #") for line in lines[0].splitlines()).lower()
+        assert rule.allowed.lower().removesuffix(", or none") in comment, key
+        assert ("or none" in comment) == rule.accepts(None), key
+
+
+def test_every_default_and_every_example_is_allowed():
+    for key, value in flatten(reference.get_config()).items():
+        assert RULES[key].accepts(value), key
+        assert RULES[key].accepts(RULES[key].parse(RULES[key].example)), key
+
+
+def test_names_in_the_rules_are_the_rows_of_the_tables():
+    from transformer_jax.data.tasks import TASKS
+    from transformer_jax.data.tokenizers import TOKENIZERS
+    from transformer_jax.layers.blocks import WIRINGS
+    from transformer_jax.layers.feedforward import ACTIVATIONS
+    from transformer_jax.layers.norms import NORMS
+    from transformer_jax.layers.positions import POSITIONS
+    from transformer_jax.models import MODELS
+    from transformer_jax.training.optimizers import OPTIMIZERS, SCHEDULES
+
+    tables = {
+        "data.task": TASKS,
+        "data.tokenizer": TOKENIZERS,
+        "model.architecture": MODELS,
+        "model.position": POSITIONS,
+        "model.norm": NORMS,
+        "model.wiring": WIRINGS,
+        "model.activation": ACTIVATIONS,
+        "optimizer.name": OPTIMIZERS,
+        "schedule.name": SCHEDULES,
+    }
+    for key, table in tables.items():
+        assert RULES[key].allowed == f"one of: {', '.join(table)}"
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_c39_every_shipped_config_is_allowed(path):
+    load_config(str(path), {})
+
+
+GOLDEN = ROOT / "tests" / "golden" / "reference.json"
+
+
+def test_c39_a_changed_default_is_a_visible_diff():
+    assert configs.to_json(reference.get_config()) == GOLDEN.read_text()
+
+
+# ---------------------------------------------------------------- the command line
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("training.steps", "1e3", 1000),
+        ("training.steps", "1_000", 1000),
+        ("optimizer.learning_rate", "1", 1.0),
+        ("model.use_bias", "yes", True),
+        ("model.use_bias", "no", False),
+        ("model.head_dim", "None", None),
+        ("model.head_dim", "8", 8),
+        ("training.clip_norm", "None", None),
+        ("data.splits", "(0.8, 0.1, 0.1)", (0.8, 0.1, 0.1)),
+        ("data.splits", "0.8,0.1,0.1", (0.8, 0.1, 0.1)),
+        ("optimizer.decay_parameters", "kernel", ("kernel",)),
+        ("data.document_separator", "", ""),
+        ("seed", str(2**32 - 1), 2**32 - 1),
+    ],
+)
+def test_c36_unambiguous_text_is_taken(key, text, value):
+    assert flatten(load_config(TINY, {key: text}))[key] == value
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("training.steps", "1.5"),
+        ("training.steps", "True"),
+        ("training.steps", "None"),
+        ("training.steps", "0"),
+        ("training.steps", "inf"),
+        ("model.use_bias", "maybe"),
+        ("optimizer.learning_rate", "nan"),
+        ("optimizer.learning_rate", "inf"),
+        ("optimizer.learning_rate", "-1"),
+        ("optimizer.learning_rate", "0"),
+        ("training.batch_size", "0"),
+        ("model.dropout_rate", "1.0"),
+        ("data.splits", "0.5,0.5"),
+        ("data.splits", "3"),
+        ("seed", "-1"),
+        ("seed", str(2**32)),
+        ("model.position", "learnt"),
+        ("data.source", ""),
+    ],
+)
+def test_c37_out_of_domain_is_refused_with_what_is_allowed(key, text):
+    with pytest.raises(InvalidInput) as error:
+        load_config(TINY, {key: text})
+    assert f"{key}={text}" in str(error.value)
+    assert RULES[key].allowed in str(error.value)
+    assert f"e.g. {key}={RULES[key].example}" in str(error.value)
+
+
+def test_c33_typos_get_the_nearest_key_of_the_whole_tree():
+    assert "did you mean model.depth?" in refusal(model__dept=4)
+    assert "did you mean model.dtype?" in refusal(dtype="bfloat16")
+    assert "did you mean optimizer.learning_rate?" in refusal(training__learning_rate=1)
+    assert "did you mean optimizer.learning_rate?" in refusal(learnin_rate=1)
+    assert "did you mean learned?" in refusal(model__position="learnt")
+
+
+def test_c37_all_problems_in_one_report():
+    report = refusal(model__dept=4, model__width=-3, training__steps="x", seed=-1)
+    for key in ("model.dept", "model.width", "training.steps", "seed"):
+        assert key in report
+    assert len(report.splitlines()) == 4
+    many = {key: "?" for key, rule in RULES.items() if "number" in rule.allowed}
+    with pytest.raises(InvalidInput) as error:
+        load_config(TINY, many)
+    assert len(str(error.value).splitlines()) == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"model__num_heads": 5}, "expected a divisor of model.width=32, nearest 4"),
+        ({"model__max_length": 8}, "expected at least data.length=16"),
+        ({"training__accumulation": 3}, "divisor of training.batch_size=8, nearest 2"),
+        ({"training__steps": 10}, "expected less than training.steps=10"),
+        ({"evaluation__stride": 17}, "expected at most data.length=16"),
+        ({"model__position": "rotary", "model__head_dim": 5}, "even head size"),
+    ],
+)
+def test_values_that_do_not_fit_each_other(overrides, message):
+    assert message in refusal(**overrides)
+
+
+def test_a_stale_option_breaks_no_switch():
+    tiny_config(model__position="none", model__position_options__rotary__max_wavelength=500)
+    tiny_config(schedule__name="constant", training__steps=5)
+
+
+def test_max_length_follows_the_data_until_it_is_set():
+    assert tiny_config(data__length=32).model.max_length == 32
+    config = tiny_config(model__max_length=64)
+    assert (config.model.max_length, config.data.length) == (64, 16)
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_c34_a_typo_inside_a_config_file_is_refused(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from configs import tiny\n"
+        "def get_config():\n    c = tiny.get_config()\n    c.model.num_head = 8\n    return c\n"
+    )
+    with pytest.raises(
+        InvalidInput, match=r"model.num_head: no such option; did you mean model.num_heads"
+    ):
+        load_config(str(path), {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ("x = (", "SyntaxError"),
+        ("x = 1\n", "AttributeError: .*get_config"),
+        ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError at line 2"),
+        ("def get_config():\n    return {}\n", "gave dict, not ConfigDict"),
+    ],
+)
+def test_unusable_config_files_are_refused(tmp_path, content, message):
+    path = tmp_path / "mine.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InvalidInput, match=message):
+        load_config(str(path), {})
+
+
+def test_c38_dump_and_load_is_a_fixed_point():
+    config = tiny_config(data__document_separator="\u2028é", optimizer__learning_rate=1e-3)
+    dumped = configs.to_json(config)
+    assert configs.to_json(configs.from_json(dumped, "here")) == dumped
+    assert flatten(configs.from_json(dumped, "here")) == flatten(config)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    ["", "[]", '{"model": 3}', '{"__class__": "os.system"}', '{"seed": "!!python/object"}'],
+)
+def test_c74_a_stored_config_is_data(stored):
+    before = set(sys.modules)
+    with pytest.raises(InvalidInput, match="here"):
+        configs.from_json(stored, "here")
+    assert set(sys.modules) == before
+
+
+# ---------------------------------------------------------------- as a command
+
+
+def test_refusals_of_the_command_are_short_and_exit_with_2(tmp_path):
+    base = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}")
+    refused(command("train", *base, "--config.model.dept=4"), "model.dept", "model.depth")
+    refused(command("train", *base, "--wrkdir=x"), "--wrkdir", "--workdir")
+    refused(command("train", f"--config={TINY}"), "--workdir")
+    refused(command("train", *base[1:], "--config=configs/tinny.py"), "configs/tiny.py")
+    refused(command("train", *base, "stray"), "stray")
+    refused(command("train", *base, "--config.data.source=nowhere.txt"), "data.source=nowhere.txt")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_help_and_refusals_do_not_import_jax():
+    probe = (
+        "import sys, runpy\n"
+        "sys.argv = ['x', '--config=configs/tiny.py', '--workdir=x', {flag!r}]\n"
+        "try:\n    runpy.run_module('experiments.train', run_name='__main__')\n"
+        "except SystemExit as end:\n    print('code', end.code, 'jax' in sys.modules)\n"
+    )
+    for flag, code in (("--help", 0), ("--config.model.dept=3", 2)):
+        started = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", probe.format(flag=flag)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert f"code {code} False" in done.stdout, done
+        assert time.monotonic() - started < 5

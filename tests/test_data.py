@@ -1,0 +1,291 @@
+"""Tokenizers, sources, shards and the language-modelling task."""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from tests.conftest import command, refused
+from transformer_jax.data.sources import (
+    EMBEDDED,
+    TokenStream,
+    example_order,
+    load_text,
+    read_pieces,
+    train_tokenizer,
+    write_shards,
+)
+from transformer_jax.data.tasks import LanguageModelling
+from transformer_jax.data.tokenizers import (
+    TOKENIZERS,
+    CharTokenizer,
+    fingerprint,
+    load_tokenizer,
+    save_tokenizer,
+)
+from transformer_jax.errors import InvalidInput
+
+HARD_TEXT = (
+    "\ufeffpl\u00e4in\r\n\x00 e\u0301 \u05e9\u05dc\u05d5\u05dd \U0001f600\u200d\U0001f680\ttab\n\n"
+    * 3
+)
+
+
+# ---------------------------------------------------------------- tokenizers
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_c65_hard_text_survives_every_tokenizer(kind, tmp_path):
+    tokenizer = TOKENIZERS[kind].train([HARD_TEXT], 300)
+    tokens = tokenizer.encode(HARD_TEXT)
+    assert tokenizer.decode(tokens) == HARD_TEXT
+    assert tokens.dtype == np.int32
+    assert 0 <= tokens.min() <= tokens.max() < tokenizer.vocab_size
+    assert tokenizer.token_bytes[tokens].sum() == len(HARD_TEXT.encode())
+    save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+    stored = load_tokenizer(tmp_path / "tokenizer.json")
+    assert fingerprint(stored) == fingerprint(tokenizer)
+    np.testing.assert_array_equal(stored.encode(HARD_TEXT), tokens)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_c65_half_a_surrogate_is_refused(kind):
+    tokenizer = TOKENIZERS[kind].train(["abc"], 300)
+    with pytest.raises(InvalidInput, match=r"U\+D800.* at offset 2"):
+        tokenizer.encode("ab\ud800")
+
+
+def test_characters_are_sorted_as_nanogpt_sorts_them():
+    tokenizer = CharTokenizer.train(["hello", "world"], 0)
+    assert tokenizer.to_json()["symbols"] == "dehlorw"
+    assert tokenizer.encode("hold").tolist() == [2, 4, 3, 0]
+
+
+def test_unknown_character_is_named():
+    with pytest.raises(InvalidInput, match=r"'€' \(U\+20AC\) at offset 2") as error:
+        CharTokenizer.train(["ab\n"], 0).encode("ab€")
+    assert "data.tokenizer=byte" in str(error.value)
+
+
+def test_bpe_merges_what_is_common():
+    tokenizer = TOKENIZERS["bpe"].train(["the cat the dog the hen " * 50], 270)
+    assert tokenizer.vocab_size <= 270
+    assert len(tokenizer.encode(" the cat")) <= 4
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", '{"kind": "os.system"}', '{"kind": "bpe", "model": {}}', "[]"]
+)
+def test_c74_a_damaged_or_foreign_tokenizer_file_is_refused(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(InvalidInput, match="expected the JSON of a tokenizer"):
+        load_tokenizer(path)
+
+
+# ---------------------------------------------------------------- sources
+
+
+def test_embedded_shakespeare_is_the_published_file():
+    text = gzip.decompress(EMBEDDED["shakespeare"].read_bytes())
+    assert hashlib.sha256(text).hexdigest().startswith("86c4e6aa9db7c042")
+    loaded = load_text("shakespeare", "char")
+    assert loaded.tokenizer.vocab_size == 65
+    assert loaded.text_sha256 == hashlib.sha256(text).hexdigest()
+    splits = loaded.stream.split((0.9, 0.05, 0.05))
+    assert len(splits["train"]) == 1_003_854
+    assert len(splits["tuning"]) + len(splits["test"]) == 111_540
+
+
+def test_pieces_join_to_the_exact_bytes(tmp_path):
+    (tmp_path / "b.txt").write_bytes(HARD_TEXT.encode())
+    (tmp_path / "a.txt").write_bytes(b"first\nsecond")
+    (tmp_path / "ignored.png").write_bytes(b"\xff")
+    pieces = list(read_pieces(str(tmp_path)))
+    assert "".join(p.text for p in pieces) == "first\nsecond" + HARD_TEXT
+    assert [p.starts_document for p in pieces] == [True, True]
+
+
+def test_a_line_ends_a_document(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\n\ntwo\nmore\n\nthree")
+    pieces = list(read_pieces(str(path), ""))
+    assert [p.text for p in pieces] == ["one\n\n", "two\nmore\n\n", "three"]
+    assert all(p.starts_document for p in pieces)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: None, "no such file or folder; embedded texts are: shakespeare"),
+        (lambda p: p.write_bytes(b""), "found 0 bytes"),
+        (lambda p: p.write_bytes(b"ok\nbad \xe9\n"), "got byte 0xE9 at offset 7"),
+        (lambda p: p.mkdir(), "holds no .txt file and no shards"),
+    ],
+)
+def test_c66_unusable_sources_are_refused(tmp_path, make, message):
+    path = tmp_path / "source.txt"
+    make(path)
+    with pytest.raises(InvalidInput, match=message):
+        load_text(str(path), "char")
+
+
+def test_c66_a_text_shorter_than_a_window_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("abc" * 50)
+    stream, tokenizer, _ = load_text(str(tmp_path / "a.txt"), "char")
+    with pytest.raises(InvalidInput, match=r"\(tuning\): 7 tokens are too few .*data.length=8"):
+        LanguageModelling(tokenizer, stream.split((0.9, 0.05, 0.05)), 8, 2)
+
+
+# ---------------------------------------------------------------- shards
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_shards_give_the_same_batches_as_memory(tmp_path, kind):
+    text = "".join(f"line {i} of some text\n" + ("\n" if i % 7 == 0 else "") for i in range(400))
+    source = tmp_path / "text.txt"
+    source.write_text(text)
+    tokenizer = train_tokenizer(str(source), kind, 300)
+    memory = load_text(str(source), tokenizer, document_separator="")
+    shards = tmp_path / "shards"
+    count = write_shards(read_pieces(str(source), ""), tokenizer, shards, shard_tokens=1000)
+    assert count == len(memory.stream)
+    assert len(list(shards.glob("*.bin"))) == -(-count // 1000)
+    mapped = load_text(str(shards), "ignored")
+    assert mapped.text_sha256 == memory.text_sha256
+    tasks = [
+        LanguageModelling(l.tokenizer, l.stream.split((0.8, 0.1, 0.1)), 16, 4, True)
+        for l in (memory, mapped)
+    ]
+    for step in (0, 1, 50):
+        ours, theirs = (task.batch(3, step) for task in tasks)
+        for a, b in zip(ours["inputs"].values(), theirs["inputs"].values(), strict=True):
+            np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(ours["targets"], theirs["targets"])
+
+
+def test_damaged_shards_are_refused(tmp_path):
+    shards = tmp_path / "shards"
+    source = tmp_path / "text.txt"
+    source.write_text("abc\n" * 100)
+    tokenizer = train_tokenizer(str(source), "char", 0)
+    write_shards(read_pieces(str(source)), tokenizer, shards, 150)
+    with pytest.raises(InvalidInput, match="expected a new or an empty folder"):
+        write_shards(read_pieces(str(source)), tokenizer, shards)
+    shard = shards / "tokens-00001.bin"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-2])
+    with pytest.raises(InvalidInput, match=r"tokens-00001.bin: expected 300 bytes, found 298"):
+        load_text(str(shards), "char")
+    shard.write_bytes(b"\xff\xff" + whole[2:])
+    stream = load_text(str(shards), "char").stream
+    with pytest.raises(InvalidInput, match="token 65535 at offset 150 is outside the vocabulary"):
+        stream.windows(np.array([148]), 4)
+    index = json.loads((shards / "index.json").read_text())
+    index["shards"][0]["file"] = "../../etc/passwd"
+    (shards / "index.json").write_text(json.dumps(index))
+    with pytest.raises(InvalidInput, match="make the shards again"):
+        load_text(str(shards), "char")
+
+
+def test_c73_an_object_array_planted_in_shards_is_never_unpickled(tmp_path):
+    source = tmp_path / "text.txt"
+    source.write_text("abc\n" * 100)
+    shards = tmp_path / "shards"
+    write_shards(read_pieces(str(source)), train_tokenizer(str(source), "char", 0), shards)
+    np.save(shards / "documents.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(InvalidInput, match="not a readable folder of shards"):
+        load_text(str(shards), "char")
+
+
+def test_tokenize_command_feeds_training(tmp_path):
+    source = tmp_path / "text.txt"
+    source.write_text("a rose is a rose is a rose\n" * 200)
+    shards = tmp_path / "shards"
+    flags = (f"--source={source}", f"--out={shards}", "--vocab_size=280", "--shard_tokens=500")
+    made = command("tokenize", *flags)
+    assert made.returncode == 0, made.stderr
+    assert "tokens of" in made.stdout
+    refused(command("tokenize", *flags), f"--out={shards}", "new or an empty folder")
+    refused(command("tokenize", "--source=nowhere", f"--out={shards}"), "data.source=nowhere")
+
+
+# ---------------------------------------------------------------- order
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 10])
+def test_c64_each_example_once_per_epoch_for_any_batch_size(batch_size):
+    examples = [example_order(5, step, batch_size, 10)[0] for step in range(10 * 3)]
+    flat = np.concatenate(examples)
+    for epoch in range(len(flat) // 10):
+        assert sorted(flat[epoch * 10 : epoch * 10 + 10]) == list(range(10))
+    assert not np.array_equal(flat[:10], flat[10:20])
+
+
+def test_c62_neighbouring_seeds_have_other_orders():
+    first, second = (example_order(seed, 0, 100, 100)[0] for seed in (0, 1))
+    assert (first == second).mean() < 0.1
+
+
+# ---------------------------------------------------------------- the task
+
+
+def make_task(text="abcdefghijklmnopqrstuvwxyz", starts=(0,), length=4, end=None, **options):
+    tokenizer = CharTokenizer.train([text], 0)
+    tokens = tokenizer.encode(text)
+    stream = TokenStream(tokens, np.array(starts), 0, len(tokens), tokenizer.vocab_size, "test")
+    part = dataclasses.replace(stream, end=end or len(tokens))
+    splits = {"train": stream, "tuning": stream, "test": part}
+    return LanguageModelling(tokenizer, splits, length, 2, **options)
+
+
+def test_a_batch_of_four_tokens_written_out():
+    (batch,) = make_task("abcdefghi", end=8).evaluation_batches("test", 2, 4)
+    assert batch["inputs"]["tokens"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert batch["targets"].tolist() == [[1, 2, 3, 4], [5, 6, 7, 0]]
+    assert batch["weights"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+
+
+def test_packed_documents_written_out():
+    task = make_task("abcdefghi", starts=(0, 2, 5), end=8, separate_documents=True)
+    (batch,) = task.evaluation_batches("test", 2, 4)
+    assert batch["inputs"]["segments"].tolist() == [[1, 1, 2, 2], [1, 2, 2, 2]]
+    assert batch["inputs"]["positions"].tolist() == [[0, 1, 0, 1], [0, 0, 1, 2]]
+    assert batch["weights"].tolist() == [[1, 0, 1, 1], [0, 1, 1, 0]]
+
+
+def test_training_batches_are_pure_and_cover_the_text():
+    task = make_task(length=4)
+    seen = set()
+    for step in range(40):
+        batch, again = task.batch(7, step), task.batch(7, step)
+        np.testing.assert_array_equal(batch["targets"], again["targets"])
+        np.testing.assert_array_equal(batch["inputs"]["tokens"][:, 1:], batch["targets"][:, :-1])
+        assert batch["weights"].min() == 1
+        seen |= set(batch["inputs"]["tokens"].ravel().tolist())
+    assert seen == set(range(25))  # the last token is a target only
+    assert not np.array_equal(task.batch(7, 0)["targets"], task.batch(8, 0)["targets"])
+
+
+@pytest.mark.parametrize("length", [3, 5, 8])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_evaluation_scores_every_token_but_the_first_once(length, stride, batch_size):
+    task = make_task(length=length)
+    scored = np.zeros(26)
+    shapes = set()
+    for batch in task.evaluation_batches("test", batch_size, stride):
+        shapes.add(batch["targets"].shape)
+        for target, weight in zip(batch["targets"].ravel(), batch["weights"].ravel(), strict=True):
+            scored[target] += weight
+    assert scored.tolist() == [0] + [1] * 25
+    assert shapes == {(batch_size, length)}
+
+
+def test_c69_bytes_are_those_of_the_scored_text():
+    task = make_task("aé€😀" * 6, length=5)
+    total = sum(task.scored_bytes(batch).sum() for batch in task.evaluation_batches("test", 3, 2))
+    assert total == len(("aé€😀" * 6).encode()) - len(b"a")

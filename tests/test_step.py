@@ -1,0 +1,246 @@
+"""Loss, metrics, optimizer and the update itself."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import tiny_config
+from transformer_jax.training.build import make_model
+from transformer_jax.training.losses import cross_entropy
+from transformer_jax.training.metrics import summary, sums_of, total
+from transformer_jax.training.optimizers import decay_mask, make_optimizer, make_schedule
+from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
+
+VOCAB = 13
+
+
+def setup(**overrides):
+    config = tiny_config(data__length=8, model__width=16, **overrides)
+    model, optimizer = make_model(config.model, VOCAB), make_optimizer(config)
+    return config, model, optimizer, make_initial_state(model, optimizer, config)()
+
+
+def random_batch(seed, *leading, weights=None):
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, VOCAB, (*leading, 8, 9))
+    weights = np.ones((*leading, 8, 8), np.float32) if weights is None else weights
+    return {
+        "inputs": {"tokens": tokens[..., :-1].astype(np.int32)},
+        "targets": tokens[..., 1:].astype(np.int32),
+        "weights": weights,
+    }
+
+
+def leaves_equal(first, second):
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+# ---------------------------------------------------------------- loss and sums
+
+
+def test_cross_entropy_of_known_logits():
+    logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
+    loss = cross_entropy(logits, jnp.array([1]), jnp.ones(1))
+    np.testing.assert_allclose(loss, [math.log(4)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("label", [-1, -100, 3])
+def test_c53_a_label_outside_the_vocabulary_is_not_somebody_elses_loss(label):
+    loss = cross_entropy(jnp.zeros((1, 3)), jnp.array([label]), jnp.ones(1))
+    assert jnp.isnan(loss).all()
+
+
+def test_weight_zero_hides_anything():
+    def loss(logits):
+        return cross_entropy(logits, jnp.array([0, -100]), jnp.array([1.0, 0.0])).sum()
+
+    logits = jnp.array([[1.0, 2.0], [jnp.nan, 0.0]])
+    value, gradient = jax.value_and_grad(loss)(logits)
+    assert value == pytest.approx(math.log(1 + math.e))
+    assert (gradient[1] == 0).all()
+
+
+def test_c42_bfloat16_logits_are_scored_in_float32():
+    logits = jax.random.normal(jax.random.key(0), (4, 100, 50)).astype(jnp.bfloat16)
+    targets, weights = jnp.zeros((4, 100), int), jnp.ones((4, 100))
+    sums = total(sums_of(logits, targets, weights))
+    exact = total(sums_of(logits.astype(jnp.float32), targets, weights))
+    assert sums.loss.dtype == jnp.float32
+    np.testing.assert_allclose(sums.loss, exact.loss, rtol=1e-6)
+
+
+def test_losses_agree_under_jit_vmap_and_grad():
+    logits = jax.random.normal(jax.random.key(0), (3, 4, 5))
+    targets, weights = jnp.arange(12).reshape(3, 4) % 5, jnp.ones((3, 4))
+    eager = cross_entropy(logits, targets, weights)
+    np.testing.assert_allclose(jax.jit(cross_entropy)(logits, targets, weights), eager, atol=1e-6)
+    np.testing.assert_allclose(jax.vmap(cross_entropy)(logits, targets, weights), eager, atol=1e-6)
+    gradient = jax.grad(lambda x: cross_entropy(x, targets, weights).sum())(logits)
+    expected = jax.nn.softmax(logits) - jax.nn.one_hot(targets, 5)
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
+def test_summary_divides_once():
+    means = summary(loss=20.0, correct=3.0, weight=10.0, num_bytes=40)
+    assert means["loss"] == 2.0
+    assert means["accuracy"] == pytest.approx(0.3)
+    assert means["bits_per_byte"] == pytest.approx(20 / math.log(2) / 40)
+
+
+# ---------------------------------------------------------------- optimizer
+
+
+def test_schedule_at_its_corners():
+    config = tiny_config(
+        training__steps=100,
+        optimizer__learning_rate=0.5,
+        schedule__warmup_cosine__warmup_steps=10,
+        schedule__warmup_cosine__final_fraction=0.2,
+    )
+    rate = make_schedule(config)
+    assert rate(0) == pytest.approx(0.05)
+    assert rate(9) == pytest.approx(0.5)
+    assert rate(54) == pytest.approx(0.3)
+    assert rate(99) == pytest.approx(0.1)
+    assert make_schedule(tiny_config(schedule__name="constant"))(7) == pytest.approx(1e-3)
+
+
+def test_decay_goes_by_name_even_for_stacked_parameters():
+    _, model, _, state = setup(model__use_bias=True)
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state.params)
+    for params in (state.params, stacked):
+        mask = decay_mask(params, ("kernel", "embedding"))
+        attention = mask["block_0"]["attention"]["query"]
+        assert attention == {"kernel": True, "bias": False}
+        assert mask["final_norm"] == {"scale": False, "bias": False}
+        assert mask["token_embedding"]["embedding"]
+
+
+# ---------------------------------------------------------------- the update
+
+
+def test_c8_accumulation_equals_the_whole_batch_with_unequal_tokens():
+    weights = np.ones((8, 8), np.float32)
+    weights[:3, 2:] = 0
+    weights[6] = 0
+    results = []
+    for accumulation in (1, 2, 4):
+        config, model, optimizer, state = setup(model__dropout_rate=0.0)
+        step = jax.jit(make_train_step(model, optimizer, 0, accumulation))
+        results.append(step(state, random_batch(0, weights=weights)))
+    for state, record in results[1:]:
+        np.testing.assert_allclose(record.loss, results[0][1].loss, rtol=1e-6)
+        np.testing.assert_allclose(record.gradient_norm, results[0][1].gradient_norm, rtol=1e-5)
+        close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6)
+        jax.tree.map(close, state.opt_state, results[0][0].opt_state)
+
+
+def test_loss_is_the_token_weighted_mean():
+    _, model, optimizer, state = setup(model__dropout_rate=0.0)
+    batch = random_batch(0)
+    batch["weights"][:, 4:] = 0
+    _, record = make_train_step(model, optimizer, 0)(state, batch)
+    logits = model.apply({"params": state.params}, **batch["inputs"])
+    log_p = jax.nn.log_softmax(logits[:, :4])
+    chosen = jnp.take_along_axis(log_p, batch["targets"][:, :4, None], -1)
+    np.testing.assert_allclose(record.loss, -chosen.mean(), rtol=1e-5)
+
+
+def test_c41_a_batch_without_targets_changes_no_parameter_by_gradient():
+    config, model, optimizer, state = setup(optimizer__weight_decay=0.0)
+    batch = random_batch(0, weights=np.zeros((8, 8), np.float32))
+    after, record = make_train_step(model, optimizer, 0)(state, batch)
+    assert (record.loss, record.gradient_norm, bool(record.finite)) == (0, 0, True)
+    assert after.step == 1
+    leaves_equal(after.params, state.params)
+
+
+@pytest.mark.parametrize("cuts", [(6,), (1, 5), (2, 3, 1), (1, 1, 1, 1, 1, 1)])
+def test_c9_cutting_the_steps_into_calls_changes_no_bit(cuts):
+    config, model, optimizer, state = setup()
+    batches = random_batch(0, 6)
+    run_steps = jax.jit(make_run_steps(make_train_step(model, optimizer, 0)))
+    whole, records = run_steps(state, batches, 6)
+    losses, first = [], 0
+    for cut in cuts:
+        part = jax.tree.map(
+            lambda leaf, f=first, c=cut: np.resize(leaf[f : f + c], leaf.shape), batches
+        )
+        state, record = run_steps(state, part, cut)
+        losses += list(np.asarray(record.loss[:cut]))
+        first += cut
+    leaves_equal(whole, state)
+    np.testing.assert_array_equal(records.loss, losses)
+    assert run_steps._cache_size() == 1
+
+
+def test_single_steps_give_the_same_bits_as_the_loop():
+    config, model, optimizer, state = setup()
+    batches = random_batch(0, 4)
+    train_step = make_train_step(model, optimizer, 0)
+    whole, _ = jax.jit(make_run_steps(train_step))(state, batches, 4)
+    one = jax.jit(train_step)
+    for index in range(4):
+        state, _ = one(state, jax.tree.map(lambda leaf, i=index: leaf[i], batches))
+    leaves_equal(whole, state)
+
+
+def test_c60_dropout_differs_by_step_and_by_part():
+    config, model, optimizer, state = setup(model__dropout_rate=0.5)
+    step = jax.jit(make_train_step(model, optimizer, 0))
+    batch = random_batch(0)
+    _, first = step(state, batch)
+    _, again = step(state, batch)
+    _, later = step(state._replace(step=state.step + 1), batch)
+    assert first.loss == again.loss
+    assert first.loss != later.loss
+
+
+@pytest.mark.parametrize("where", ["weights", "params"])
+def test_c45_a_step_that_is_not_finite_touches_nothing(where):
+    config, model, optimizer, state = setup()
+    batches = random_batch(0, 5)
+    run_steps = jax.jit(make_run_steps(make_train_step(model, optimizer, 0)))
+    good = 5
+    if where == "weights":
+        good = 3
+        batches["weights"][good, 2, 2] = np.inf
+        expected, _ = run_steps(state, batches, good)
+    else:
+        good = 0
+        broken = state.params["final_norm"]["scale"].at[0].set(jnp.nan)
+        state = state._replace(params=state.params | {"final_norm": {"scale": broken}})
+        expected = state
+    after, records = run_steps(state, batches, 5)
+    assert after.step == good
+    assert records.finite.tolist() == [True] * good + [False] * (5 - good)
+    leaves_equal(after, expected)
+
+
+def test_c47_the_step_counts_beyond_2_to_the_24():
+    config, model, optimizer, state = setup()
+    state = state._replace(step=jnp.int32(2**24 + 1))
+    after, _ = jax.jit(make_train_step(model, optimizer, 0))(state, random_batch(0))
+    assert after.step == 2**24 + 2
+
+
+def test_vmapped_training_of_seeds_is_near_single_runs():
+    config, model, optimizer, _ = setup(model__dropout_rate=0.0)
+    step = make_train_step(model, optimizer, 0)
+    seeds = [
+        make_initial_state(model, optimizer, tiny_config(data__length=8, model__width=16, seed=s))()
+        for s in (0, 1)
+    ]
+    many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
+    batch = random_batch(0)
+    together, _ = jax.jit(jax.vmap(step, (0, None)))(many, batch)
+    for index, state in enumerate(seeds):
+        single, _ = jax.jit(step)(state, batch)
+        jax.tree.map(
+            lambda a, b, i=index: np.testing.assert_allclose(a[i], b, atol=1e-5),
+            together.params,
+            single.params,
+        )

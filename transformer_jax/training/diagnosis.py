@@ -1,0 +1,35 @@
+"""Where the numbers ended, after a step that was not finite."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.data.tasks import Batch
+from transformer_jax.training.checkpoints import leaf_names
+from transformer_jax.training.metrics import Sums, safe_mean, total
+
+
+def explain_non_finite(score: Callable[[Any, Batch], Sums], params: Any, batch: Batch) -> str:
+    """Names the first array that is not finite: parameters first, then loss, then gradients.
+
+    Args:
+      score: sums of each example, without dropout.
+      params: before the step.
+      batch: of the step.
+    """
+
+    def mean_loss(params: Any) -> Array:
+        sums = total(score(params, batch))
+        return safe_mean(sums.loss, sums.weight)
+
+    loss, gradients = jax.value_and_grad(mean_loss)(params)
+    arrays = {f"parameter {name}": leaf for name, leaf in leaf_names(params).items()}
+    arrays |= {"the loss": loss}
+    arrays |= {f"gradient of {name}": leaf for name, leaf in leaf_names(gradients).items()}
+    bad = [name for name, leaf in arrays.items() if not jnp.isfinite(leaf).all()]
+    if not bad:
+        return "without dropout the same step is finite"
+    return f"first of {len(bad)} arrays that are not finite: {bad[0]}"
