@@ -37,9 +37,9 @@ def main(argv: list[str]) -> None:
 
 def _facts(run: RunDirectory, metric: str) -> dict[str, Any]:
     """Config values and results of one run, by row of the table."""
-    rows = run.metrics()
+    facts = flatten(run.config())
     last: dict[str, Any] = {}
-    for row in rows:
+    for row in run.metrics():
         last |= row
     if metric not in last:
         known = [name for name in last if name != "step"]
@@ -48,7 +48,6 @@ def _facts(run: RunDirectory, metric: str) -> dict[str, Any]:
             + (f"\nit has: {', '.join(known)}" if known else "\nit has none yet")
         )
     measured = [metric, "test/loss", "test/bits_per_byte", "time/step_ms"]
-    facts = {key: value for key, value in flatten(run.config()).items()}
     facts |= {"status": run.status(), "step": last["step"]}
     facts |= {"parameters": run.manifest()["parameters"]}
     return facts | {name: last[name] for name in dict.fromkeys(measured) if name in last}
@@ -59,26 +58,30 @@ def _print_table(columns: dict[str, dict[str, Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = Console()
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     for heading in ("", *columns):
-        table.add_column(Text(heading), overflow="fold")
+        table.add_column(_spell(heading), overflow="fold")
     keys = dict.fromkeys(key for facts in columns.values() for key in facts)
     results = ("status", "step", "parameters")
     for key in keys:
         values = [facts.get(key, "-") for facts in columns.values()]
         is_result = key in results or "/" in key
         if is_result or any(value != values[0] for value in values):
-            table.add_row(Text(key), *(Text(_spell(value)) for value in values))
+            table.add_row(key, *map(_spell, values))
     console.print(table)
 
 
-def _spell(value: Any) -> str:
+def _spell(value: Any) -> Any:
+    """A cell of the table; what could steer a terminal shows as what it is."""
+    from rich.text import Text
+
     if isinstance(value, float):
         return f"{value:.4f}" if 1e-3 <= abs(value) < 1e5 else f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return Text(str(value) if str(value).isprintable() else repr(value))
 
 
 def _warnings(runs: dict[str, RunDirectory]) -> list[str]:

@@ -12,6 +12,7 @@ from transformer_jax.data.sources import load_text
 from transformer_jax.data.tasks import TASKS, LanguageModelling
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.models import MODELS, row
+from transformer_jax.training.config import options_of
 
 
 def make_task(
@@ -56,7 +57,7 @@ def make_model(model: ConfigDict, vocab_size: int) -> nn.Module:
     fields = {field.name for field in dataclasses.fields(make)}
     options: dict[str, Any] = {name: model[name] for name in model if name in fields}
     options |= {
-        f"{family}_options": FrozenDict(model[f"{family}_options"].get(model[family], {}))
+        f"{family}_options": FrozenDict(options_of(model[f"{family}_options"], model[family]))
         for family in model
         if f"{family}_options" in model
     }

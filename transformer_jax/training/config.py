@@ -407,6 +407,11 @@ def from_json(stored: str, origin: str) -> ConfigDict:
     return ConfigDict(_nested(flat)).lock()
 
 
+def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
+    """Returns the options of a chosen row: the sub-section of its name, if it has one."""
+    return dict(section[name]) if name in section else {}
+
+
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
     """Returns full key -> (old value, new value) for every value that differs."""
     old_flat, new_flat = flatten(old), flatten(new)

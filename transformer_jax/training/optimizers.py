@@ -8,6 +8,7 @@ import optax
 from ml_collections import ConfigDict
 
 from transformer_jax.models import row
+from transformer_jax.training.config import options_of
 
 
 def constant(peak: float, steps: int) -> optax.Schedule:
@@ -60,7 +61,7 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
     """Returns the learning rate of the update that follows `count` earlier ones."""
     name = config.schedule.name
     schedule = row(SCHEDULES, name, "schedule.name")
-    options = dict(config.schedule.get(name, {}))
+    options = options_of(config.schedule, name)
     return schedule(config.optimizer.learning_rate, config.training.steps, **options)
 
 
@@ -71,7 +72,7 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         make_schedule(config),
         config.optimizer.weight_decay,
         functools.partial(decay_mask, names=config.optimizer.decay_parameters),
-        **config.optimizer.get(name, {}),
+        **options_of(config.optimizer, name),
     )
     if config.training.clip_norm is None:
         return optimizer

@@ -1,0 +1,98 @@
+"""sample, evaluate, compare: what they print and what they refuse."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.conftest import command, refused, tiny_config
+from transformer_jax.training.loop import train
+from transformer_jax.training.progress import Silent
+
+
+@pytest.fixture(scope="module")
+def other_run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "rotary"
+    train(tiny_config(model__position="rotary", training__steps=30), workdir, Silent())
+    return workdir
+
+
+def test_sample_continues_the_prompt(tiny_run):
+    flags = (f"--workdir={tiny_run}", "--prompt=ROMEO:", "--num_tokens=20")
+    first, again, other = (command("sample", *flags, f"--seed={s}") for s in (1, 1, 2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("ROMEO:")
+    assert len(first.stdout.rstrip("\n")) >= 20
+    assert first.stdout == again.stdout != other.stdout
+    greedy = [command("sample", *flags, "--temperature=0", f"--seed={s}").stdout for s in (1, 2)]
+    assert greedy[0] == greedy[1]
+
+
+def test_sample_refuses_by_name(tiny_run, tmp_path):
+    base = f"--workdir={tiny_run}"
+    refused(command("sample", base, "--prompt=5 €"), "'5'", "U+0035", "offset 0")
+    refused(command("sample", base, "--top_p=2", "--temperature=-1"), "top_p", "temperature")
+    refused(command("sample", base, "--temperature=warm"), "--temperature", "warm")
+    refused(command("sample", base, "--prompt="), "prompt", "at least one token")
+    refused(command("sample", f"--workdir={tmp_path}"), str(tmp_path), "no run here")
+
+
+def test_evaluate_scores_a_whole_split(tiny_run):
+    done = command("evaluate", f"--workdir={tiny_run}", "--split=test")
+    assert done.returncode == 0, done.stderr
+    stored = json.loads((tiny_run / "evaluation.json").read_text())["test"]
+    assert f"loss {stored['loss']:.4f}" in done.stdout
+    assert "tokens 55769" in done.stdout
+    refused(command("evaluate", f"--workdir={tiny_run}", "--split=dev"), "dev", "tuning")
+    refused(command("evaluate", f"--workdir={tiny_run}", "--stride=99"), "--stride=99", "16")
+
+
+def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp_path):
+    picture = tmp_path / "c.png"
+    done = command("compare", tiny_run, other_run, f"--out={picture}", COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    differing = next(line for line in lines if "model.position" in line)
+    assert "learned" in differing
+    assert "rotary" in differing
+    assert not any("model.width" in line for line in lines)
+    assert any("eval/loss" in line for line in lines)
+    assert "warning: different token budgets: 6,400, 3,840" in done.stdout
+    assert "no claim: 1 seed of some config" in done.stdout
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_compare_of_a_run_with_its_copy_is_noise(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "copy")
+    done = command("compare", tiny_run, tmp_path / "copy")
+    assert "the same config with different seeds" in done.stdout
+
+
+def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
+    refused(command("compare", tiny_run), "two or more")
+    refused(command("compare", tiny_run, tmp_path), "no run here")
+    refused(command("compare", tiny_run, other_run, "--metric=eval/los"), "eval/los", "eval/loss")
+
+
+def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):
+    evil = tmp_path / "\x1b]0;title\x07[red]x"
+    shutil.copytree(tiny_run, evil)
+    done = command("compare", tiny_run, evil, COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b]" not in done.stdout
+    assert "\x07" not in done.stdout
+
+
+def test_c78_the_manifest_holds_no_secret(tmp_path):
+    done = command(
+        "train",
+        "--config=configs/tiny.py",
+        f"--workdir={tmp_path / 'a'}",
+        "--config.training.steps=12",
+        API_TOKEN="hunter2",
+        AWS_SECRET_KEY="hunter2",
+    )
+    assert done.returncode == 0, done.stderr
+    for path in (tmp_path / "a").rglob("*"):
+        if path.is_file():
+            assert b"hunter2" not in path.read_bytes()

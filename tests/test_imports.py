@@ -1,0 +1,124 @@
+"""The house has floors: who may import whom, and what an import costs."""
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+# Lower floors first; a module may import from its own entry and from those it names.
+ALLOWED = {
+    "errors": (),
+    "shapes": (),
+    "masks": (),
+    "layers": ("shapes", "masks"),
+    "models": ("shapes", "masks", "layers"),
+    "generation": ("errors",),
+    "data": ("errors",),
+    "training": ("errors", "models", "generation", "data"),
+}
+LIBRARIES = {
+    "data": {"numpy", "tokenizers"},
+    "shapes": {"jax"},
+    "masks": {"jax"},
+    "layers": {"jax", "flax"},
+    "models": {"jax", "flax"},
+    "generation": {"jax"},
+}
+PACKAGE = ROOT / "transformer_jax"
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def sources(folder):
+    return sorted(folder.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources(PACKAGE), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_one_way(path):
+    wing = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if wing == "__init__":
+        return
+    for name in imports_of(path):
+        first, *rest = name.split(".")
+        assert first not in ("experiments", "configs", "tests"), name
+        if first == "transformer_jax":
+            assert rest[0] == wing or rest[0] in ALLOWED[wing], f"{path.name} imports {name}"
+        elif first not in sys.stdlib_module_names and wing in LIBRARIES:
+            assert first in LIBRARIES[wing], f"{path.name} imports {name}"
+
+
+def test_configs_import_ml_collections_and_each_other():
+    for path in sources(ROOT / "configs"):
+        for name in imports_of(path):
+            assert name.split(".")[0] in ("configs", "ml_collections"), (path, name)
+
+
+def loaded_by(statement):
+    probe = f"import sys\n{statement}\nprint(*(n for n in sys.modules if '.' not in n))"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_nothing():
+    assert not loaded_by("import transformer_jax") & {"jax", "flax", "numpy"}
+
+
+def test_the_modules_need_jax_and_flax_alone():
+    loaded = loaded_by("from transformer_jax import Decoder, MultiHeadAttention")
+    assert "flax" in loaded
+    ours = {"ml_collections", "tokenizers", "matplotlib", "tensorstore"}
+    assert not loaded & ours
+
+
+def test_orbax_is_imported_when_it_is_used():
+    statement = "import transformer_jax.training.checkpoints, transformer_jax.training.loop"
+    assert "orbax" not in loaded_by(statement)
+    assert "matplotlib" not in loaded_by(statement)
+
+
+def test_public_names_exist_and_others_are_refused():
+    import transformer_jax
+
+    for name in transformer_jax.__all__:
+        assert callable(getattr(transformer_jax, name))
+        assert name in dir(transformer_jax)
+    with pytest.raises(AttributeError, match="no public name 'decoder'"):
+        _ = transformer_jax.decoder
+
+
+def test_c73_nothing_executes_what_it_reads():
+    banned = re.compile(r"\b(pickle|eval\(|exec\(|yaml\.load|os\.system)|allow_pickle=True")
+    for folder in ("transformer_jax", "experiments", "configs"):
+        for path in sources(ROOT / folder):
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if banned.search(line) and "allow_pickle=False" not in line:
+                    raise AssertionError(f"{path}:{number}: {line}")
+
+
+def test_c35_no_config_is_read_with_a_hidden_default():
+    for folder in ("transformer_jax", "experiments"):
+        for path in sources(ROOT / folder):
+            for node in ast.walk(ast.parse(path.read_text())):
+                is_get = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get"
+                if is_get and len(node.args) == 2 and "config" in ast.unparse(node.func):
+                    raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)}")
+
+
+def test_every_public_thing_has_a_docstring_and_files_are_of_readable_size():
+    for path in sources(PACKAGE):
+        tree = ast.parse(path.read_text())
+        assert ast.get_docstring(tree), path
+        assert len(path.read_text().splitlines()) <= 430, f"{path} has outgrown one thing"

@@ -1,0 +1,529 @@
+"""Whole runs: the same bits however they are cut, killed, resumed, logged or evaluated."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from tests.conftest import (
+    TINY,
+    command,
+    fingerprint_of,
+    refused,
+    start_command,
+    tiny_config,
+    tree_hash,
+)
+from transformer_jax import load_run
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training import loop
+from transformer_jax.training.build import make_task
+from transformer_jax.training.checkpoints import SaveFailed
+from transformer_jax.training.evaluation import evaluate, make_score
+from transformer_jax.training.interruption import Interrupted
+from transformer_jax.training.loop import NonFinite, train
+from transformer_jax.training.progress import Progress, Silent
+from transformer_jax.training.runs import RunDirectory
+
+
+def run(workdir, progress=None, **overrides):
+    return train(tiny_config(**overrides), workdir, progress or Silent())
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_run):
+    return fingerprint_of(tiny_run)
+
+
+class EndAt(Silent):
+    """Ends a run at a step, as a signal or as a fault would."""
+
+    def __init__(self, step, how):
+        super().__init__()
+        self._step, self._how = step, how
+
+    def step(self, step, *_):
+        if step >= self._step:
+            self._how()
+
+
+def terminate():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture
+def one_step_a_call(monkeypatch):
+    """So that a run can be ended at any step."""
+    monkeypatch.setattr(loop, "_SECONDS_PER_CALL", 0.0)
+
+
+class Crash(Exception):
+    pass
+
+
+def crash():
+    raise Crash("the user's own code")
+
+
+# ---------------------------------------------------------------- determinism
+
+
+def test_a_run_of_n_steps_makes_n_updates_and_writes_what_the_design_says(tiny_run, whole):
+    step, _, rows = whole
+    assert step == 50
+    assert [row["step"] for row in rows] == list(range(5, 51, 5))
+    assert [row["step"] for row in rows if "eval/loss" in row] == [20, 40, 50]
+    assert {"eval/loss", "eval/bits_per_byte", "eval/accuracy", "test/loss"} <= rows[-1].keys()
+    directory = RunDirectory(tiny_run)
+    assert directory.status() == "done"
+    manifest = directory.manifest()
+    for key in ("packages", "device", "seed", "data", "git", "launches", "parameters"):
+        assert key in manifest
+    assert {p.name for p in tiny_run.iterdir()} >= {
+        "config.json",
+        "manifest.json",
+        "STATUS",
+        "metrics.jsonl",
+        "tokenizer.json",
+        "evaluation.json",
+        "sequences.npz",
+        "loss.png",
+        "samples",
+        "checkpoints",
+    }
+    assert (tiny_run / "loss.png").read_bytes()[:4] == b"\x89PNG"
+    sample = (tiny_run / "samples" / "step-00000050.txt").read_text()
+    assert len(sample) == 41
+
+
+def test_c1_c6_a_fresh_process_gives_the_same_bits(tmp_path, whole):
+    elsewhere = dict(PYTHONHASHSEED="7", TZ="Asia/Tokyo", LANG="C", HOME=str(tmp_path))
+    done = command(
+        "train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}", cwd=tmp_path, **elsewhere
+    )
+    assert done.returncode == 0, done.stderr
+    assert fingerprint_of(tmp_path / "a") == whole
+
+
+@pytest.mark.parametrize("steps", [(1,), (20,), (21,), (49,), (3, 11, 26)])
+def test_c2_c3_stopping_and_resuming_changes_no_bit(tmp_path, whole, steps, one_step_a_call):
+    for number, step in enumerate(steps):
+        how, error = (crash, Crash) if number % 2 else (terminate, Interrupted)
+        with pytest.raises(error):
+            run(tmp_path / "a", EndAt(step, how))
+    assert RunDirectory(tmp_path / "a").status() == ("failed" if number % 2 else "interrupted")
+    run(tmp_path / "a")
+    assert fingerprint_of(tmp_path / "a") == whole
+
+
+def test_c9_cadence_changes_no_parameter(tmp_path, whole):
+    other = dict(evaluation__every=7, logging__every=1, checkpoint__every=11, evaluation__stride=5)
+    run(tmp_path / "a", **other)
+    assert fingerprint_of(tmp_path / "a")[:2] == whole[:2]
+
+
+def test_c4_a_finished_run_is_left_alone(tiny_run, whole):
+    before = {p: p.stat().st_mtime_ns for p in tiny_run.rglob("*") if "checkpoints" in str(p)}
+    row = run(tiny_run)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert row["step"] == 50
+    assert fingerprint_of(tiny_run) == whole
+
+
+def test_c62_another_seed_has_other_initial_values_and_other_batches(tmp_path, whole):
+    run(tmp_path / "a", seed=1)
+    other = fingerprint_of(tmp_path / "a")
+    assert other[1] != whole[1]
+    assert other[2][0]["train/loss"] != whole[2][0]["train/loss"]
+
+
+GOLDEN = [4.1738, 4.0892, 3.9498]
+
+
+def test_c9_golden_losses_of_the_first_rows(whole):
+    """A change of these numbers is a change of the mathematics, the data order or the defaults."""
+    losses = [row["train/loss"] for row in whole[2][:3]]
+    np.testing.assert_allclose(losses, GOLDEN, atol=1e-3)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def test_c10_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
+    """SIGKILL, then the same command again, until it is done."""
+    flags = (
+        "--config.training.steps=400",
+        "--config.checkpoint.every=25",
+        "--config.logging.every=1",
+    )
+    reference = command("train", f"--config={TINY}", f"--workdir={tmp_path / 'whole'}", *flags)
+    assert reference.returncode == 0, reference.stderr
+    moments = random.Random(0)
+    kills = 0
+    for _ in range(12):
+        process = start_command("train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}", *flags)
+        is_waiting = kills < 3
+        for line in process.stdout:
+            if is_waiting and line.startswith("step"):
+                time.sleep(moments.uniform(0, 0.25))
+                break
+        if is_waiting and process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.stdout.close()
+        if process.wait() == 0:
+            break
+    assert kills >= 2
+    assert RunDirectory(tmp_path / "a").status() == "done"
+    assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_c23_c24_signals_save_and_say_how_to_go_on(tmp_path, number, code):
+    flags = (f"--config={TINY}", f"--workdir={tmp_path / 'a'}", "--config.training.steps=100000")
+    process = start_command("train", *flags)
+    for line in process.stdout:
+        if line.startswith("step"):
+            break
+    process.send_signal(number)
+    rest = process.stdout.read()
+    process.stdout.close()
+    assert process.wait(60) == code, rest
+    assert "saved; the same command resumes" in rest
+    assert "Traceback" not in rest
+    directory = RunDirectory(tmp_path / "a")
+    assert directory.status() == "interrupted"
+    assert list(directory.checkpoints.iterdir())
+
+
+def test_c24_a_second_ctrl_c_ends_at_once(tmp_path):
+    flags = (f"--config={TINY}", f"--workdir={tmp_path / 'a'}", "--config.training.steps=100000")
+    process = start_command("train", *flags)
+    for line in process.stdout:
+        if line.startswith("step"):
+            break
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)  # two at the same instant are one to the system
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    process.stdout.close()
+    assert process.wait(60) == 130
+
+
+def test_c25_a_second_process_is_refused(tmp_path):
+    errors = []
+
+    class Intrude(Silent):
+        def step(self, *_):
+            if not errors:
+                errors.append(command("train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}"))
+
+    run(tmp_path / "a", Intrude())
+    refused(errors[0], "another process is training here", f"pid {os.getpid()}")
+    run(tmp_path / "a")  # a lock file without an owner keeps nobody out
+
+
+def test_c26_another_config_in_the_same_directory_is_refused_with_the_difference(tiny_run):
+    with pytest.raises(InvalidInput, match=r"model.width: 32 there, 64 now"):
+        run(tiny_run, model__width=64)
+    many = dict(model__width=64, model__depth=3, seed=4, training__steps=60, data__length=8)
+    with pytest.raises(InvalidInput) as error:
+        run(tiny_run, **many, model__use_bias=True, optimizer__learning_rate=1)
+    assert len(str(error.value).splitlines()) <= 8
+
+
+def test_directories_that_are_no_runs_are_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InvalidInput, match="there is a file of that name"):
+        run(tmp_path / "file")
+    with pytest.raises(InvalidInput, match="holds files but no run"):
+        run(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_first_mistake_in_the_data_leaves_the_directory_usable(tmp_path):
+    with pytest.raises(InvalidInput):
+        run(tmp_path / "a", data__source="nowhere.txt")
+    run(tmp_path / "a", training__steps=12)
+
+
+def test_c27_a_fault_leaves_status_traceback_and_metrics(tmp_path):
+    with pytest.raises(Crash):
+        run(tmp_path / "a", EndAt(30, crash))
+    directory = RunDirectory(tmp_path / "a")
+    assert directory.status_path.read_text().startswith("failed")
+    assert "Crash: the user's own code" in directory.status_path.read_text()
+    assert "in crash" in (tmp_path / "a" / "error.txt").read_text()
+    assert directory.metrics()
+
+
+def test_c32_a_torn_last_line_and_rows_beyond_the_checkpoint_are_cut(tmp_path, whole):
+    with pytest.raises(Crash):
+        run(tmp_path / "a", EndAt(45, crash))
+    with RunDirectory(tmp_path / "a").metrics_path.open("a") as file:
+        file.write('{"step": 49, "train/loss": 1.0}\n{"step": 50, "tra')
+    run(tmp_path / "a")
+    assert fingerprint_of(tmp_path / "a") == whole
+
+
+def test_c67_changed_data_is_refused(tmp_path, one_step_a_call):
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, that is the question\n" * 60)
+    options = dict(data__source=text, training__steps=12)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "a", EndAt(3, terminate), **options)
+    text.write_text("to be or not to be, that is no question\n" * 60)
+    with pytest.raises(InvalidInput, match="the data changed since this run began"):
+        run(tmp_path / "a", **options)
+
+
+# ---------------------------------------------------------------- faults inside a step
+
+
+def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
+    tmp_path, monkeypatch
+):
+    from transformer_jax.data.tasks import LanguageModelling
+
+    honest = LanguageModelling.batch
+
+    def poisoned(self, seed, step):
+        batch = honest(self, seed, step)
+        if step == 23:
+            batch["weights"][0, 0] = np.inf
+        return batch
+
+    monkeypatch.setattr(LanguageModelling, "batch", poisoned)
+    for _ in range(2):  # the same command repeats the same update
+        with pytest.raises(NonFinite, match="not finite in update 24; it was not applied") as error:
+            run(tmp_path / "a")
+        assert "first of" in str(error.value)
+    directory = RunDirectory(tmp_path / "a")
+    assert directory.status() == "failed"
+    assert directory.metrics()[-1]["step"] == 20
+    monkeypatch.setattr(LanguageModelling, "batch", honest)
+    run(tmp_path / "a")
+    assert [row["step"] for row in directory.metrics()] == list(range(5, 51, 5))
+
+
+def test_c12_a_disk_that_is_full_at_the_end_is_no_success(tmp_path, monkeypatch):
+    from transformer_jax.training.checkpoints import Checkpoints
+
+    honest = Checkpoints.save
+
+    def full(self, step, state, extra):
+        if step > 20:
+            raise SaveFailed("no space left")
+        honest(self, step, state, extra)
+
+    monkeypatch.setattr(Checkpoints, "save", full)
+    with pytest.raises(SaveFailed):
+        run(tmp_path / "a")
+    assert RunDirectory(tmp_path / "a").status() == "failed"
+    monkeypatch.setattr(Checkpoints, "save", honest)
+    run(tmp_path / "a")
+    assert RunDirectory(tmp_path / "a").manifest()["launches"][-1]["resumed_from"] == 20
+
+
+def test_c13_training_falls_back_and_records_it(tmp_path, whole):
+    with pytest.raises(Crash):
+        run(tmp_path / "a", EndAt(45, crash))
+    newest = tmp_path / "a" / "checkpoints" / "00000040"
+    victim = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    run(tmp_path / "a")
+    launch = RunDirectory(tmp_path / "a").manifest()["launches"][-1]
+    assert launch["resumed_from"] == 20
+    assert "SKIPPED 00000040" in launch["warnings"][0]
+    assert fingerprint_of(tmp_path / "a") == whole
+
+
+def test_c70_one_compilation_of_the_step_per_run(tmp_path, monkeypatch):
+    compiled = []
+    honest = loop.make_run_steps
+
+    def counting(train_step):
+        run_steps = honest(train_step)
+
+        def traced(*arguments):
+            compiled.append(1)
+            return run_steps(*arguments)
+
+        return traced
+
+    monkeypatch.setattr(loop, "make_run_steps", counting)
+    run(tmp_path / "a", checkpoint__every=7, evaluation__every=9)
+    assert len(compiled) == 1
+
+
+# ---------------------------------------------------------------- what a run gives
+
+
+def test_training_learns(tmp_path):
+    first, last = (run(tmp_path / str(n), training__steps=n)["eval/loss"] for n in (12, 200))
+    assert last < first - 0.3
+    assert last < 3.3  # the entropy of single letters
+
+
+def test_c69_evaluation_is_exact_for_any_batch_size(tiny_run):
+    loaded = load_run(tiny_run)
+    task, _ = make_task(loaded.config.data, 8, loaded.tokenizer)
+    stream = task.splits["test"]
+    short = dataclasses.replace(stream, end=stream.begin + 27)
+    task = dataclasses.replace(task, splits=task.splits | {"test": short})
+    score = make_score(loaded.model)
+    scored = [evaluate(score, loaded.params, task, "test", size, 5) for size in (1, 2, 7)]
+    assert {e.protocol["tokens"] for e in scored} == {26}
+    for other in scored[1:]:
+        assert other.means["loss"] == pytest.approx(scored[0].means["loss"], abs=1e-6)
+        np.testing.assert_allclose(other.sequences["loss"], scored[0].sequences["loss"], atol=1e-5)
+    # By hand: 16 predictions of the window at 0, then 5 each of the windows at 5 and 10.
+    tokens, nats = short.windows(np.array([0]), 27)[0], 0.0
+    for start, first in ((0, 0), (5, 11), (10, 11)):
+        window = tokens[start : start + 17]
+        logits = loaded.model.apply({"params": loaded.params}, window[None, :-1])[0]
+        losses = -jax.nn.log_softmax(logits)[np.arange(16), window[1:]]
+        nats += float(losses[first:].sum())
+    assert scored[0].means["loss"] == pytest.approx(nats / 26, abs=1e-5)
+
+
+def test_final_evaluation_is_kept_by_window(tiny_run):
+    kept = json.loads((tiny_run / "evaluation.json").read_text())
+    windows = np.load(tiny_run / "sequences.npz")
+    for split in ("tuning", "test"):
+        protocol = kept[split]["protocol"]
+        assert windows[f"{split}/weight"].sum() == protocol["tokens"] == 55_769
+        assert len(windows[f"{split}/loss"]) == protocol["windows"]
+        mean = windows[f"{split}/loss"].sum() / protocol["tokens"]
+        assert mean == pytest.approx(kept[split]["loss"])
+    last = RunDirectory(tiny_run).metrics()[-1]
+    assert last["eval/loss"] == kept["tuning"]["loss"]
+    assert last["test/loss"] == kept["test"]["loss"]
+
+
+def test_c22_a_moved_read_only_run_still_loads(tiny_run, tmp_path):
+    import shutil
+
+    moved = tmp_path / "moved"
+    shutil.copytree(tiny_run, moved)
+    loaded = load_run(moved)
+    assert loaded.step == 50
+    assert tree_hash(loaded.params) == tree_hash(load_run(tiny_run).params)
+    text = loaded.sample("ROMEO:", 30, seed=3)
+    assert len(text) == 30
+    assert text == loaded.sample("ROMEO:", 30, seed=3)
+    assert text != loaded.sample("ROMEO:", 30, seed=4)
+
+
+def test_load_run_refuses_what_is_no_run(tmp_path, tiny_run):
+    import shutil
+
+    with pytest.raises(InvalidInput, match="no run here"):
+        load_run(tmp_path)
+    shutil.copytree(tiny_run, tmp_path / "a")
+    path = tmp_path / "a" / "tokenizer.json"
+    path.write_text(path.read_text().replace("abc", "bac"))
+    with pytest.raises(InvalidInput, match="not the tokenizer that this run was trained with"):
+        load_run(tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["bpe", "byte"])
+def test_users_own_text_with_documents_kept_apart(tmp_path, name):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(12):
+        (folder / f"{number}.txt").write_text(
+            f"Document {number} speaks of the number {number}.\n" * 30
+        )
+    row = run(
+        tmp_path / "a",
+        data__source=folder,
+        data__tokenizer=name,
+        data__vocab_size=300,
+        data__separate_documents=True,
+        training__steps=15,
+        model__position="rotary",
+    )
+    assert np.isfinite(row["test/bits_per_byte"])
+    assert load_run(tmp_path / "a").sample("Document", 5)
+
+
+def test_bfloat16_trains(tmp_path):
+    row = run(tmp_path / "a", model__dtype="bfloat16", training__steps=30)
+    exact = run(tmp_path / "b", training__steps=30)
+    assert row["eval/loss"] == pytest.approx(exact["eval/loss"], abs=0.02)
+
+
+# ---------------------------------------------------------------- what a person sees
+
+
+def test_plain_lines_hold_no_control_codes(tmp_path):
+    done = command(
+        "train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}", COLUMNS="40", NO_COLOR="1"
+    )
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\r" not in done.stdout
+    for word in (
+        "compiling the training step ...",
+        "tokens/s",
+        "ETA",
+        "bits per byte",
+        "sample",
+        "loss.png",
+    ):
+        assert word in done.stdout
+
+
+def test_a_closed_pipe_is_no_crash(tmp_path):
+    pipe = f"{subprocess.list2cmdline([__import__('sys').executable])} -m experiments.train --config={TINY} --workdir={tmp_path / 'a'} | head -1"
+    done = subprocess.run(
+        pipe, shell=True, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_line_on_a_terminal_is_redrawn():
+    import io
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    progress = Progress(screen)
+    with progress.busy("compiling"):
+        pass
+    progress.step(5, 10, 2.5, 1234.0, 61.0)
+    progress.close()
+    text = screen.getvalue()
+    assert "compiling" in text
+    assert "step  5/10  loss 2.5000  1,234 tokens/s  ETA 1:01" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(61, "ETA 1:01"), (-5, "ETA -"), (float("inf"), "ETA -"), (7200, "ETA 2:00:00")],
+)
+def test_c20_the_eta_is_never_negative(seconds, text, capsys):
+    Progress(seconds_between_lines=0).step(1, 10, 1.0, 1.0, seconds)
+    assert text in capsys.readouterr().out
+
+
+def test_busy_says_so_while_it_lasts(capsys):
+    with Progress(seconds_between_lines=0.05).busy("compiling"):
+        time.sleep(0.2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "compiling ..."
+    assert len(lines) >= 3
+    assert threading.active_count() < 50
