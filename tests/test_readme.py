@@ -1,0 +1,149 @@
+"""The README's commands, letter by letter, and the numbers that it prints."""
+
+import os
+import re
+import shlex
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+from configs import shakespeare
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def recipe(target):
+    found = re.search(rf"^{target}:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)
+    assert found, f"make {target} is not in the Makefile"
+    return found[1].replace("$(RUN)", sys.executable)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder that looks like a clone to the commands, with a text of the user's own."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("configs", "experiments", "transformer_jax"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "my_text.txt").write_text(
+        "It was the best of times, it was the worst of times.\n" * 800
+    )
+    return folder
+
+
+def run(place, line, *more):
+    program, *arguments = shlex.split(line)
+    assert program in ("python", sys.executable)
+    done = subprocess.run(
+        [sys.executable, *arguments, *more],
+        cwd=place,
+        env={**os.environ, "HOME": str(place), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def main_job(place):
+    started = time.monotonic()
+    output = run(place, recipe("train"))
+    return output, time.monotonic() - started
+
+
+def test_the_first_two_commands_come_first():
+    assert COMMANDS[:2] == ["make train", "make test"]
+    assert recipe("test").endswith("-m pytest")
+
+
+def test_make_train_ends_with_the_printed_numbers(main_job, place):
+    output, seconds = main_job
+    measured = [
+        float(n) for n in re.search(r"loss +([\d.]+) tuning, ([\d.]+) test", output).groups()
+    ]
+    printed = [
+        float(n) for n in re.search(r"loss +([\d.]+) tuning, ([\d.]+) test", README).groups()
+    ]
+    # Other processors round otherwise, which moves a run about as far as another seed does.
+    assert measured == pytest.approx(printed, abs=0.03)
+    promised = re.search(r"test loss of about ([\d.]+) nats per character", README)
+    assert measured[1] == pytest.approx(float(promised[1]), abs=0.03)
+    minutes = re.search(r"2,000 updates in about (\d+) minute", README)
+    assert seconds < 60 * int(minutes[1]) * 5, "far slower than promised"
+    assert (place / "runs" / "shakespeare" / "loss.png").exists()
+
+
+def test_the_numbers_over_seeds_are_the_records():
+    record = shakespeare.__doc__
+    both = [float(n) for n in re.search(r"both parts +([\d., ]+)", record)[1].split(", ")]
+    parts = [
+        [float(n) for n in re.search(rf"{name} +([\d., ]+)", record)[1].split(", ")]
+        for name in ("tuning", "test")
+    ]
+    for mean, tuning, test in zip(both, *parts, strict=True):
+        assert mean == pytest.approx((tuning + test) / 2, abs=1e-4)
+    text = " ".join(README.split())
+    assert ", ".join(f"{mean:.3f}" for mean in both) in text
+    assert f"mean {statistics.mean(both):.3f}" in text
+    assert f"standard deviation {statistics.stdev(both):.3f}" in text
+    assert statistics.mean(both) <= 1.88
+
+
+def test_every_other_command_runs_as_it_is_written(main_job, place):
+    ran = []
+    for line in COMMANDS:
+        if not line.startswith("python -m experiments."):
+            continue
+        short = ("--config.training.steps=120",) if ".train " in line else ()
+        output = run(place, line, *short)
+        if ".compare " in line:
+            assert "model.position" in output
+            assert "no claim" in output
+        ran.append(line)
+    assert len(ran) >= 7
+    assert (place / "runs" / "comparison.png").exists()
+
+
+def test_the_refusal_is_the_printed_one(place):
+    command, expected = re.search(r"\$ python (.*)\n(error: .*)\n", README).groups()
+    done = subprocess.run(
+        [sys.executable, *command.split()], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == expected
+
+
+def test_python_examples_run_as_they_are_written():
+    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_linked_files_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_make_is_there_for_the_first_command():
+    assert shutil.which("make")
+    plan = subprocess.run(
+        ["make", "--dry-run", "train", "test"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert (
+        "-m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare"
+        in plan.stdout
+    )
+    assert "-m pytest" in plan.stdout
