@@ -51,7 +51,7 @@ def get_config() -> ConfigDict:
     model.head_dim = None
     # Features inside the feed-forward layer, F; an integer >= 1, or None: 4 * width.
     model.mlp_dim = None
-    # What tells positions apart; one of: none, learned, sinusoidal, rotary.
+    # What tells positions apart; one of: none, learned, sinusoidal, rotary, alibi.
     model.position = "learned"
     model.position_options = ConfigDict()
     model.position_options.learned = ConfigDict()
@@ -90,8 +90,8 @@ def get_config() -> ConfigDict:
     training.steps = 2000
     # Examples in an update, B; an integer >= 1.
     training.batch_size = 12
-    # Parts that a batch is computed in, to save memory, with the same result; an integer >= 1, a
-    # divisor of batch_size.
+    # Parts that a batch is computed in, to save memory; an integer >= 1, a divisor of batch_size.
+    # The gradient is that of the whole batch, each part with its own dropout.
     training.accumulation = 1
     # Largest global norm of the gradient, larger ones are scaled down; a number > 0, or None.
     training.clip_norm = 1.0

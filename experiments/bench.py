@@ -39,6 +39,8 @@ def main(argv: list[str]) -> None:
     unknown = [name for name in names if name not in PROGRAMS]
     if unknown:
         raise InvalidInput(f"--programs={unknown[0]}: expected some of {', '.join(PROGRAMS)}")
+    if arguments.rounds < 1 or arguments.steps < 1:
+        raise InvalidInput("--rounds and --steps: expected at least 1")
     options = [f"--{name}={getattr(arguments, name)}" for name in ("shape", "dtype", "steps")]
     print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores", flush=True)

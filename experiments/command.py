@@ -74,8 +74,8 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _options_help() -> str:
-    rows = [f"  --config.{key}={rule.example}\n      {rule.allowed}" for key, rule in RULES.items()]
-    return "options of the config (meanings: configs/reference.py):\n" + "\n".join(rows)
+    rows = [f"  --config.{key}\n      {rule.allowed}" for key, rule in RULES.items()]
+    return "options (meanings and defaults: configs/reference.py):\n" + "\n".join(rows)
 
 
 def use_compilation_cache() -> None:

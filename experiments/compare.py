@@ -20,6 +20,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--metric", default="eval/loss", help="of metrics.jsonl (eval/loss)")
     parser.add_argument("--out", help="a picture of the metric over the updates (.png or .svg)")
     arguments = parser.read(argv)
+    out = None if arguments.out is None else Path(arguments.out)
+    if out is not None and out.suffix not in (".png", ".svg", ".pdf"):
+        raise InvalidInput(f"--out={out}: expected a picture, .png, .svg or .pdf")
     runs = {path.rstrip("/"): RunDirectory(path) for path in arguments.runs}
     if len(runs) < 2:
         raise InvalidInput("compare: expected two or more different run directories")
@@ -28,11 +31,12 @@ def main(argv: list[str]) -> None:
     for warning in _warnings(runs):
         print(f"warning: {warning}")
     print(_verdict(runs))
-    if arguments.out:
+    if out is not None:
         from transformer_jax.training.pictures import draw_comparison
 
         rows = {name: run.metrics() for name, run in runs.items()}
-        print(f"picture: {draw_comparison(rows, arguments.metric, Path(arguments.out))}")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        print(f"picture: {draw_comparison(rows, arguments.metric, out)}")
 
 
 def _facts(run: RunDirectory, metric: str) -> dict[str, Any]:
@@ -100,22 +104,39 @@ def _warnings(runs: dict[str, RunDirectory]) -> list[str]:
         warnings.append("trained and evaluated on different texts: their losses do not compare")
     elif differ([m["data"]["tokenizer_sha256"] for m in manifests]):
         warnings.append("different tokenizers: compare bits_per_byte, not loss per token")
-    if differ([(c["data.length"], c["evaluation.stride"]) for c in configs]):
-        warnings.append("evaluated with different context or stride")
+    elif differ([m["data"]["tokens"] for m in manifests]):
+        warnings.append("the same text split otherwise: they are evaluated on different tokens")
+    protocols = [_protocol(config) for config in configs]
+    if differ(protocols):
+        warnings.append(f"evaluated otherwise: {', '.join(protocols)}")
     budgets = [c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs]
     if differ(budgets):
         warnings.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
     counts = [m["parameters"] for m in manifests]
     if max(counts) > 1.02 * min(counts):
         warnings.append("parameters differ by more than 2 %")
-    if differ([m["git"] for m in manifests]):
+    if differ([_code(manifest) for manifest in manifests]):
         warnings.append("different versions of the code")
+    if differ([m["packages"] for m in manifests]) or differ([m["device"] for m in manifests]):
+        warnings.append("different packages or devices")
     return warnings
+
+
+def _protocol(config: dict[str, Any]) -> str:
+    length = config["data.length"]
+    stride = config["evaluation.stride"] or length
+    apart = ", documents apart" if config["data.separate_documents"] else ""
+    return f"context {length} stride {stride}{apart}"
+
+
+def _code(manifest: dict) -> tuple | None:
+    git = manifest["git"]
+    return git and (git["revision"], git["diff_sha256"])
 
 
 def _verdict(runs: dict[str, RunDirectory]) -> str:
     """Says what so few runs can support: nothing about a cause."""
-    arms: dict[tuple, int] = {}
+    arms: dict[tuple, set[int]] = {}
     for run in runs.values():
         config = flatten(run.config())
         arm = tuple(
@@ -125,10 +146,12 @@ def _verdict(runs: dict[str, RunDirectory]) -> str:
                 if key != "seed" and not key.startswith(CADENCE)
             )
         )
-        arms[arm] = arms.get(arm, 0) + 1
+        arms.setdefault(arm, set()).add(config["seed"])
+    fewest = min(len(seeds) for seeds in arms.values())
+    if len(arms) == 1 and fewest == 1:
+        return "the same config and the same seed: one run and its copies"
     if len(arms) == 1:
         return "the same config with different seeds: the spread between them is noise"
-    fewest = min(arms.values())
     return (
         f"no claim: {fewest} seed{'s' if fewest > 1 else ''} of some config; a difference may be "
         "the seed's. Train each with several values of --config.seed before believing it"

@@ -20,22 +20,24 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     directory = RunDirectory(arguments.workdir)
     config = directory.config()
-    stride = arguments.stride or config.evaluation.stride or config.data.length
-    if not 1 <= stride <= config.data.length:
-        raise InvalidInput(
-            f"--stride={stride}: expected 1 to data.length={config.data.length} tokens"
-        )
+    length = config.data.length
+    default_stride = config.evaluation.stride or length
+    stride = default_stride if arguments.stride is None else arguments.stride
+    default_size = config.evaluation.batch_size
+    batch_size = default_size if arguments.batch_size is None else arguments.batch_size
+    if not 1 <= stride <= length:
+        raise InvalidInput(f"--stride={stride}: expected 1 to data.length={length} tokens")
+    if batch_size < 1:
+        raise InvalidInput(f"--batch_size={batch_size}: expected at least 1")
     use_compilation_cache()
 
     from transformer_jax.training.build import make_task
     from transformer_jax.training.evaluation import evaluate, make_score
-    from transformer_jax.training.runs import load_run
+    from transformer_jax.training.loading import load_run
 
     run = load_run(arguments.workdir)
     task, facts = make_task(config.data, config.training.batch_size, run.tokenizer)
-    if facts["text_sha256"] != directory.manifest()["data"]["text_sha256"]:
-        raise InvalidInput(f"data.source={config.data.source}: the text changed since training")
-    batch_size = arguments.batch_size or config.evaluation.batch_size
+    directory.refuse_other_data(facts)
     score = make_score(run.model)
     scored = evaluate(score, run.params, task, arguments.split, batch_size, stride)
     print("  ".join(f"{name} {mean:.4f}" for name, mean in scored.means.items()))

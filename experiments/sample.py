@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     use_compilation_cache()
 
-    from transformer_jax.training.runs import load_run
+    from transformer_jax.training.loading import load_run
 
     continuation = load_run(arguments.workdir).sample(
         arguments.prompt,

@@ -9,8 +9,16 @@ Example:
 from pathlib import Path
 
 from experiments.command import Parser, execute
-from transformer_jax.data.sources import read_pieces, train_tokenizer, write_shards
+from transformer_jax.data.sources import (
+    find_files,
+    read_pieces,
+    refuse_used_folder,
+    train_tokenizer,
+    write_shards,
+)
 from transformer_jax.data.tokenizers import TOKENIZERS, load_tokenizer
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.config import RULES, integer
 
 
 def main(argv: list[str]) -> None:
@@ -23,6 +31,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--document_separator", help="line that ends a document (none)")
     parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
     arguments = parser.read(argv)
+    refuse_used_folder(Path(arguments.out))
+    find_files(arguments.source)
+    for name, rule in (("vocab_size", RULES["data.vocab_size"]), ("shard_tokens", integer(1))):
+        value = getattr(arguments, name)
+        if not rule.accepts(value):
+            raise InvalidInput(f"--{name}={value}: expected {rule.allowed}")
     if arguments.tokenizer in TOKENIZERS:
         tokenizer = train_tokenizer(arguments.source, arguments.tokenizer, arguments.vocab_size)
     else:

@@ -6,7 +6,11 @@ Example:
     --config.model.depth=6
 """
 
+from pathlib import Path
+
 from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.data.sources import find_files
+from transformer_jax.training.runs import RunDirectory
 
 
 def main(argv: list[str]) -> None:
@@ -14,6 +18,10 @@ def main(argv: list[str]) -> None:
     parser = Parser("train", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the run's directory: new, or to resume")
     arguments = parser.read(argv)
+    # What can be refused without jax is refused before its two seconds of import.
+    RunDirectory(arguments.workdir).refuse_other_config(arguments.config)
+    if not (Path(arguments.config.data.source) / "index.json").is_file():
+        find_files(arguments.config.data.source)
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()

@@ -89,7 +89,7 @@ def test_c40_fully_masked_row_is_exactly_zero(rng, dtype, jit):
     attend = jax.jit(scaled_dot_product_attention) if jit else scaled_dot_product_attention
     outputs = attend(query, key, value, mask)
     assert (outputs[2] == 0).all()
-    np.testing.assert_array_equal(outputs, attend(query, key, value, mask, None))
+    assert (outputs[jnp.array([0, 1, 3])] != 0).all()
 
     def row_sum(query, key, value):
         return attend(query, key, value, mask)[2].astype(jnp.float32).sum()

@@ -117,8 +117,30 @@ def test_all_damaged_is_refused_and_not_restarted(store):
     save_steps(store, 1, 2)
     for step in (1, 2):
         damage(store._folder / f"{step:08d}" / "manifest.json", "truncate")
-    with pytest.raises(InvalidInput, match="all 2 checkpoints are damaged"):
+    for _ in range(2):  # the second launch must not take the emptied folder for a fresh one
+        store.tidy()
+        with pytest.raises(InvalidInput, match="no checkpoint is whole, 2 are damaged"):
+            store.restore(STATE)
+
+
+def test_deleted_manifests_are_no_fresh_start(store):
+    save_steps(store, 1, 2)
+    for step in (1, 2):
+        (store._folder / f"{step:08d}" / "manifest.json").unlink()
+    store.tidy()
+    with pytest.raises(InvalidInput, match="no checkpoint is whole"):
         store.restore(STATE)
+
+
+def test_what_another_version_wrote_is_refused_and_left_where_it_is(store, monkeypatch):
+    from transformer_jax.training import checkpoints
+
+    monkeypatch.setattr(checkpoints, "_FORMAT", 2)
+    save_steps(store, 1)
+    monkeypatch.setattr(checkpoints, "_FORMAT", 1)
+    with pytest.raises(InvalidInput, match="written in format 2, this version reads 1"):
+        store.restore(STATE)
+    assert store.steps() == [1]
 
 
 def test_reading_only_moves_nothing(store, said):

@@ -34,6 +34,7 @@ def test_sample_refuses_by_name(tiny_run, tmp_path):
     refused(command("sample", base, "--top_p=2", "--temperature=-1"), "top_p", "temperature")
     refused(command("sample", base, "--temperature=warm"), "--temperature", "warm")
     refused(command("sample", base, "--prompt="), "prompt", "at least one token")
+    refused(command("sample", base, "--seed=4294967296"), "seed", "2^32")
     refused(command("sample", f"--workdir={tmp_path}"), str(tmp_path), "no run here")
 
 
@@ -45,6 +46,7 @@ def test_evaluate_scores_a_whole_split(tiny_run):
     assert "tokens 55769" in done.stdout
     refused(command("evaluate", f"--workdir={tiny_run}", "--split=dev"), "dev", "tuning")
     refused(command("evaluate", f"--workdir={tiny_run}", "--stride=99"), "--stride=99", "16")
+    refused(command("evaluate", f"--workdir={tiny_run}", "--batch_size=0"), "--batch_size=0")
 
 
 def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp_path):
@@ -62,16 +64,33 @@ def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp
     assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_compare_of_a_run_with_its_copy_is_noise(tiny_run, tmp_path):
-    shutil.copytree(tiny_run, tmp_path / "copy")
-    done = command("compare", tiny_run, tmp_path / "copy")
-    assert "the same config with different seeds" in done.stdout
+def test_compare_knows_copies_from_seeds(tiny_run, tmp_path):
+    copy, seed = tmp_path / "copy", tmp_path / "seed"
+    shutil.copytree(tiny_run, copy)
+    shutil.copytree(tiny_run, seed)
+    config = json.loads((seed / "config.json").read_text())
+    (seed / "config.json").write_text(json.dumps(config | {"seed": 1}))
+    assert "one run and its copies" in command("compare", tiny_run, copy).stdout
+    assert "the spread between them is noise" in command("compare", tiny_run, seed).stdout
+
+
+def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run, other)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["git"] = (manifest["git"] or {}) | {"revision": "f" * 40, "diff_sha256": "0" * 64}
+    manifest["data"]["tokens"]["test"] += 1
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    done = command("compare", tiny_run, other)
+    assert "warning: different versions of the code" in done.stdout
+    assert "evaluated on different tokens" in done.stdout
 
 
 def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
     refused(command("compare", tiny_run), "two or more")
     refused(command("compare", tiny_run, tmp_path), "no run here")
     refused(command("compare", tiny_run, other_run, "--metric=eval/los"), "eval/los", "eval/loss")
+    refused(command("compare", tiny_run, other_run, "--out=report.html"), "report.html", ".png")
 
 
 def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):

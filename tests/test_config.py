@@ -205,6 +205,10 @@ def test_c34_a_typo_inside_a_config_file_is_refused(tmp_path):
         ("x = 1\n", "AttributeError: .*get_config"),
         ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError at line 2"),
         ("def get_config():\n    return {}\n", "gave dict, not ConfigDict"),
+        (
+            "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict()\n",
+            "seed: missing; expected an integer in",
+        ),
     ],
 )
 def test_unusable_config_files_are_refused(tmp_path, content, message):
@@ -212,7 +216,7 @@ def test_unusable_config_files_are_refused(tmp_path, content, message):
     if content is not None:
         path.write_text(content)
     with pytest.raises(InvalidInput, match=message):
-        load_config(str(path), {})
+        load_config(str(path), {"model.depth": "3"})
 
 
 def test_c38_dump_and_load_is_a_fixed_point():

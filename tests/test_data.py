@@ -24,7 +24,7 @@ from transformer_jax.data.tokenizers import (
     CharTokenizer,
     fingerprint,
     load_tokenizer,
-    save_tokenizer,
+    tokenizer_text,
 )
 from transformer_jax.errors import InvalidInput
 
@@ -45,7 +45,7 @@ def test_c65_hard_text_survives_every_tokenizer(kind, tmp_path):
     assert tokens.dtype == np.int32
     assert 0 <= tokens.min() <= tokens.max() < tokenizer.vocab_size
     assert tokenizer.token_bytes[tokens].sum() == len(HARD_TEXT.encode())
-    save_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text(tokenizer_text(tokenizer))
     stored = load_tokenizer(tmp_path / "tokenizer.json")
     assert fingerprint(stored) == fingerprint(tokenizer)
     np.testing.assert_array_equal(stored.encode(HARD_TEXT), tokens)
@@ -123,12 +123,17 @@ def test_a_line_ends_a_document(tmp_path):
         (lambda p: None, "no such file or folder; embedded texts are: shakespeare"),
         (lambda p: p.write_bytes(b""), "found 0 bytes"),
         (lambda p: p.write_bytes(b"ok\nbad \xe9\n"), "got byte 0xE9 at offset 7"),
+        (
+            lambda p: p.with_suffix(".gz").write_bytes(gzip.compress(b"abc" * 99)[:-9]),
+            "cannot be read",
+        ),
         (lambda p: p.mkdir(), "holds no .txt file and no shards"),
     ],
 )
 def test_c66_unusable_sources_are_refused(tmp_path, make, message):
     path = tmp_path / "source.txt"
     make(path)
+    path = next(tmp_path.glob("*.gz"), path)
     with pytest.raises(InvalidInput, match=message):
         load_text(str(path), "char")
 
@@ -181,9 +186,8 @@ def test_damaged_shards_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"tokens-00001.bin: expected 300 bytes, found 298"):
         load_text(str(shards), "char")
     shard.write_bytes(b"\xff\xff" + whole[2:])
-    stream = load_text(str(shards), "char").stream
-    with pytest.raises(InvalidInput, match="token 65535 at offset 150 is outside the vocabulary"):
-        stream.windows(np.array([148]), 4)
+    with pytest.raises(InvalidInput, match=r"tokens-00001.bin: token 65535 at offset 0 is outside"):
+        load_text(str(shards), "char")
     index = json.loads((shards / "index.json").read_text())
     index["shards"][0]["file"] = "../../etc/passwd"
     (shards / "index.json").write_text(json.dumps(index))
@@ -210,7 +214,11 @@ def test_tokenize_command_feeds_training(tmp_path):
     assert made.returncode == 0, made.stderr
     assert "tokens of" in made.stdout
     refused(command("tokenize", *flags), f"--out={shards}", "new or an empty folder")
-    refused(command("tokenize", "--source=nowhere", f"--out={shards}"), "data.source=nowhere")
+    free = f"--out={tmp_path / 'free'}"
+    refused(command("tokenize", "--source=nowhere", free), "data.source=nowhere")
+    refused(command("tokenize", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
+    refused(command("tokenize", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
+    assert not (tmp_path / "free").exists()
 
 
 # ---------------------------------------------------------------- order
@@ -236,7 +244,7 @@ def test_c62_neighbouring_seeds_have_other_orders():
 def make_task(text="abcdefghijklmnopqrstuvwxyz", starts=(0,), length=4, end=None, **options):
     tokenizer = CharTokenizer.train([text], 0)
     tokens = tokenizer.encode(text)
-    stream = TokenStream(tokens, np.array(starts), 0, len(tokens), tokenizer.vocab_size, "test")
+    stream = TokenStream(tokens, np.array(starts), 0, len(tokens), "test")
     part = dataclasses.replace(stream, end=end or len(tokens))
     splits = {"train": stream, "tuning": stream, "test": part}
     return LanguageModelling(tokenizer, splits, length, 2, **options)

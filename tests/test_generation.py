@@ -85,9 +85,19 @@ def test_agrees_under_jit_and_vmap_and_over_a_batch(model):
 
 
 def test_broken_logits_show_as_minus_one(model):
-    broken = lambda context, length: jnp.full(11, jnp.nan)
+    broken = lambda context, length, cache: (jnp.full(11, jnp.nan), cache)
     drawn = generate(broken, jnp.array([1]), 3, jax.random.key(0), 6)
     assert drawn.tolist() == [-1, -1, -1]
+
+
+def test_a_cache_is_carried_from_token_to_token():
+    def counting(context, length, calls):
+        return jax.nn.one_hot(calls % 11, 11), calls + 1
+
+    drawn = generate(
+        counting, jnp.array([5]), 4, jax.random.key(0), 6, temperature=0, cache=jnp.int32(7)
+    )
+    assert drawn.tolist() == [7, 8, 9, 10]
 
 
 def test_all_wrong_options_in_one_report(model):

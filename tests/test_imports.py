@@ -117,7 +117,7 @@ def test_c35_no_config_is_read_with_a_hidden_default():
                     raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)}")
 
 
-def test_every_public_thing_has_a_docstring_and_files_are_of_readable_size():
+def test_every_file_says_what_it_is_and_is_of_readable_size():
     for path in sources(PACKAGE):
         tree = ast.parse(path.read_text())
         assert ast.get_docstring(tree), path

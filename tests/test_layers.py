@@ -15,6 +15,7 @@ from transformer_jax.layers.linear import Linear, linear
 from transformer_jax.layers.norms import NORMS, layer_norm, rms_norm
 from transformer_jax.layers.positions import (
     POSITIONS,
+    ALiBiPositions,
     LearnedPositions,
     RotaryPositions,
     SinusoidalPositions,
@@ -164,9 +165,15 @@ def test_rotary_equals_complex_multiplication(rng):
     np.testing.assert_allclose(rotated, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)
 
 
+def test_alibi_slopes_as_numbers():
+    bias = ALiBiPositions(num_heads=8).apply({}, jnp.array([0, 1, 2, 5])).bias
+    np.testing.assert_allclose(-bias[:, 1, 0], [1 / 2**h for h in range(1, 9)], rtol=1e-6)
+    np.testing.assert_allclose(bias[0, 3], [-2.5, -2.0, -1.5, 0.0])
+
+
 @pytest.mark.parametrize("position", POSITIONS)
 def test_encodings_agree_under_jit_and_vmap(position):
-    fields = {"max_length": 8, "width": 6, "head_dim": 4}
+    fields = {"max_length": 8, "width": 6, "head_dim": 4, "num_heads": 2}
     declared = POSITIONS[position].__dataclass_fields__
     module = POSITIONS[position](**{k: v for k, v in fields.items() if k in declared})
     positions = jnp.array([[0, 1, 2], [0, 1, 0]])

@@ -76,7 +76,7 @@ def test_c60_layers_differ_and_drop_differently():
     assert not np.array_equal(*dropped)
 
 
-def test_c63_tied_embeddings_are_one_array_and_extra_parameters_are_no_secret():
+def test_c63_tied_embeddings_are_one_array():
     tied, untied = initial(SMALL), initial(SMALL.clone(tie_embeddings=False))
     assert "output" not in tied
     assert untied["output"]["kernel"].shape == (64, 11)
@@ -148,7 +148,7 @@ def test_a_users_own_classes_take_the_place_of_names():
     [
         (
             {"position": "learnt"},
-            "position: expected one of none, learned, sinusoidal, rotary, got",
+            "position: expected one of none, learned, sinusoidal, rotary, alibi, got",
         ),
         ({"norm": "batch"}, "norm: expected one of layer_norm, rms_norm, got 'batch'"),
         ({"wiring": "sandwich"}, "wiring: expected one of pre, post"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import Decoder, MultiHeadAttention, causal_mask, scaled_dot_product_attention
+from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.norms import layer_norm, rms_norm
@@ -134,6 +135,21 @@ def test_rotary_positions_equal_llamas(torch, rng):
     theirs, _ = apply_rotary_pos_emb(query_t, query_t, cos, sin)
     rotation = RotaryPositions(head_dim=8).apply({}, jnp.arange(6)).rotation
     np.testing.assert_allclose(rotate(query, rotation), theirs.numpy(), atol=1e-5)
+
+
+def test_alibi_ranks_scores_as_bloom_does(torch, rng):
+    """Bloom's bias is slope * key position, ours -slope * distance: equal after the softmax."""
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    from transformer_jax.layers.positions import ALiBiPositions
+
+    theirs = build_alibi_tensor(torch.ones(1, 6), 8, torch.float32).numpy().reshape(8, 1, 6)
+    ours = ALiBiPositions(num_heads=8).apply({}, jnp.arange(6)).bias
+    query, key = (both(torch, rng, "float32", 8, 6, 4)[1] for _ in range(2))
+    weights = [
+        attention_weights(query, key, causal_mask(6), bias) for bias in (ours, jnp.asarray(theirs))
+    ]
+    np.testing.assert_allclose(*weights, atol=1e-5)
 
 
 def gpt2_params(state, depth):

@@ -197,6 +197,19 @@ def test_c60_dropout_differs_by_step_and_by_part():
     _, later = step(state._replace(step=state.step + 1), batch)
     assert first.loss == again.loss
     assert first.loss != later.loss
+    # Two equal halves: with one mask for both parts, the sum would be that of one part, twice.
+    halves = jax.tree.map(lambda leaf: np.concatenate([leaf[:4], leaf[:4]]), batch)
+    parts = jax.jit(make_train_step(model, optimizer, 0, accumulation=2))
+    key = jax.random.fold_in(jax.random.split(jax.random.key(0))[1], state.step)
+    one_mask = model.apply(
+        {"params": state.params},
+        halves["inputs"]["tokens"][:4],
+        train=True,
+        rngs={"dropout": jax.random.split(key, 2)[0]},
+    )
+    doubled = total(sums_of(one_mask, halves["targets"][:4], halves["weights"][:4]))
+    _, record = parts(state, halves)
+    assert abs(float(record.loss - doubled.loss / doubled.weight)) > 1e-6
 
 
 @pytest.mark.parametrize("where", ["weights", "params"])

@@ -1,12 +1,13 @@
 """Whole runs: the same bits however they are cut, killed, resumed, logged or evaluated."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
-import threading
 import time
 
 import jax
@@ -23,7 +24,7 @@ from tests.conftest import (
     tree_hash,
 )
 from transformer_jax import load_run
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import loop
 from transformer_jax.training.build import make_task
 from transformer_jax.training.checkpoints import SaveFailed
@@ -85,6 +86,7 @@ def test_a_run_of_n_steps_makes_n_updates_and_writes_what_the_design_says(tiny_r
     directory = RunDirectory(tiny_run)
     assert directory.status() == "done"
     manifest = directory.manifest()
+    assert manifest["bitwise"] == "promised"
     for key in ("packages", "device", "seed", "data", "git", "launches", "parameters"):
         assert key in manifest
     assert {p.name for p in tiny_run.iterdir()} >= {
@@ -216,6 +218,7 @@ def test_c24_a_second_ctrl_c_ends_at_once(tmp_path):
     process.stdout.read()
     process.stdout.close()
     assert process.wait(60) == 130
+    assert RunDirectory(tmp_path / "a").status() == "running"  # no time to say more
 
 
 def test_c25_a_second_process_is_refused(tmp_path):
@@ -411,13 +414,14 @@ def test_final_evaluation_is_kept_by_window(tiny_run):
     assert last["test/loss"] == kept["test"]["loss"]
 
 
-def test_c22_a_moved_read_only_run_still_loads(tiny_run, tmp_path):
-    import shutil
-
+def test_c22_a_moved_run_still_loads_and_nothing_is_written(tiny_run, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(tiny_run, moved)
+    snapshot = lambda: {p: p.stat().st_mtime_ns for p in moved.rglob("*")}
+    before = snapshot()
     loaded = load_run(moved)
     assert loaded.step == 50
+    assert snapshot() == before
     assert tree_hash(loaded.params) == tree_hash(load_run(tiny_run).params)
     text = loaded.sample("ROMEO:", 30, seed=3)
     assert len(text) == 30
@@ -426,8 +430,6 @@ def test_c22_a_moved_read_only_run_still_loads(tiny_run, tmp_path):
 
 
 def test_load_run_refuses_what_is_no_run(tmp_path, tiny_run):
-    import shutil
-
     with pytest.raises(InvalidInput, match="no run here"):
         load_run(tmp_path)
     shutil.copytree(tiny_run, tmp_path / "a")
@@ -526,4 +528,68 @@ def test_busy_says_so_while_it_lasts(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "compiling ..."
     assert len(lines) >= 3
-    assert threading.active_count() < 50
+
+
+def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
+    honest, etas = loop.make_run_steps, []
+
+    def slow_to_compile(train_step):
+        run_steps = honest(train_step)
+
+        def traced(*arguments):
+            time.sleep(3)
+            return run_steps(*arguments)
+
+        return traced
+
+    class Listen(Silent):
+        def step(self, step, steps, loss, tokens_per_second, seconds_left):
+            etas.append(seconds_left)
+
+    monkeypatch.setattr(loop, "make_run_steps", slow_to_compile)
+    run(tmp_path / "a", Listen())
+    assert etas[0] < 49 * 3 / 2  # with compilation it would be at least 49 * 3
+
+
+def test_c12_a_disk_that_is_full_for_the_small_files_too(tmp_path, monkeypatch):
+    """STATUS, metrics and manifest: no traceback, and the same command goes on."""
+
+    def full(self, rows):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "append_metrics", full)
+        with pytest.raises(Stop, match=r"could not be written .No space left on device"):
+            run(tmp_path / "a")
+    assert RunDirectory(tmp_path / "a").status() == "failed"
+    run(tmp_path / "a")
+
+
+def test_a_launch_killed_before_the_config_was_written_blocks_nothing(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for name in ("diff.patch", "error.txt", ".config.json-123"):
+        (folder / name).write_text("x")
+    run(folder, training__steps=12)
+
+
+def test_a_done_run_without_checkpoints_is_not_trained_over(tiny_run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_run, copy)
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(InvalidInput, match="done but its checkpoints are gone"):
+        run(copy)
+    assert RunDirectory(copy).metrics()
+
+
+def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_call):
+    with pytest.raises(Interrupted):
+        run(tmp_path / "a", EndAt(3, terminate), training__steps=12)
+    directory = RunDirectory(tmp_path / "a")
+    manifest = directory.manifest()
+    manifest["packages"]["jax"] = "0.0.1"
+    directory.write_json("manifest.json", manifest)
+    run(tmp_path / "a", training__steps=12)
+    launch = directory.manifest()["launches"][-1]
+    assert launch["packages"]["jax"] == jax.__version__
+    assert "packages changed since this run began" in launch["warnings"][0]

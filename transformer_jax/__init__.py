@@ -6,7 +6,8 @@ Reading order:
   models              Decoder: what the layers add up to
   generation          drawing new text
   data/               sources, tokenizers, tasks: text -> Batch (numpy only)
-  training/           config, losses, metrics, optimizers, step, evaluation, checkpoints, runs;
+  training/           config, losses, metrics, optimizers, step, evaluation, checkpoints, runs,
+                      loading;
                       loop: a run, top to bottom
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
@@ -23,7 +24,7 @@ _HOMES = {
     "sinusoidal_positions": "transformer_jax.layers.positions",
     "causal_mask": "transformer_jax.masks",
     "Decoder": "transformer_jax.models",
-    "load_run": "transformer_jax.training.runs",
+    "load_run": "transformer_jax.training.loading",
 }
 __all__ = sorted(_HOMES)
 
@@ -31,7 +32,12 @@ __all__ = sorted(_HOMES)
 def __getattr__(name: str):
     if name not in _HOMES:
         raise AttributeError(f"transformer_jax has no public name {name!r}; it has {__all__}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{name} needs the package {error.name}: pip install 'transformer_jax[train]'"
+        ) from error
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,8 @@
 """Drawing new tokens from a language model."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,9 @@ from jax import Array
 
 from transformer_jax.errors import InvalidInput
 
-NextLogits = Callable[[Array, Array], Array]
+# (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, new cache).
+# A model that keeps keys and values puts them into the cache; one that does not, passes it on.
+NextLogits = Callable[[Array, Array, Any], tuple[Array, Any]]
 
 
 def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0) -> Array:
@@ -62,20 +66,15 @@ def draw_token(
 
 
 def windowed_next_logits(apply: Callable[[Array], Array]) -> NextLogits:
-    """Turns a model into `next_logits(context, length)`: recomputes the whole window every time.
-
-    This is the seam for a key–value cache: anything that gives the next token's logits from the
-    context fits into `generate`.
+    """Turns a model into a NextLogits without a cache: the whole window is computed every time.
 
     Args:
       apply: tokens [..., C] -> logits [..., C, V], causal.
-    Returns:
-      (context [..., C], length) -> logits [..., V] after the first `length` tokens.
     """
 
-    def next_logits(context: Array, length: Array) -> Array:
+    def next_logits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         logits = apply(context)
-        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False)
+        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
     return next_logits
 
@@ -89,6 +88,7 @@ def generate(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
+    cache: Any = None,
 ) -> Array:
     """Continues a prompt, one token at a time.
 
@@ -96,14 +96,15 @@ def generate(
     `max_length` tokens, at positions 0 .. max_length - 1. Works under jit (all sizes static).
 
     Args:
-      next_logits: (context [..., max_length], length) -> logits [..., V].
+      next_logits: gives the logits after a context, and a new cache.
       prompt: [..., P] int, at least one token.
       num_tokens: tokens to add, N.
       rng: PRNG key; token i is drawn with fold_in(rng, i).
-      max_length: the model's longest input.
+      max_length: the model's longest input, C.
       temperature: as in draw_token.
       top_k: as in draw_token.
       top_p: as in draw_token.
+      cache: what next_logits starts with, any tree of arrays.
     Returns:
       [..., N] int32, the new tokens; -1 from where the model's logits held a NaN.
     Raises:
@@ -115,17 +116,37 @@ def generate(
     context = jnp.pad(seen, padding).astype(jnp.int32)
 
     def add_token(index: Array, carry: tuple) -> tuple:
-        context, length, drawn = carry
-        logits = next_logits(context, length)
+        context, length, drawn, cache = carry
+        logits, cache = next_logits(context, length, cache)
         token = draw_token(jax.random.fold_in(rng, index), logits, temperature, top_k, top_p)
         is_full = length == max_length
         context = jnp.where(is_full, jnp.roll(context, -1, axis=-1), context)
         length = jnp.where(is_full, length, length + 1)
-        return context.at[..., length - 1].set(token), length, drawn.at[..., index].set(token)
+        context = context.at[..., length - 1].set(token)
+        return context, length, drawn.at[..., index].set(token), cache
 
     drawn = jnp.zeros((*prompt.shape[:-1], num_tokens), jnp.int32)
-    start = (context, jnp.int32(seen.shape[-1]), drawn)
+    start = (context, jnp.int32(seen.shape[-1]), drawn, cache)
     return jax.lax.fori_loop(0, num_tokens, add_token, start)[2]
+
+
+@functools.partial(
+    jax.jit, static_argnames=("model", "num_tokens", "temperature", "top_k", "top_p")
+)
+def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options: Any) -> Array:
+    """Continues a prompt with a decoder; compiled once for each length of prompt and each option.
+
+    Args:
+      model: a hashable Linen module with a `max_length`, such as Decoder.
+      params: of the model.
+      prompt: [..., P] int.
+      rng: PRNG key.
+      **options: num_tokens, temperature, top_k, top_p of `generate`.
+    Returns:
+      [..., num_tokens] int32.
+    """
+    next_logits = windowed_next_logits(lambda tokens: model.apply({"params": params}, tokens))
+    return generate(next_logits, prompt, rng=rng, max_length=model.max_length, **options)
 
 
 def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:

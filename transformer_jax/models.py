@@ -136,15 +136,15 @@ class Decoder(nn.Module):
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
         for layer in range(self.depth):
             block = make_block(name=f"block_{layer}")
-            hidden = block(hidden, mask=mask, rotation=terms.rotation, train=train)
+            hidden = block(hidden, mask=mask, terms=terms, train=train)
         if wiring.final_norm:
             hidden = make_norm(name="final_norm")(hidden)
         if self.tie_embeddings:
             return token_embedding.attend(hidden)
-        output = Linear(
-            self.vocab_size, False, nn.initializers.normal(self.init_std), self.dtype, name="output"
-        )(hidden)
-        return output.astype(jnp.promote_types(output.dtype, jnp.float32))
+        init = nn.initializers.normal(self.init_std)
+        wide = jnp.promote_types(hidden.dtype, jnp.float32)
+        output = Linear(self.vocab_size, False, init, self.dtype, wide, name="output")
+        return output(hidden)
 
     def _position_encoding(self) -> nn.Module:
         known = {

@@ -9,18 +9,20 @@ import functools
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, save_tokenizer
+from transformer_jax.data.tokenizers import TOKENIZERS, Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput
 
 EMBEDDED = {"shakespeare": Path(__file__).parent / "embedded" / "shakespeare.txt.gz"}
 SPLITS = ("train", "tuning", "test")
 _PIECE_CHARACTERS = 1 << 20
+_PIECE_TOKENS = 1 << 24
 _SHARD_FORMAT = 1
 
 
@@ -40,7 +42,6 @@ class TokenStream:
       document_starts: [number of documents] int64, ascending from 0.
       begin: first token of this stream.
       end: one past its last token.
-      vocab_size: every token must be below it.
       name: where the tokens come from, for messages.
     """
 
@@ -48,7 +49,6 @@ class TokenStream:
     document_starts: np.ndarray
     begin: int
     end: int
-    vocab_size: int
     name: str
 
     def __len__(self) -> int:
@@ -62,19 +62,9 @@ class TokenStream:
           length: tokens in each window, L.
         Returns:
           [B, L] int32; tokens beyond the end of the stream are 0.
-        Raises:
-          InvalidInput: a token is outside the vocabulary; the text names its place.
         """
         places = self._places(starts, length)
-        tokens = np.asarray(self.tokens[np.minimum(places, self.end - 1)]).astype(np.int64)
-        bad = np.argwhere((tokens < 0) | (tokens >= self.vocab_size))
-        if bad.size:
-            row, column = bad[0]
-            raise InvalidInput(
-                f"{self.name}: token {tokens[row, column]} at offset {places[row, column]} is "
-                f"outside the vocabulary of {self.vocab_size} tokens; make the shards again with "
-                "python -m experiments.tokenize"
-            )
+        tokens = np.asarray(self.tokens[np.minimum(places, self.end - 1)])
         return np.where(places < self.end, tokens, 0).astype(np.int32)
 
     def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -154,9 +144,7 @@ def load_text(
         encoded.append(tokenizer.encode(piece.text))
         count += len(encoded[-1])
     tokens = np.concatenate(encoded).astype(_narrowest_dtype(tokenizer.vocab_size))
-    stream = TokenStream(
-        tokens, np.array(starts, np.int64), 0, len(tokens), tokenizer.vocab_size, source
-    )
+    stream = TokenStream(tokens, np.array(starts, np.int64), 0, len(tokens), source)
     return LoadedText(stream, tokenizer, digest.hexdigest())
 
 
@@ -177,7 +165,7 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
       InvalidInput: the source is missing, empty, or not UTF-8.
     """
     is_empty = True
-    for path in _files(source):
+    for path in find_files(source):
         lines: list[str] = []
         size, starts_document = 0, True
         for line in _lines(path):
@@ -194,7 +182,12 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
         raise InvalidInput(f"data.source={source}: expected text, found 0 bytes")
 
 
-def _files(source: str) -> list[Path]:
+def find_files(source: str) -> list[Path]:
+    """Returns the files of a source, in the order of their text.
+
+    Raises:
+      InvalidInput: there is no such source, or no text in it.
+    """
     if source in EMBEDDED:
         return [EMBEDDED[source]]
     path = Path(source)
@@ -213,17 +206,18 @@ def _files(source: str) -> list[Path]:
 def _lines(path: Path) -> Iterator[str]:
     """Decodes line by line without touching line ends, so that every byte survives."""
     offset = 0
-    with _open_binary(path) as file:
-        for line in file:
-            try:
+    try:
+        with _open_binary(path) as file:
+            for line in file:
                 yield line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                place = offset + error.start
-                raise InvalidInput(
-                    f"{path}: expected UTF-8, got byte 0x{line[error.start]:02X} at offset {place}"
-                    "\nconvert the file first: iconv -f latin1 -t utf-8"
-                ) from error
-            offset += len(line)
+                offset += len(line)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{path}: expected UTF-8, got byte 0x{error.object[error.start]:02X} at offset "
+            f"{offset + error.start}\nconvert the file first: iconv -f latin1 -t utf-8"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(f"{path}: cannot be read after {offset} bytes: {error}") from error
 
 
 def _open_binary(path: Path) -> BinaryIO:
@@ -247,6 +241,23 @@ class ShardedTokens:
         ]
         self._ends = np.cumsum(counts)
 
+    def refuse_beyond(self, vocab_size: int) -> None:
+        """Reads every token once and refuses one that is outside the vocabulary.
+
+        Raises:
+          InvalidInput: naming the file and the place.
+        """
+        for shard in self._shards:
+            for first in range(0, len(shard), _PIECE_TOKENS):
+                piece = shard[first : first + _PIECE_TOKENS]
+                if piece.max() >= vocab_size:
+                    place = int(np.argmax(piece >= vocab_size))
+                    raise InvalidInput(
+                        f"{shard.filename}: token {piece[place]} at offset {first + place} is "
+                        f"outside the vocabulary of {vocab_size} tokens\n"
+                        "make the shards again with python -m experiments.tokenize"
+                    )
+
     def __len__(self) -> int:
         return int(self._ends[-1])
 
@@ -258,6 +269,12 @@ class ShardedTokens:
             begin = self._ends[owner] - len(self._shards[owner])
             picked[mine] = self._shards[owner][indices[mine] - begin]
         return picked
+
+
+def refuse_used_folder(folder: Path) -> None:
+    """Raises InvalidInput where a folder of shards would mix with other files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
 
 
 def write_shards(
@@ -276,10 +293,11 @@ def write_shards(
     Returns:
       Number of tokens written.
     Raises:
-      InvalidInput: the folder holds something already.
+      InvalidInput: the folder holds something already, or shard_tokens < 1.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
+    if shard_tokens < 1:
+        raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
+    refuse_used_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     dtype = _narrowest_dtype(tokenizer.vocab_size)
     digest = hashlib.sha256()
@@ -299,7 +317,7 @@ def write_shards(
             shards[-1]["tokens"] += len(head)
             tokens = tokens[len(head) :]
     np.save(folder / "documents.npy", np.array(starts, np.int64))
-    save_tokenizer(tokenizer, folder / "tokenizer.json")
+    (folder / "tokenizer.json").write_text(tokenizer_text(tokenizer), encoding="utf-8")
     index = {
         "format": _SHARD_FORMAT,
         "dtype": dtype.str,
@@ -332,7 +350,8 @@ def _open_shards(folder: Path) -> LoadedText:
             )
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     tokens = ShardedTokens([folder / name for name in names], counts, dtype)
-    stream = TokenStream(tokens, starts, 0, len(tokens), tokenizer.vocab_size, str(folder))
+    tokens.refuse_beyond(tokenizer.vocab_size)
+    stream = TokenStream(tokens, starts, 0, len(tokens), str(folder))
     return LoadedText(stream, tokenizer, text_sha256)
 
 

@@ -37,8 +37,8 @@ class LanguageModelling:
 
     Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens; the first
     scores all its predictions, each later one only its last `stride`, so every token but the first
-    is scored exactly once, with at least length - stride tokens before it in the same window
-    (where the text has them).
+    (of each document, if they are kept apart) is scored exactly once, with at least length - stride
+    tokens before it in the same window (where the text has them).
 
     Attributes:
       tokenizer: of the text.

@@ -81,7 +81,10 @@ class CharTokenizer:
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "CharTokenizer":
         """Collects the characters of the texts; takes them all, whatever vocab_size is."""
-        return cls("".join(sorted(set().union(*texts))))
+        symbols: set[str] = set()
+        for text in texts:
+            symbols.update(text)
+        return cls("".join(sorted(symbols)))
 
     @classmethod
     def from_json(cls, state: dict) -> "CharTokenizer":
@@ -197,13 +200,13 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
-    """Writes a tokenizer as plain JSON."""
-    path.write_text(json.dumps(tokenizer.to_json(), ensure_ascii=True) + "\n", encoding="utf-8")
+def tokenizer_text(tokenizer: Tokenizer) -> str:
+    """Returns a tokenizer as the plain JSON that load_tokenizer reads."""
+    return json.dumps(tokenizer.to_json(), ensure_ascii=True) + "\n"
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Reads what save_tokenizer wrote.
+    """Reads a file that holds what tokenizer_text gave.
 
     Raises:
       InvalidInput: the file is missing, damaged or names no row of TOKENIZERS.

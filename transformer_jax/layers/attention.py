@@ -20,8 +20,8 @@ def scaled_dot_product_attention(
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k) + bias) V.
     Vaswani et al. 2017, arXiv:1706.03762, equation 1. The softmax runs over the keys that the mask
-    allows. A query that may attend nothing gives exactly 0, whatever the values are (flax and
-    jax.nn give the mean of the forbidden values).
+    allows. A query that may attend nothing gives exactly 0, whatever finite values are there (flax
+    and jax.nn give the mean of the forbidden ones).
 
     Args:
       query: [..., L, K].

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import flax.linen as nn
 from jax import Array
 
-from transformer_jax.layers.positions import Rotation
+from transformer_jax.layers.positions import NO_TERMS, PositionTerms
 
 Map = Callable[[Array], Array]
 ModuleFactory = Callable[..., nn.Module]
@@ -66,16 +66,24 @@ class Block(nn.Module):
         inputs: Array,
         *,
         mask: Array | None = None,
-        rotation: Rotation | None = None,
+        terms: PositionTerms = NO_TERMS,
         train: bool = False,
     ) -> Array:
-        """[..., L, D] -> [..., L, D]; mask is [..., L, L] bool, True = may attend."""
+        """[..., L, D] -> [..., L, D].
+
+        Args:
+          inputs: [..., L, D].
+          mask: [..., L, L] bool, True = may attend.
+          terms: what the position encoding gives to attention.
+          train: whether dropout is on.
+        """
         attention = self.attention(name="attention")
         feed_forward = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
 
         def attend(hidden: Array) -> Array:
-            return dropout(attention(hidden, mask=mask, rotation=rotation, train=train))
+            positional = {"bias": terms.bias, "rotation": terms.rotation}
+            return dropout(attention(hidden, mask=mask, **positional, train=train))
 
         def think(hidden: Array) -> Array:
             return dropout(feed_forward(hidden))

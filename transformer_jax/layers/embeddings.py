@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.layers.linear import Initializer
+from transformer_jax.layers.linear import Initializer, linear
 from transformer_jax.layers.positions import lookup
 
 
@@ -49,8 +49,4 @@ class TokenEmbedding(nn.Module):
         Products in the dtype of `hidden`, sums in float32 or wider.
         """
         wide = jnp.promote_types(hidden.dtype, jnp.float32)
-        flat = hidden.reshape(-1, self.width)
-        logits = jnp.einsum(
-            "ND,VD->NV", flat, self.embedding.astype(hidden.dtype), preferred_element_type=wide
-        )
-        return logits.reshape(*hidden.shape[:-1], self.vocab_size)
+        return linear(hidden, self.embedding.T.astype(hidden.dtype), out_dtype=wide)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
@@ -10,7 +11,9 @@ from jax.typing import DTypeLike
 Initializer = Callable[..., Array]
 
 
-def linear(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
+def linear(
+    inputs: Array, kernel: Array, bias: Array | None = None, out_dtype: DTypeLike | None = None
+) -> Array:
     """Returns `inputs @ kernel + bias`.
 
     Leading axes are flattened into one before the product. The result is the same, but the
@@ -21,10 +24,12 @@ def linear(inputs: Array, kernel: Array, bias: Array | None = None) -> Array:
       inputs: [..., D].
       kernel: [D, F].
       bias: [F].
+      out_dtype: dtype of sums and result; that of the inputs if not given.
     Returns:
-      [..., F], dtype of the inputs.
+      [..., F].
     """
-    flat = inputs.reshape(-1, inputs.shape[-1]) @ kernel
+    flat = inputs.reshape(-1, inputs.shape[-1])
+    flat = jnp.matmul(flat, kernel, preferred_element_type=out_dtype)
     if bias is not None:
         flat = flat + bias
     return flat.reshape(*inputs.shape[:-1], kernel.shape[-1])
@@ -38,12 +43,14 @@ class Linear(nn.Module):
       use_bias: whether a bias, starting at 0, is added.
       kernel_init: initial values of the kernel.
       dtype: dtype of the computation; None takes that of inputs and parameters together.
+      out_dtype: dtype of sums and result; that of the computation if not given.
     """
 
     features: int
     use_bias: bool = True
     kernel_init: Initializer = nn.initializers.normal(0.02)
     dtype: DTypeLike | None = None
+    out_dtype: DTypeLike | None = None
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -53,4 +60,4 @@ class Linear(nn.Module):
             self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
         )
         inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
-        return linear(inputs, kernel, bias)
+        return linear(inputs, kernel, bias, self.out_dtype)

@@ -1,9 +1,9 @@
 """What tells a transformer where a token stands.
 
 Every encoding is a module from position numbers to `PositionTerms`: something added to the
-embeddings, or a rotation of queries and keys. Nothing else in the model knows which
-encoding it was. Encodings of absolute positions start at a stated root mean square, the same for
-learned and sinusoidal: the sign of a comparison between the two flips with that amplitude.
+embeddings, a rotation of queries and keys, or a bias on the scores. Nothing else in the model
+knows which encoding it was. Encodings of absolute positions start at a stated root mean square, the
+same for learned and sinusoidal: the sign of a comparison between the two flips with that amplitude.
 """
 
 import math
@@ -27,10 +27,12 @@ class PositionTerms(NamedTuple):
     Attributes:
       embedding: [..., L, D], added to the token embeddings.
       rotation: applied to queries and keys in every attention.
+      bias: [..., H, L, L], added to the scores of every attention.
     """
 
     embedding: Array | None = None
     rotation: Rotation | None = None
+    bias: Array | None = None
 
 
 def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000.0) -> Array:
@@ -85,13 +87,16 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
     return rotated.astype(inputs.dtype)
 
 
+NO_TERMS = PositionTerms()
+
+
 class NoPositions(nn.Module):
     """Says nothing about positions; only a causal mask tells order (Haviv et al. 2022)."""
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
         """[..., L] int -> no terms."""
-        return PositionTerms()
+        return NO_TERMS
 
 
 class LearnedPositions(nn.Module):
@@ -155,6 +160,28 @@ class RotaryPositions(nn.Module):
         return PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
 
 
+class ALiBiPositions(nn.Module):
+    """Takes from each score the distance between query and key, times a slope of the head.
+
+    bias[h, i, j] = -2^(-8 (h + 1) / H) |i - j| for heads h = 0 .. H-1. Press et al. 2022,
+    arXiv:2108.12409, section 3, whose slopes for a number of heads that is no power of two are
+    interleaved instead.
+
+    Attributes:
+      num_heads: heads, H.
+    """
+
+    num_heads: int
+
+    @nn.compact
+    def __call__(self, positions: Array) -> PositionTerms:
+        """[..., L] int -> a bias [..., H, L, L]."""
+        heads = jnp.arange(1, self.num_heads + 1, dtype=jnp.float32)
+        slopes = 2.0 ** (-8.0 * heads / self.num_heads)
+        distance = jnp.abs(positions[..., :, None] - positions[..., None, :])
+        return PositionTerms(bias=-slopes[:, None, None] * distance[..., None, :, :])
+
+
 def lookup(table: Array, indices: Array) -> Array:
     """Returns rows of a table; an index outside it gives NaN instead of the nearest row.
 
@@ -173,4 +200,5 @@ POSITIONS = {
     "learned": LearnedPositions,
     "sinusoidal": SinusoidalPositions,
     "rotary": RotaryPositions,
+    "alibi": ALiBiPositions,
 }

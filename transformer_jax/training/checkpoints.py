@@ -113,13 +113,15 @@ class Checkpoints:
             _sync(writing)
             os.rename(writing, final)
             _sync_folder(self._folder)
+        except ImportError:
+            raise
         except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
             shutil.rmtree(writing, ignore_errors=True)
             raise SaveFailed(_why_not_saved(self._folder, state, error)) from error
         self._remove_old()
 
     def restore(self, template: Any, read_only: bool = False) -> Restored | None:
-        """Returns the newest checkpoint that is whole, or None where there is none at all.
+        """Returns the newest checkpoint that is whole, or None where there never was one.
 
         A damaged one is named, set aside, and the one before it is tried.
 
@@ -127,10 +129,10 @@ class Checkpoints:
           template: tree of arrays or ShapeDtypeStructs, what the state must look like.
           read_only: leave damaged checkpoints where they are.
         Raises:
-          InvalidInput: every checkpoint is damaged, or one does not fit the template.
+          InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
+            read or does not fit the template.
         """
-        steps = self.steps()
-        for step in reversed(steps):
+        for step in reversed(self.steps()):
             path = self._folder / f"{step:08d}"
             damage = damage_of(path)
             if damage is None:
@@ -139,10 +141,11 @@ class Checkpoints:
                 self._say(f"checkpoints: SKIPPED {path.name}: {damage}")
             else:
                 self._set_aside(path, damage)
-        if steps:
+        damaged = [*self._folder.glob(f"{_DAMAGED}*"), *self.steps()]
+        if damaged:
             raise InvalidInput(
-                f"{self._folder}: all {len(steps)} checkpoints are damaged; the last problem: "
-                f"{damage}\nremove the folder to train again from the start"
+                f"{self._folder}: no checkpoint is whole, {len(damaged)} are damaged\n"
+                "put a whole one back, or remove the folder to train again from the start"
             )
         return None
 
@@ -176,12 +179,19 @@ def damage_of(path: Path) -> str | None:
 
     Args:
       path: a checkpoint's folder.
+    Raises:
+      InvalidInput: the files cannot be read, or another version wrote them; no reason to think
+        them damaged.
     """
     try:
         manifest = _read_manifest(path / "manifest.json")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"manifest.json is not readable: {error}"
-    expected, found = manifest["files"], _hashes(path / "state")
+        expected, found = manifest["files"], _hashes(path / "state")
+    except InvalidInput:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        return f"manifest.json is damaged: {error}"
     for name in sorted(expected.keys() | found.keys()):
         if expected.get(name) != found.get(name):
             wanted, there = (names.get(name, "no such file")[:12] for names in (expected, found))
@@ -260,7 +270,10 @@ def _read_manifest(path: Path) -> dict:
     if hashlib.sha256(body.encode()).hexdigest() != stored["sha256"]:
         raise ValueError("its own sha256 does not match")
     if manifest["format"] != _FORMAT:
-        raise ValueError(f"format {manifest['format']}, this version reads {_FORMAT}")
+        raise InvalidInput(
+            f"{path}: written in format {manifest['format']}, this version reads {_FORMAT}; "
+            "use the version of transformer_jax that the run's manifest.json names"
+        )
     return manifest
 
 

@@ -52,15 +52,16 @@ def _is_number(value: Any) -> bool:
     return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def integer(low: int, high: int | None = None) -> Rule:
-    """An integer >= low, and below high if given."""
-    allowed = f"an integer >= {low}" if high is None else f"an integer in [{low}, 2^32)"
-    return Rule(
-        allowed,
-        str(low),
-        _parse_integer,
-        lambda value: _is_integer(value) and low <= value and (high is None or value < high),
-    )
+def integer(low: int) -> Rule:
+    """An integer >= low."""
+    accepts = lambda value: _is_integer(value) and low <= value  # noqa: E731
+    return Rule(f"an integer >= {low}", str(low), _parse_integer, accepts)
+
+
+def seed() -> Rule:
+    """What jax takes as a seed without folding two seeds into one."""
+    accepts = lambda value: _is_integer(value) and 0 <= value < 2**32  # noqa: E731
+    return Rule("an integer in [0, 2^32)", "0", _parse_integer, accepts)
 
 
 def number(words: str, example: str, accepts: Callable[[float], bool]) -> Rule:
@@ -124,7 +125,7 @@ _WAVELENGTH = number("> 1", "10000.0", lambda value: value > 1)
 _DECAY = number("in [0, 1)", "0.9", lambda value: 0 <= value < 1)
 
 RULES: dict[str, Rule] = {
-    "seed": integer(0, 2**32),
+    "seed": seed(),
     "data.task": one_of("language_modelling"),
     "data.source": text("a non-empty string", "shakespeare", bool),
     "data.tokenizer": one_of("byte", "char", "bpe"),
@@ -148,7 +149,7 @@ RULES: dict[str, Rule] = {
     "model.num_heads": integer(1),
     "model.head_dim": optional(integer(1)),
     "model.mlp_dim": optional(integer(1)),
-    "model.position": one_of("none", "learned", "sinusoidal", "rotary"),
+    "model.position": one_of("none", "learned", "sinusoidal", "rotary", "alibi"),
     "model.position_options.learned.rms": _POSITIVE,
     "model.position_options.sinusoidal.rms": _POSITIVE,
     "model.position_options.sinusoidal.max_wavelength": _WAVELENGTH,
@@ -194,7 +195,7 @@ RULES: dict[str, Rule] = {
 _UNREADABLE = object()  # no rule accepts it
 
 # Changing these changes no bit of the trained parameters, so a run may be resumed with others.
-CADENCE = ("evaluation.", "logging.", "checkpoint.", "sample.")
+CADENCE = ("evaluation.every", "evaluation.batch_size", "logging.", "checkpoint.", "sample.")
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
@@ -263,11 +264,11 @@ def _unknown(key: str) -> str:
 
 def _refused(key: str, value: Any) -> str:
     rule = RULES[key]
-    near = suggest(value, rule.allowed.removeprefix("one of: ").split(", "), hint="did you mean")
+    near = suggest(value, rule.allowed.removeprefix("one of: ").split(", "))
     return f"{key}={value}: expected {rule.allowed}{near}, e.g. {key}={rule.example}"
 
 
-def suggest(wrong: Any, candidates: Iterable[str], hint: str = "did you mean") -> str:
+def suggest(wrong: Any, candidates: Iterable[str]) -> str:
     """Returns '; did you mean X?' for the nearest candidate, or nothing.
 
     Keys are compared whole and by their last part, so the right name in the wrong section is found.
@@ -278,7 +279,7 @@ def suggest(wrong: Any, candidates: Iterable[str], hint: str = "did you mean") -
     near = difflib.get_close_matches(wrong, candidates, 1, 0.75)
     tail = wrong.rsplit(".", 1)[-1]
     near = near or [last_parts[t] for t in difflib.get_close_matches(tail, last_parts, 1, 0.6)]
-    return f"; {hint} {near[0]}?" if near else ""
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def check(config: ConfigDict) -> None:
@@ -310,6 +311,7 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
       InvalidInput: the file cannot be used, or any key or value is wrong.
     """
     config = _run_config_file(path)
+    report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
     problems = []
     for key, value in overrides.items():
         if key not in RULES:

@@ -1,7 +1,6 @@
 """A whole split, scored: every token once, sums first."""
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,18 +76,16 @@ def evaluate(
     )
 
 
-def write_evaluations(folder: Path, scored: dict[str, Evaluation]) -> None:
-    """Keeps the scores of some splits: evaluation.json for people, sequences.npz for statistics.
+def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
+    """Keeps the scores of each window as arrays named SPLIT/loss, SPLIT/weight, SPLIT/bytes.
 
     Args:
-      folder: the run's directory.
+      path: of the npz file.
       scored: split -> its evaluation.
     """
-    means = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
-    (folder / "evaluation.json").write_text(json.dumps(means, indent=1) + "\n", encoding="utf-8")
     columns: dict[str, Any] = {
         f"{split}/{name}": column
         for split, evaluation in scored.items()
         for name, column in evaluation.sequences.items()
     }
-    np.savez_compressed(folder / "sequences.npz", **columns)
+    np.savez_compressed(path, **columns)

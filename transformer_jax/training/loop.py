@@ -6,6 +6,7 @@ bits, and how often it logs, evaluates or saves changes none of them.
 """
 
 import contextlib
+import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +16,19 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import Batch
-from transformer_jax.errors import Stop
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
 from transformer_jax.training.build import make_model, make_task
 from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.training.diagnosis import explain_non_finite
-from transformer_jax.training.evaluation import evaluate, make_score, write_evaluations
+from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
 from transformer_jax.training.interruption import Interrupted, StopSignal
+from transformer_jax.training.loading import Run
 from transformer_jax.training.optimizers import make_optimizer, make_schedule
 from transformer_jax.training.pictures import draw_loss_curve
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.records import StepLog
-from transformer_jax.training.runs import Run, RunDirectory
+from transformer_jax.training.runs import RunDirectory
 from transformer_jax.training.step import (
     TrainState,
     make_initial_state,
@@ -61,6 +63,8 @@ def train(
       Interrupted: SIGTERM or SIGINT came; saved.
     """
     configs.check(config)
+    if importlib.util.find_spec("orbax") is None:
+        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
     progress = progress or Progress()
     directory = RunDirectory(workdir)
     directory.refuse_other_config(config)
@@ -89,12 +93,18 @@ class _Training:
         self.score = make_score(self.model)
         self.log = StepLog(config.logging.every, config.training.steps, make_schedule(config))
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self._warn)
+        self.capacity = self._capacity()
         self.warnings: list[str] = []
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
         parameters = sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
         facts = {"seed": config.seed, "parameters": parameters}
-        directory.begin(config, self.task.tokenizer, data, facts)
+        changed = directory.begin(config, self.task.tokenizer, data, facts)
+        if changed:
+            self._warn(
+                f"{' and '.join(changed)} changed since this run began, so its end may differ by "
+                "some bits from an uninterrupted run's; manifest.json tells"
+            )
 
     # ---- the story
 
@@ -130,6 +140,11 @@ class _Training:
     def _restore_or_start(self) -> TrainState:
         self.checkpoints.tidy()
         restored = self.checkpoints.restore(self.template)
+        if restored is None and self.directory.status() == "done":
+            raise InvalidInput(
+                f"--workdir={self.directory.path}: the run is done but its checkpoints are gone; "
+                "choose another --workdir to train again"
+            )
         if restored is None:
             self.directory.cut_metrics(0)
             return jax.jit(self.initial_state)()
@@ -173,7 +188,7 @@ class _Training:
         cadences = (config.evaluation.every, config.checkpoint.every)
         boundaries = [(step // every + 1) * every for every in cadences]
         ahead = min(*boundaries, config.training.steps) - step
-        return min(ahead, self._capacity(), max(1, int(_SECONDS_PER_CALL / self.seconds_per_step)))
+        return min(ahead, self.capacity, max(1, int(_SECONDS_PER_CALL / self.seconds_per_step)))
 
     def _capacity(self) -> int:
         """Most batches that one call takes, bounded by their memory."""
@@ -185,7 +200,7 @@ class _Training:
         """Stacks the batches of the next steps; the program's unused places repeat the last one."""
         step = self.directory.step
         batches = [self.task.batch(self.config.seed, step + index) for index in range(num_steps)]
-        batches += [batches[-1]] * (self._capacity() - num_steps)
+        batches += [batches[-1]] * (self.capacity - num_steps)
         return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
 
     def _advance(
@@ -227,7 +242,9 @@ class _Training:
                 self.score, state.params, self.task, split, options.batch_size, options.stride
             )
         if is_last:
-            write_evaluations(self.directory.path, scored)
+            means = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
+            self.directory.write_json("evaluation.json", means)
+            write_sequences(self.directory.path / "sequences.npz", scored)
         if not rows or rows[-1]["step"] != self.directory.step:
             rows.append({"step": self.directory.step})
         for split, prefix in names.items():
@@ -259,7 +276,7 @@ class _Training:
         directory.samples.mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", prompt + drawn)
         rows = directory.metrics()
-        picture = draw_loss_curve(rows, directory.path / "loss.png")
+        picture = self._draw(rows)
         directory.write_status("done")
         self.progress.say(
             f"\n{prompt}{drawn}\n\n"
@@ -270,6 +287,12 @@ class _Training:
             f"picture    {picture}"
         )
         return rows[-1]
+
+    def _draw(self, rows: list[dict]) -> Path | str:
+        try:
+            return draw_loss_curve(rows, self.directory.path / "loss.png")
+        except ImportError:
+            return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
 
     def _non_finite(self, state: TrainState) -> NonFinite:
         step = self.directory.step

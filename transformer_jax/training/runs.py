@@ -11,29 +11,33 @@ samples/  checkpoints/  loss.png  diff.patch
 """
 
 import contextlib
-import dataclasses
 import datetime
-import fcntl
+import errno
+import hashlib
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, save_tokenizer
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
 from transformer_jax.training.interruption import Interrupted
 
+_CHANGING = ("packages", "device", "git")  # may differ between the launches of a run
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
@@ -65,11 +69,16 @@ class RunDirectory:
         Raises:
           InvalidInput: it belongs to a run with another config, or to something else.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
-        if not self.config_path.exists():
-            ours = (".lock", "STATUS")
-            if self.path.is_dir() and any(e.name not in ours for e in self.path.iterdir()):
+        try:
+            entries = [entry.name for entry in self.path.iterdir()]
+        except FileNotFoundError:
+            return
+        except NotADirectoryError as error:
+            raise InvalidInput(f"--workdir={self.path}: there is a file of that name") from error
+        except OSError as error:
+            raise InvalidInput(f"--workdir={self.path}: {error.strerror}") from error
+        if self.config_path.name not in entries:
+            if any(name not in _BEFORE_CONFIG and not name.startswith(".") for name in entries):
                 raise InvalidInput(
                     f"--workdir={self.path}: the folder holds files but no run; "
                     "choose a new or an empty one"
@@ -92,15 +101,29 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def failures_recorded(self) -> Generator[None]:
-        """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault."""
+        """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault.
+
+        Raises:
+          Stop: the run's own files could not be written, a full disk say.
+        """
         try:
             yield
-        except (InvalidInput, Interrupted):
+        except Interrupted:
             raise
         except BaseException as error:
-            if not isinstance(error, Stop):
-                self.write_text("error.txt", traceback.format_exc())
-            self.write_status("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            if isinstance(error, InvalidInput) and not self.status_path.exists():
+                raise  # nothing began, so nothing failed
+            with contextlib.suppress(OSError):
+                if not isinstance(error, Stop):
+                    self.write_text("error.txt", traceback.format_exc())
+                self.write_status("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+                free = shutil.disk_usage(self.path).free
+                raise Stop(
+                    f"{self.path}: the run's files could not be written ({error.strerror}, "
+                    f"{free:,} bytes free); its checkpoints stay\n"
+                    "make room, and the same command resumes"
+                ) from error
             raise
 
     @contextlib.contextmanager
@@ -110,6 +133,8 @@ class RunDirectory:
         Raises:
           InvalidInput: another process is training here, or the folder is read-only.
         """
+        import fcntl  # only training locks, so that runs can be read where there is no fcntl
+
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / ".lock").open("a+")
@@ -149,7 +174,7 @@ class RunDirectory:
         return load_tokenizer(self.tokenizer_path)
 
     def metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl; a line torn by a kill is left out."""
+        """The rows of metrics.jsonl; a line that is no JSON, torn by a kill, is left out."""
         if not self.metrics_path.exists():
             return []
         rows = []
@@ -180,7 +205,7 @@ class RunDirectory:
 
     def begin(
         self, config: ConfigDict, tokenizer: Tokenizer, data: dict, facts: dict[str, Any]
-    ) -> None:
+    ) -> list[str]:
         """Writes config, tokenizer and manifest before the first step, and notes this launch.
 
         Args:
@@ -188,24 +213,32 @@ class RunDirectory:
           tokenizer: of the data.
           data: what identifies the data.
           facts: what else the manifest shall hold.
+        Returns:
+          What this launch has otherwise than the first: packages, device, git.
         Raises:
           InvalidInput: the data is not what the run began with.
         """
+        around, difference = surroundings()
         if self.manifest_path.exists():
             manifest = self.manifest()
-            self._refuse_other_data(manifest["data"], data)
+            self.refuse_other_data(data)
         else:
-            around, difference = surroundings()
             manifest: dict[str, Any] = {**facts, "data": data, **around, "launches": []}
             if difference:
                 self.write_text("diff.patch", difference)
-        self.write_text("config.json", configs.to_json(config))
-        save_tokenizer(tokenizer, self.tokenizer_path)
-        manifest["launches"].append({"time": _now(), "argv": sys.argv, "pid": os.getpid()})
+            self.write_text("tokenizer.json", tokenizer_text(tokenizer))
+        if self.status() != "done":
+            self.write_text("config.json", configs.to_json(config))
+        changed = {key: around[key] for key in _CHANGING if manifest[key] != around[key]}
+        launch = {"time": _now(), "argv": sys.argv, "pid": os.getpid(), **changed}
+        manifest["launches"].append(launch)
         self.write_json("manifest.json", manifest)
+        return list(changed)
 
-    def _refuse_other_data(self, stored: dict, now: dict) -> None:
-        changed = [key for key in now if stored.get(key) != now[key] and key != "source"]
+    def refuse_other_data(self, now: dict) -> None:
+        """Raises InvalidInput where text, tokenizer or splits are not what the run began with."""
+        stored = self.manifest()["data"]
+        changed = [key for key in now if stored.get(key) != now[key]]
         if changed:
             lines = [f"  {key}: {stored.get(key)} there, {now[key]} now" for key in changed]
             raise InvalidInput(
@@ -241,8 +274,14 @@ def _parse(text: str, path: Path) -> dict:
 def _replace(path: Path, text: str) -> Path:
     """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 
@@ -270,6 +309,7 @@ def surroundings() -> tuple[dict, str]:
             "platform": device.platform,
             "count": jax.device_count(),
         },
+        "bitwise": "promised" if _is_deterministic(device.platform) else "not promised",
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     }
     if not _git("ls-files", "--", __file__):  # installed into somebody else's repository
@@ -277,10 +317,16 @@ def surroundings() -> tuple[dict, str]:
     difference = _git("diff", "HEAD", "--", ":/")
     facts["git"] = {
         "revision": _git("rev-parse", "HEAD").strip(),
-        "dirty": bool(difference),
+        "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
         "untracked": _git("ls-files", "--others", "--exclude-standard", "--", ":/").splitlines(),
     }
     return facts, difference
+
+
+def _is_deterministic(platform_name: str) -> bool:
+    """Whether the same command on the same machine gives the same bits."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return platform_name != "gpu" or "--xla_gpu_deterministic_ops=true" in flags
 
 
 def _is_installed(package: str) -> bool:
@@ -296,117 +342,8 @@ def _git(*arguments: str) -> str:
     here = Path(__file__).parent
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
+            ["git", *arguments], cwd=here, capture_output=True, timeout=10, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
-
-
-# ---------------------------------------------------------------- using a finished run
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A trained model with all that it needs.
-
-    Attributes:
-      config: the run's resolved config.
-      model: the Linen module; `model.apply({'params': params}, tokens)` gives logits.
-      params: of the newest whole checkpoint.
-      tokenizer: text <-> tokens.
-      step: optimizer updates behind the parameters.
-    """
-
-    config: ConfigDict
-    model: Any
-    params: Any
-    tokenizer: Tokenizer
-    step: int
-
-    def sample(
-        self,
-        prompt: str = "\n",
-        num_tokens: int = 300,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int = 0,
-    ) -> str:
-        """Continues a prompt.
-
-        Args:
-          prompt: text in characters that the tokenizer knows; not empty.
-          num_tokens: tokens to add.
-          temperature: 0 takes the likeliest token.
-          top_k: draw among the k likeliest only.
-          top_p: draw among the likeliest that together reach this probability.
-          seed: the same seed gives the same text.
-        Returns:
-          The continuation, without the prompt.
-        Raises:
-          InvalidInput: an unknown character, an empty prompt, an option without meaning, or a
-            model whose logits are not numbers.
-        """
-        import jax
-        import jax.numpy as jnp
-
-        from transformer_jax.generation import generate, windowed_next_logits
-
-        tokens = jnp.asarray(self.tokenizer.encode(prompt))
-        max_length = self.config.model.max_length
-
-        @jax.jit
-        def draw(params, tokens, rng):
-            apply = lambda context: self.model.apply({"params": params}, context)  # noqa: E731
-            return generate(
-                windowed_next_logits(apply),
-                tokens,
-                num_tokens,
-                rng,
-                max_length,
-                temperature,
-                top_k,
-                top_p,
-            )
-
-        drawn = draw(self.params, tokens, jax.random.key(seed))
-        if (drawn < 0).any():
-            raise InvalidInput(
-                "the model's logits are NaN: its parameters or the prompt are broken"
-            )
-        return self.tokenizer.decode(drawn.tolist())
-
-
-def load_run(workdir: str | Path, say: Callable[[str], None] = print) -> Run:
-    """Loads the newest whole checkpoint of a run; writes nothing, so a read-only copy will do.
-
-    Args:
-      workdir: the run's directory.
-      say: takes one line about each checkpoint that is skipped.
-    Returns:
-      The run, ready to apply or to sample from.
-    Raises:
-      InvalidInput: no run, no whole checkpoint, a damaged or foreign one, or another tokenizer
-        than the run was trained with.
-    """
-    import jax
-
-    from transformer_jax.data.tokenizers import fingerprint
-    from transformer_jax.training.build import make_model
-    from transformer_jax.training.checkpoints import Checkpoints
-    from transformer_jax.training.optimizers import make_optimizer
-    from transformer_jax.training.step import make_initial_state
-
-    directory = RunDirectory(workdir)
-    config, tokenizer = directory.config(), directory.tokenizer()
-    if fingerprint(tokenizer) != directory.manifest()["data"]["tokenizer_sha256"]:
-        raise InvalidInput(
-            f"{directory.tokenizer_path}: not the tokenizer that this run was trained with"
-        )
-    model = make_model(config.model, tokenizer.vocab_size)
-    template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config))
-    restored = Checkpoints(directory.checkpoints, say=say).restore(template, read_only=True)
-    if restored is None:
-        raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
-    return Run(config, model, restored.state.params, tokenizer, restored.step)
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

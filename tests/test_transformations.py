@@ -1,0 +1,97 @@
+"""Every module works, and agrees with itself, under jit, vmap over examples and seeds, and grad."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import MultiHeadAttention, causal_mask, sinusoidal_positions
+from transformer_jax.layers.blocks import Block
+from transformer_jax.layers.embeddings import TokenEmbedding
+from transformer_jax.layers.feedforward import ACTIVATIONS, FeedForward
+from transformer_jax.layers.linear import Linear
+from transformer_jax.layers.norms import NORMS, LayerNorm
+
+VECTORS = jax.random.normal(jax.random.key(7), (3, 4, 8))
+TOKENS = jax.random.randint(jax.random.key(8), (3, 4), 0, 11)
+ATTENTION = functools.partial(MultiHeadAttention, num_heads=2)
+MODULES = {
+    "linear": (Linear(5), VECTORS, {}),
+    "attention": (ATTENTION(), VECTORS, {"mask": causal_mask(4)}),
+    "feed_forward": (FeedForward(mlp_dim=6), VECTORS, {}),
+    "block": (Block(ATTENTION, FeedForward, LayerNorm), VECTORS, {"mask": causal_mask(4)}),
+    "token_embedding": (TokenEmbedding(11, 8), TOKENS, {}),
+    **{name: (norm(), VECTORS, {}) for name, norm in NORMS.items()},
+}
+
+
+def close(first, second, **options):
+    tolerances = {"atol": 1e-5, "rtol": 1e-4} | options
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerances), first, second)
+
+
+@pytest.fixture(params=MODULES)
+def case(request):
+    module, inputs, options = MODULES[request.param]
+    variables = {"params": module.init(jax.random.key(0), inputs, **options)["params"]}
+    leaves, treedef = jax.tree.flatten(variables)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    noisy = [
+        leaf + 0.1 * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)
+    ]
+    apply = lambda variables, inputs: module.apply(variables, inputs, **options)
+    return apply, jax.tree.unflatten(treedef, noisy), inputs
+
+
+def test_jit_equals_eager(case):
+    apply, variables, inputs = case
+    close(jax.jit(apply)(variables, inputs), apply(variables, inputs))
+
+
+def test_vmap_over_examples_equals_the_batch_and_each_example(case):
+    apply, variables, inputs = case
+    batched = apply(variables, inputs)
+    close(jax.vmap(apply, (None, 0))(variables, inputs), batched)
+    close(apply(variables, inputs[1]), batched[1])
+
+
+def test_vmap_over_the_parameters_of_seeds_equals_a_loop(case):
+    apply, variables, inputs = case
+    seeds = [jax.tree.map(lambda leaf, s=s: leaf * (1 + s), variables) for s in range(3)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
+    many = jax.vmap(apply, (0, None))(stacked, inputs)
+    for index, seed in enumerate(seeds):
+        close(many[index], apply(seed, inputs))
+
+
+def test_the_gradient_is_the_slope(case):
+    """Against a central difference along a random direction, in float64."""
+    apply, variables, inputs = case
+    with jax.enable_x64(True):
+        wide = lambda leaf: jnp.asarray(leaf, jnp.float64)
+        variables = jax.tree.map(wide, variables)
+        inputs = wide(inputs) if jnp.issubdtype(inputs.dtype, jnp.floating) else inputs
+        loss = lambda variables: jnp.sin(apply(variables, inputs)).sum()
+        leaves, treedef = jax.tree.flatten(variables)
+        rng = np.random.default_rng(0)
+        direction = jax.tree.unflatten(
+            treedef, [jnp.asarray(rng.normal(size=l.shape)) for l in leaves]
+        )
+        at = lambda t: loss(jax.tree.map(lambda leaf, d: leaf + t * d, variables, direction))
+        products = jax.tree.map(jnp.vdot, jax.grad(loss)(variables), direction)
+        slope = sum(jax.tree.leaves(products))
+        assert float(slope) == pytest.approx(
+            float((at(1e-5) - at(-1e-5)) / 2e-5), rel=1e-6, abs=1e-8
+        )
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_activations_agree_under_jit_and_vmap(activation):
+    close(jax.jit(activation)(VECTORS), activation(VECTORS))
+    close(jax.vmap(activation)(VECTORS), activation(VECTORS))
+
+
+def test_the_sinusoidal_table_agrees_under_jit():
+    close(jax.jit(lambda: sinusoidal_positions(9, 6))(), sinusoidal_positions(9, 6))
