@@ -115,7 +115,7 @@ def _warnings(runs: dict[str, RunDirectory]) -> list[str]:
     counts = [m["parameters"] for m in manifests]
     if max(counts) > 1.02 * min(counts):
         warnings.append("parameters differ by more than 2 %")
-    if differ([_code(manifest) for manifest in manifests]):
+    if differ([m["git"] for m in manifests]):
         warnings.append("different versions of the code")
     if differ([m["packages"] for m in manifests]) or differ([m["device"] for m in manifests]):
         warnings.append("different packages or devices")
@@ -127,11 +127,6 @@ def _protocol(config: dict[str, Any]) -> str:
     stride = config["evaluation.stride"] or length
     apart = ", documents apart" if config["data.separate_documents"] else ""
     return f"context {length} stride {stride}{apart}"
-
-
-def _code(manifest: dict) -> tuple | None:
-    git = manifest["git"]
-    return git and (git["revision"], git["diff_sha256"])
 
 
 def _verdict(runs: dict[str, RunDirectory]) -> str:

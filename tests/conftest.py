@@ -10,6 +10,11 @@ ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", ROOT / ".pytest_cache" / "compiled"))
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of the suite's time is compilation, so this process optimises little. Commands that tests
+# start in processes of their own are compiled as a user's are, see `user_environment`.
+os.environ["XLA_FLAGS"] = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 
 import jax
 import numpy as np
@@ -51,12 +56,18 @@ def tiny_run(tmp_path_factory):
     return workdir
 
 
+def user_environment(**changes):
+    """This process's environment without what the suite sets for its own speed."""
+    plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return {**plain, "PYTHONPATH": str(ROOT), **changes}
+
+
 def command(verb, *arguments, cwd=ROOT, timeout=300, **environment):
     """Runs `python -m experiments.VERB` in a fresh process."""
     return subprocess.run(
         [sys.executable, "-m", f"experiments.{verb}", *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env=user_environment(**environment),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -69,7 +80,7 @@ def start_command(verb, *arguments, **environment):
     return subprocess.Popen(
         [sys.executable, "-m", f"experiments.{verb}", *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, **environment},
+        env=user_environment(**environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -9,6 +9,8 @@ from tests.conftest import command, refused, tiny_config
 from transformer_jax.training.loop import train
 from transformer_jax.training.progress import Silent
 
+pytestmark = pytest.mark.xdist_group("commands")  # they share two runs
+
 
 @pytest.fixture(scope="module")
 def other_run(tmp_path_factory):

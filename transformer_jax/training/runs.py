@@ -318,8 +318,9 @@ def surroundings() -> tuple[dict, str]:
     facts["git"] = {
         "revision": _git("rev-parse", "HEAD").strip(),
         "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
-        "untracked": _git("ls-files", "--others", "--exclude-standard", "--", ":/").splitlines(),
     }
+    untracked = _git("ls-files", "--others", "--exclude-standard", "--", ":/")
+    facts["untracked"] = untracked.splitlines()
     return facts, difference
 
 
