@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.training.config import RULES, load_config, suggest
+from transformer_jax.training.config import load_config
+from transformer_jax.training.rules import RULES, suggest
 
 
 class Parser(argparse.ArgumentParser):

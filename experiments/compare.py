@@ -9,7 +9,8 @@ from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.config import CADENCE, flatten, suggest
+from transformer_jax.training.config import CADENCE, flatten
+from transformer_jax.training.rules import suggest
 from transformer_jax.training.runs import RunDirectory
 
 

@@ -18,7 +18,7 @@ from transformer_jax.data.sources import (
 )
 from transformer_jax.data.tokenizers import TOKENIZERS, load_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.config import RULES, integer
+from transformer_jax.training.rules import RULES, integer
 
 
 def main(argv: list[str]) -> None:

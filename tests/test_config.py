@@ -12,7 +12,8 @@ from configs import reference
 from tests.conftest import ROOT, TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training import config as configs
-from transformer_jax.training.config import RULES, flatten, load_config
+from transformer_jax.training.config import flatten, load_config
+from transformer_jax.training.rules import RULES
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
 

@@ -6,8 +6,8 @@ Reading order:
   models              Decoder: what the layers add up to
   generation          drawing new text
   data/               sources, tokenizers, tasks: text -> Batch (numpy only)
-  training/           config, losses, metrics, optimizers, step, evaluation, checkpoints, runs,
-                      loading;
+  training/           rules, config: what may be asked for; losses, metrics, optimizers, step,
+                      evaluation: one update; checkpoints, runs, loading: one directory;
                       loop: a run, top to bottom
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`

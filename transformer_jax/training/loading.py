@@ -15,8 +15,8 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_from
 from transformer_jax.training.build import make_model
 from transformer_jax.training.checkpoints import Checkpoints
-from transformer_jax.training.config import RULES
 from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.rules import RULES
 from transformer_jax.training.runs import RunDirectory
 from transformer_jax.training.step import make_initial_state
 

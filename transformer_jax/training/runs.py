@@ -111,7 +111,7 @@ class RunDirectory:
         except Interrupted:
             raise
         except BaseException as error:
-            if isinstance(error, InvalidInput) and not self.status_path.exists():
+            if isinstance(error, InvalidInput) and self.status() != "running":
                 raise  # nothing began, so nothing failed
             with contextlib.suppress(OSError):
                 if not isinstance(error, Stop):
