@@ -9,6 +9,7 @@ from configs import reference
 def get_config():
     """Returns a 2-layer decoder of width 32 that trains for 50 updates, dropout on."""
     config = reference.get_config()
+    config.data.splits = (0.98, 0.01, 0.01)
     config.data.length = 16
     config.model.width = 32
     config.model.depth = 2
