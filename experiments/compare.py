@@ -52,7 +52,8 @@ def _facts(run: RunDirectory, metric: str) -> dict[str, Any]:
             f"--metric={metric}: {run.path} has no such metric{suggest(metric, known)}"
             + (f"\nit has: {', '.join(known)}" if known else "\nit has none yet")
         )
-    measured = [metric, "test/loss", "test/bits_per_byte", "time/step_ms"]
+    measured = [metric, "test/loss", "test/accuracy", "test/bits_per_byte"]
+    measured += ["test/bleu", "test/chrf", "time/step_ms"]
     facts |= {"status": run.status(), "step": last["step"]}
     facts |= {"parameters": run.manifest()["parameters"]}
     return facts | {name: last[name] for name in dict.fromkeys(measured) if name in last}
@@ -101,17 +102,19 @@ def _warnings(runs: dict[str, RunDirectory]) -> list[str]:
     def differ(values: list) -> bool:
         return any(value != values[0] for value in values)
 
-    if differ([m["data"]["text_sha256"] for m in manifests]):
-        warnings.append("trained and evaluated on different texts: their losses do not compare")
-    elif differ([m["data"]["tokenizer_sha256"] for m in manifests]):
+    if differ([m["data"]["sha256"] for m in manifests]):
+        warnings.append("trained and evaluated on different data: their losses do not compare")
+    elif differ([m["data"].get("tokenizer_sha256") for m in manifests]):
         warnings.append("different tokenizers: compare bits_per_byte, not loss per token")
-    elif differ([m["data"]["tokens"] for m in manifests]):
-        warnings.append("the same text split otherwise: they are evaluated on different tokens")
+    elif differ([m["data"]["counts"] for m in manifests]):
+        warnings.append("the same data split otherwise: they are evaluated on different parts")
     protocols = [_protocol(config) for config in configs]
     if differ(protocols):
         warnings.append(f"evaluated otherwise: {', '.join(protocols)}")
     budgets = [c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs]
-    if differ(budgets):
+    if differ([c["data.task"] for c in configs]):
+        warnings.append("different tasks: their losses are of different things")
+    elif differ(budgets):
         warnings.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
     counts = [m["parameters"] for m in manifests]
     if max(counts) > 1.02 * min(counts):

@@ -1,11 +1,11 @@
-"""Scores a whole split with a trained run: every token once.
+"""Scores a whole split with a trained run: every target once.
 
 Example:
   python -m experiments.evaluate --workdir=runs/a --split=test --stride=32
 """
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.data.sources import SPLITS
+from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.runs import RunDirectory
 
@@ -20,28 +20,28 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     directory = RunDirectory(arguments.workdir)
     config = directory.config()
-    length = config.data.length
-    default_stride = config.evaluation.stride or length
-    stride = default_stride if arguments.stride is None else arguments.stride
-    default_size = config.evaluation.batch_size
+    length, default_size = config.data.length, config.evaluation.batch_size
+    stride = config.evaluation.stride if arguments.stride is None else arguments.stride
     batch_size = default_size if arguments.batch_size is None else arguments.batch_size
-    if not 1 <= stride <= length:
+    if stride is not None and not 1 <= stride <= length:
         raise InvalidInput(f"--stride={stride}: expected 1 to data.length={length} tokens")
     if batch_size < 1:
         raise InvalidInput(f"--batch_size={batch_size}: expected at least 1")
     use_compilation_cache()
 
     from transformer_jax.training.build import make_task
+    from transformer_jax.training.demonstrations import DEMONSTRATIONS
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.loading import load_run
 
     run = load_run(arguments.workdir)
-    task, facts = make_task(config.data, config.training.batch_size, run.tokenizer)
-    directory.refuse_other_data(facts)
-    score = make_score(run.model)
-    scored = evaluate(score, run.params, task, arguments.split, batch_size, stride)
-    print("  ".join(f"{name} {mean:.4f}" for name, mean in scored.means.items()))
-    print("  ".join(f"{name} {value}" for name, value in scored.protocol.items()))
+    task = make_task(config, run.tokenizer, stride=stride)
+    directory.refuse_other_data(task.facts)
+    scored = evaluate(make_score(run.model), run.params, task, arguments.split, batch_size)
+    written = DEMONSTRATIONS[config.data.task].scores(run, task, arguments.split)
+    means, protocol = scored.means | written.means, scored.protocol | written.protocol
+    print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
+    print("  ".join(f"{name} {value}" for name, value in protocol.items()))
 
 
 if __name__ == "__main__":

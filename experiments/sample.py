@@ -1,17 +1,18 @@
-"""Continues a prompt with a trained run.
+"""Gives a prompt to a trained run: continues, translates, classifies it, or fills in its ___.
 
 Example:
   python -m experiments.sample --workdir=runs/a --prompt="ROMEO:" --temperature=0.8 --seed=1
+  python -m experiments.sample --workdir=runs/translation --prompt="I am tired."
 """
 
 from experiments.command import Parser, execute, use_compilation_cache
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, loads the run and prints prompt and continuation."""
+    """Reads the arguments, loads the run and prints its answer."""
     parser = Parser("sample", __doc__)
     parser.add_argument("--workdir", required=True, help="the run's directory")
-    parser.add_argument("--prompt", default="\n", help="text to continue (a line break)")
+    parser.add_argument("--prompt", default="\n", help="text for the model (a line break)")
     parser.add_argument("--num_tokens", type=int, default=300, help="tokens to add (300)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")
     parser.add_argument("--top_k", type=int, help="draw among the k likeliest tokens")
@@ -20,17 +21,12 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     use_compilation_cache()
 
+    from transformer_jax.training.demonstrations import DEMONSTRATIONS
     from transformer_jax.training.loading import load_run
 
-    continuation = load_run(arguments.workdir).sample(
-        arguments.prompt,
-        arguments.num_tokens,
-        arguments.temperature,
-        arguments.top_k,
-        arguments.top_p,
-        arguments.seed,
-    )
-    print(arguments.prompt + continuation)
+    run = load_run(arguments.workdir)
+    options = {name: value for name, value in vars(arguments).items() if name != "workdir"}
+    print(DEMONSTRATIONS[run.config.data.task].answer(run, **options))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,10 @@ Example:
 from pathlib import Path
 
 from experiments.command import Parser, execute
-from transformer_jax.data.sources import (
-    find_files,
-    read_pieces,
-    refuse_used_folder,
-    train_tokenizer,
-    write_shards,
-)
-from transformer_jax.data.tokenizers import TOKENIZERS, load_tokenizer
+from transformer_jax.data.sources.files import refuse_missing
+from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
+from transformer_jax.data.sources.text import read_pieces
+from transformer_jax.data.tokenizers import make_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.rules import RULES, integer
 
@@ -32,15 +28,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
-    find_files(arguments.source)
+    refuse_missing(arguments.source, "text")
     for name, rule in (("vocab_size", RULES["data.vocab_size"]), ("shard_tokens", integer(1))):
         value = getattr(arguments, name)
         if not rule.accepts(value):
             raise InvalidInput(f"--{name}={value}: expected {rule.allowed}")
-    if arguments.tokenizer in TOKENIZERS:
-        tokenizer = train_tokenizer(arguments.source, arguments.tokenizer, arguments.vocab_size)
-    else:
-        tokenizer = load_tokenizer(Path(arguments.tokenizer))
+    texts = lambda: (piece.text for piece in read_pieces(arguments.source))  # noqa: E731
+    tokenizer = make_tokenizer(arguments.tokenizer, texts, arguments.vocab_size)
     pieces = read_pieces(arguments.source, arguments.document_separator)
     count = write_shards(pieces, tokenizer, Path(arguments.out), arguments.shard_tokens)
     print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")

@@ -6,10 +6,9 @@ Example:
     --config.model.depth=6
 """
 
-from pathlib import Path
-
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.data.sources import find_files
+from transformer_jax.data.sources.files import refuse_missing
+from transformer_jax.training.rules import SOURCE_KINDS
 from transformer_jax.training.runs import RunDirectory
 
 
@@ -20,8 +19,8 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     # What can be refused without jax is refused before its two seconds of import.
     RunDirectory(arguments.workdir).refuse_other_config(arguments.config)
-    if not (Path(arguments.config.data.source) / "index.json").is_file():
-        find_files(arguments.config.data.source)
+    data = arguments.config.data
+    refuse_missing(data.source, SOURCE_KINDS[data.task])
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()

@@ -149,6 +149,31 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     return generate(next_logits, prompt, rng=rng, max_length=model.max_length, **options)
 
 
+@functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
+def generate_after(
+    model: Any, params: Any, source_inputs: dict[str, Array], begin: Array, num_tokens: int
+) -> Array:
+    """Writes what an encoder–decoder finds likeliest after its source, token by token.
+
+    Args:
+      model: a hashable Linen module with `encode` and `decode`, such as EncoderDecoder.
+      params: of the model.
+      source_inputs: arguments of `encode`, arrays [B, M].
+      begin: the token before the first one, int.
+      num_tokens: tokens to write, N; at most the model's longest target.
+    Returns:
+      [B, N] int32; what follows an end token means nothing. -1 from where a logit was NaN.
+    """
+    variables = {"params": params}
+    memory = model.apply(variables, **source_inputs, method="encode")
+    next_logits = windowed_next_logits(
+        lambda tokens: model.apply(variables, tokens, memory, method="decode")
+    )
+    prompt = jnp.full((len(source_inputs["source"]), 1), begin, jnp.int32)
+    unused = jax.random.key(0)  # the likeliest token needs no draw
+    return generate(next_logits, prompt, num_tokens, unused, max_length=num_tokens, temperature=0)
+
+
 def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:
     problems = []
     if prompt.shape[-1] < 1:

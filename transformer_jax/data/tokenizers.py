@@ -1,14 +1,17 @@
-"""Text to token numbers and back: bytes, characters, and byte-pair encoding.
+"""Text to token numbers and back: bytes, characters, byte-pair encoding, words, and others' files.
 
-Each tokenizer is a value: made from text, or from the plain JSON that it gives of itself. All are
-lossless: decode(encode(text)) == text, or encode refuses.
+Each tokenizer is a value: made from text, or from the plain JSON that it gives of itself. Bytes,
+characters and byte pairs are lossless: decode(encode(text)) == text, or encode refuses. Words, and
+tokenizers read from a Hugging Face file, lose what they do not know, and count no bytes.
 """
 
+import collections
 import hashlib
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,11 +23,11 @@ class Tokenizer(Protocol):
 
     Attributes:
       vocab_size: tokens, V.
-      token_bytes: [V] int64, UTF-8 bytes that each token stands for.
+      token_bytes: [V] int64, UTF-8 bytes that each token stands for; None if that is not known.
     """
 
     vocab_size: int
-    token_bytes: np.ndarray
+    token_bytes: np.ndarray | None
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the tokens of a text, [N] int32."""
@@ -174,8 +177,8 @@ def _tokenizers_library():
         import tokenizers.trainers
     except ImportError as error:
         raise InvalidInput(
-            "data.tokenizer=bpe needs the package tokenizers: "
-            "pip install 'transformer_jax[train]', or choose char or byte"
+            "data.tokenizer: bpe and tokenizer.json need the package tokenizers: "
+            "pip install 'transformer_jax[train]', or choose char, byte or word"
         ) from error
     return tokenizers
 
@@ -191,7 +194,160 @@ def _utf8(text: str) -> bytes:
         ) from error
 
 
-TOKENIZERS = {"byte": ByteTokenizer, "char": CharTokenizer, "bpe": BPETokenizer}
+class WordTokenizer:
+    """One token a word or a punctuation mark, in lower case; the rarer ones are <unknown>.
+
+    For models that start from word vectors. Decoding joins the words with spaces.
+    """
+
+    token_bytes = None
+    _PATTERN = re.compile(r"\w+|[^\w\s]")
+
+    def __init__(self, words: list[str]) -> None:
+        """Takes the vocabulary; the first entry stands for what is not in it."""
+        self.words = words
+        self.vocab_size = len(words)
+        self._numbers = {word: number for number, word in enumerate(words)}
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "WordTokenizer":
+        """Takes the commonest words, vocab_size at most, in that order."""
+        counts = collections.Counter(word for text in texts for word in cls._split(text))
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(["<unknown>", *ranked[: vocab_size - 1]])
+
+    @classmethod
+    def from_json(cls, state: dict) -> "WordTokenizer":
+        """The inverse of to_json."""
+        return cls([str(word) for word in state["words"]])
+
+    def to_json(self) -> dict:
+        """The vocabulary in order."""
+        return {"kind": "word", "words": self.words}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns one token a word, [N] int32; 0 for a word that is not known."""
+        _utf8(text)
+        return np.array([self._numbers.get(word, 0) for word in self._split(text)], np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the words, joined by spaces."""
+        return " ".join(self.words[int(token)] for token in tokens)
+
+    @classmethod
+    def _split(cls, text: str) -> list[str]:
+        return cls._PATTERN.findall(text.lower())
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer.json of Hugging Face `tokenizers`, as it comes with pretrained weights."""
+
+    token_bytes = None
+
+    def __init__(self, model) -> None:
+        """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
+        model.no_padding()
+        model.no_truncation()
+        self._model = model
+        self.vocab_size = model.get_vocab_size()
+
+    @classmethod
+    def from_json(cls, state: dict) -> "HuggingFaceTokenizer":
+        """The inverse of to_json."""
+        return cls(_tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
+
+    def to_json(self) -> dict:
+        """The library's own format, under `model`."""
+        return {"kind": "huggingface", "model": json.loads(self._model.to_str())}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the tokens, [N] int32, without special ones."""
+        _utf8(text)
+        return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the text of tokens, without special ones."""
+        return self._model.decode([int(token) for token in tokens])
+
+    def number_of(self, *names: str) -> int | None:
+        """Returns the number of the first of these tokens that there is."""
+        found = [self._model.token_to_id(name) for name in names]
+        return next((number for number in found if number is not None), None)
+
+
+TOKENIZERS = {
+    "byte": ByteTokenizer,
+    "char": CharTokenizer,
+    "bpe": BPETokenizer,
+    "word": WordTokenizer,
+}
+_KINDS = {**TOKENIZERS, "huggingface": HuggingFaceTokenizer}
+
+
+class Specials(NamedTuple):
+    """The numbers of tokens that are no text.
+
+    Attributes:
+      padding: fills a row; no model sees it.
+      begin: stands before a text; BERT's class token.
+      end: stands after a text; BERT's separator.
+      mask: stands for a hidden token.
+      vocab_size: of text and special tokens together.
+    """
+
+    padding: int
+    begin: int
+    end: int
+    mask: int
+    vocab_size: int
+
+
+_SPECIAL_NAMES = {
+    "padding": ("[PAD]", "<pad>"),
+    "begin": ("[CLS]", "<s>", "<bos>"),
+    "end": ("[SEP]", "</s>", "<eos>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def special_tokens(tokenizer: Tokenizer) -> Specials:
+    """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
+    numbers, size = {}, tokenizer.vocab_size
+    for purpose, names in _SPECIAL_NAMES.items():
+        number = None
+        if isinstance(tokenizer, HuggingFaceTokenizer):
+            number = tokenizer.number_of(*names)
+        if number is None:
+            number, size = size, size + 1
+        numbers[purpose] = number
+    return Specials(**numbers, vocab_size=size)
+
+
+def make_tokenizer(
+    choice: str | Tokenizer, texts: Callable[[], Iterable[str]], vocab_size: int
+) -> Tokenizer:
+    """Returns the tokenizer that a config names.
+
+    Args:
+      choice: a name in TOKENIZERS, which is then trained; the path of a tokenizer.json (a run's, or
+        Hugging Face's) or of its folder; or a tokenizer.
+      texts: gives the text to train on.
+      vocab_size: tokens that a trained one shall have at most.
+    Raises:
+      InvalidInput: no such name or file.
+    """
+    if not isinstance(choice, str):
+        return choice
+    if choice in TOKENIZERS:
+        return TOKENIZERS[choice].train(texts(), vocab_size)
+    path = Path(choice)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InvalidInput(
+            f"data.tokenizer={choice}: expected one of {', '.join(TOKENIZERS)}, or the path of a "
+            "tokenizer.json"
+        )
+    return load_tokenizer(path)
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
@@ -206,18 +362,20 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Reads a file that holds what tokenizer_text gave.
+    """Reads a file that holds what tokenizer_text gave, or a Hugging Face tokenizer.json.
 
     Raises:
-      InvalidInput: the file is missing, damaged or names no row of TOKENIZERS.
+      InvalidInput: the file is missing, damaged or holds no tokenizer that is known.
     """
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return TOKENIZERS[state["kind"]].from_json(state)
+        if "kind" not in state and "model" in state:
+            state = {"kind": "huggingface", "model": state}
+        return _KINDS[state["kind"]].from_json(state)
     except InvalidInput:
         raise
     except Exception as error:  # the tokenizers library raises bare Exception for bad JSON
-        kinds = ", ".join(TOKENIZERS)
+        kinds = ", ".join(_KINDS)
         raise InvalidInput(
             f"{path}: expected the JSON of a tokenizer ({kinds}), got {error!r}"
         ) from error

@@ -43,6 +43,8 @@ WIRINGS = {
 class Block(nn.Module):
     """Self-attention, then a feed-forward layer, each with a norm around a residual connection.
 
+    Given a memory, there is cross-attention over it in between (Vaswani et al. 2017, section 3.1).
+
     The parts come as factories (a class, or a partial of one) and are named here, so the paths of
     the parameters are the same whatever the wiring.
 
@@ -64,8 +66,10 @@ class Block(nn.Module):
     def __call__(
         self,
         inputs: Array,
+        memory: Array | None = None,
         *,
         mask: Array | None = None,
+        memory_mask: Array | None = None,
         terms: PositionTerms = NO_TERMS,
         train: bool = False,
     ) -> Array:
@@ -73,8 +77,10 @@ class Block(nn.Module):
 
         Args:
           inputs: [..., L, D].
+          memory: [..., M, D], the output of an encoder; without it there is no cross-attention.
           mask: [..., L, L] bool, True = may attend.
-          terms: what the position encoding gives to attention.
+          memory_mask: [..., L, M] bool, the same for the memory.
+          terms: what the position encoding gives to self-attention.
           train: whether dropout is on.
         """
         attention = self.attention(name="attention")
@@ -85,9 +91,15 @@ class Block(nn.Module):
             positional = {"bias": terms.bias, "rotation": terms.rotation}
             return dropout(attention(hidden, mask=mask, **positional, train=train))
 
+        def look(hidden: Array) -> Array:
+            cross = self.attention(name="cross_attention")
+            return dropout(cross(hidden, memory, mask=memory_mask, train=train))
+
         def think(hidden: Array) -> Array:
             return dropout(feed_forward(hidden))
 
         connect = self.wiring.connect
         hidden = connect(inputs, attend, self.norm(name="attention_norm"))
+        if memory is not None:
+            hidden = connect(hidden, look, self.norm(name="cross_attention_norm"))
         return connect(hidden, think, self.norm(name="feed_forward_norm"))

@@ -140,6 +140,41 @@ class SinusoidalPositions(nn.Module):
         return PositionTerms(embedding=table * (self.rms * math.sqrt(2)))
 
 
+class Sinusoidal2DPositions(nn.Module):
+    """Adds sinusoids of a patch's row to half of the features, of its column to the other half.
+
+    As in MAE (He et al. 2022, arXiv:2111.06377) and big_vision. Tokens in front of the patches, a
+    class token say, have no place in the image and get 0.
+
+    Attributes:
+      width: model width, D; a multiple of 4.
+      grid: rows and columns of patches.
+      max_length: patches and tokens in front of them.
+      rms: root mean square of what is added.
+      max_wavelength: longest wavelength over 2 pi, in patches.
+    """
+
+    width: int
+    grid: tuple[int, int]
+    max_length: int
+    rms: float = 0.02
+    max_wavelength: float = 10_000.0
+
+    @nn.compact
+    def __call__(self, positions: Array) -> PositionTerms:
+        """[..., L] int -> an embedding [..., L, D]."""
+        if self.width % 4:
+            raise ValueError(f"width: 2-d positions need a multiple of 4, got {self.width}")
+        rows, columns = self.grid
+        patches = positions - (self.max_length - rows * columns)
+        halves = [
+            _sinusoids(places, self.width // 2, self.max_wavelength)
+            for places in jnp.divmod(jnp.maximum(patches, 0), columns)
+        ]
+        table = jnp.concatenate(halves, axis=-1) * (self.rms * math.sqrt(2))
+        return PositionTerms(embedding=jnp.where(patches[..., None] < 0, 0, table))
+
+
 class RotaryPositions(nn.Module):
     """Rotates queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
 
@@ -199,6 +234,7 @@ POSITIONS = {
     "none": NoPositions,
     "learned": LearnedPositions,
     "sinusoidal": SinusoidalPositions,
+    "sinusoidal_2d": Sinusoidal2DPositions,
     "rotary": RotaryPositions,
     "alibi": ALiBiPositions,
 }

@@ -1,64 +1,92 @@
 """From a config to the things that it names."""
 
 import dataclasses
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
-import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
-from transformer_jax.data.sources import load_text
-from transformer_jax.data.tasks import TASKS, LanguageModelling
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint
+from transformer_jax.data.tasks import TASKS, Task
+from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS, row
 from transformer_jax.training.config import options_of
 
 
-def make_task(
-    data: ConfigDict, batch_size: int, tokenizer: Tokenizer | None = None
-) -> tuple[LanguageModelling, dict[str, Any]]:
+def make_task(config: ConfigDict, tokenizer: Tokenizer | None = None, **changes: Any) -> Task:
     """Reads the data that a config names.
 
     Args:
-      data: the config's `data` section.
-      batch_size: examples in a training batch.
-      tokenizer: a stored run's tokenizer; trained from the text if not given.
+      config: whole.
+      tokenizer: a stored run's tokenizer; the config's if not given.
+      **changes: other values for what the task takes, `stride` say.
     Returns:
-      The task, and what identifies its data: source, hashes, tokens of each split.
+      The task, which got those options that it declares.
     """
-    loaded = load_text(
-        data.source, tokenizer or data.tokenizer, data.vocab_size, data.document_separator
-    )
-    make: type[LanguageModelling] = row(TASKS, data.task, "data.task")
-    task = make(
-        tokenizer=loaded.tokenizer,
-        splits=loaded.stream.split(data.splits),
-        length=data.length,
-        batch_size=batch_size,
-        separate_documents=data.separate_documents,
-    )
-    facts = {
-        "source": data.source,
-        "text_sha256": loaded.text_sha256,
-        "tokenizer_sha256": fingerprint(loaded.tokenizer),
-        "tokens": {split: len(stream) for split, stream in task.splits.items()},
+    data = config.data
+    known = {
+        **data,
+        **options_of(data, data.task),
+        "batch_size": config.training.batch_size,
+        "stride": config.evaluation.stride,
+        "tokenizer": tokenizer or data.tokenizer,
+        **changes,
     }
-    return task, facts
+    make = row(TASKS, data.task, "data.task")
+    declared = inspect.signature(make).parameters
+    return make(**{name: known[name] for name in declared})
 
 
-def make_model(model: ConfigDict, vocab_size: int) -> nn.Module:
+def make_model(model: ConfigDict, sizes: Mapping[str, Any]) -> Any:
     """Makes the module that a config's `model` section describes.
 
-    An option is a field of the module's class; the options of a row (`position_options.rotary`)
-    reach it only while that row is chosen.
+    An option is a field of the module's class; the options of a row (`position_options.rotary`) and
+    of an architecture (`encoder.pooling`) reach it only while that row is chosen.
+
+    Args:
+      model: the section.
+      sizes: what the data says about fields of the class: vocab_size, num_classes, ...
     """
-    make = row(MODELS, model.architecture, "model.architecture")
+    if model.match_parameters is None:
+        return _make(model.architecture, model, sizes)
+    wanted = count_parameters(_make(model.match_parameters, model, sizes))
+    return _matched(model, sizes, wanted)
+
+
+def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **changes: Any) -> Any:
+    make = row(MODELS, architecture, "model.architecture")
     fields = {field.name for field in dataclasses.fields(make)}
-    options: dict[str, Any] = {name: model[name] for name in model if name in fields}
-    options |= {
+    known = {**model, **options_of(model, architecture), **sizes}
+    known |= {
         f"{family}_options": FrozenDict(options_of(model[f"{family}_options"], model[family]))
         for family in model
         if f"{family}_options" in model
     }
-    return make(vocab_size=vocab_size, **options | {"dtype": jnp.dtype(model.dtype)})
+    known |= {"dtype": jnp.dtype(model.dtype), **changes}
+    return make(**{name: value for name, value in known.items() if name in fields})
+
+
+def _matched(model: ConfigDict, sizes: Mapping[str, Any], wanted: int) -> Any:
+    """Searches the width whose number of parameters is nearest to the wanted one."""
+
+    def with_width(width: int) -> tuple[int, Any]:
+        made = _make(model.architecture, model, sizes, width=width)
+        return count_parameters(made), made
+
+    low, high = 1, 2
+    while with_width(high)[0] < wanted:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if with_width(middle)[0] < wanted else (low, middle)
+    candidates = [with_width(width) for width in (low, high)]
+    return min(candidates, key=lambda candidate: abs(candidate[0] - wanted))[1]
+
+
+def count_parameters(model: Any) -> int:
+    """Returns how many numbers a model has to learn, without drawing any."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())["params"]
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))

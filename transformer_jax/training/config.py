@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.rules import (
+    BEFORE,
     RULES,
     problems_of,
     refused_value,
@@ -145,6 +146,8 @@ def _nested(flat: Mapping[str, Any]) -> dict:
 def from_json(stored: str, origin: str) -> ConfigDict:
     """Reads a stored config as data and checks it against today's rules.
 
+    An option that the config is older than gets the value that it had without saying so.
+
     Args:
       stored: what to_json gave.
       origin: where it came from, for messages.
@@ -152,7 +155,7 @@ def from_json(stored: str, origin: str) -> ConfigDict:
       InvalidInput: no JSON, or a key or a value that this version does not know.
     """
     try:
-        flat = flatten(json.loads(stored))
+        flat = {**BEFORE, **flatten(json.loads(stored))}
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
     try:

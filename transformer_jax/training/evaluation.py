@@ -1,4 +1,4 @@
-"""A whole split, scored: every token once, sums first."""
+"""A whole split, scored: every target once, sums first."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer_jax.data.tasks import Batch, LanguageModelling
+from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.training.metrics import Sums, score_batch, summary
 
 
@@ -17,9 +17,9 @@ class Evaluation(NamedTuple):
     """A whole split, scored.
 
     Attributes:
-      means: loss in nats per token, accuracy, bits_per_byte.
+      means: loss in nats per target, accuracy, and bits_per_byte of text.
       protocol: how the split was scored.
-      sequences: loss, weight and bytes of each window, arrays of [windows].
+      sequences: loss, weight, correct weight (and bytes, of text) of each example, arrays [N].
     """
 
     means: dict[str, float]
@@ -33,51 +33,41 @@ def make_score(model: nn.Module) -> Callable[[Any, Batch], Sums]:
 
 
 def evaluate(
-    score: Callable[[Any, Batch], Sums],
-    params: Any,
-    task: LanguageModelling,
-    split: str,
-    batch_size: int,
-    stride: int | None = None,
+    score: Callable[[Any, Batch], Sums], params: Any, task: Task, split: str, batch_size: int
 ) -> Evaluation:
-    """Scores every token of a split once; the batch size changes nothing but speed.
+    """Scores every target of a split once; the batch size changes nothing but speed.
 
     Args:
       score: from make_score.
       params: of the model.
-      task: gives the windows.
+      task: gives the examples.
       split: train, tuning or test.
-      batch_size: windows in a batch.
-      stride: tokens between the starts of two windows; the task's length if not given.
+      batch_size: examples in a batch.
     """
-    stride = stride or task.length
-    rows = []
-    for batch in task.evaluation_batches(split, batch_size, stride):
-        sums = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), score(params, batch))
-        rows.append((*sums, task.scored_bytes(batch)))
-    loss, correct, weight, num_bytes = (
-        np.concatenate(column) for column in zip(*rows, strict=True)
-    )
-    is_window = weight > 0
+    columns: dict[str, list[np.ndarray]] = {}
+    for batch in task.evaluation_batches(split, batch_size):
+        sums = score(params, batch)._asdict()
+        num_bytes = task.scored_bytes(batch)
+        sums |= {} if num_bytes is None else {"bytes": num_bytes}
+        for name, column in sums.items():
+            columns.setdefault(name, []).append(np.asarray(column, np.float64))
+    rows = {name: np.concatenate(parts) for name, parts in columns.items()}
+    is_example = rows["weight"] > 0
+    totals = {name: float(column.sum()) for name, column in rows.items()}
+    num_bytes = int(totals["bytes"]) if "bytes" in totals else None
+    means = summary(totals["loss"], totals["correct"], totals["weight"], num_bytes)
     protocol = {
         "split": split,
-        "context": task.length,
-        "stride": stride,
-        "windows": int(is_window.sum()),
-        "tokens": int(weight.sum()),
-        "bytes": int(num_bytes.sum()),
+        **task.protocol,
+        "examples": int(is_example.sum()),
+        "targets": int(totals["weight"]),
     }
-    means = summary(loss.sum(), correct.sum(), weight.sum(), int(num_bytes.sum()))
-    sequences = {"loss": loss, "weight": weight, "bytes": num_bytes}
-    return Evaluation(
-        {name: float(mean) for name, mean in means.items()},
-        protocol,
-        {name: column[is_window] for name, column in sequences.items()},
-    )
+    protocol |= {} if num_bytes is None else {"bytes": num_bytes}
+    return Evaluation(means, protocol, {name: column[is_example] for name, column in rows.items()})
 
 
 def write_sequences(path: Path, scored: dict[str, Evaluation]) -> None:
-    """Keeps the scores of each window as arrays named SPLIT/loss, SPLIT/weight, SPLIT/bytes.
+    """Keeps the scores of each example as arrays named SPLIT/loss, SPLIT/weight, ...
 
     Args:
       path: of the npz file.

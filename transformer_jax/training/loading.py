@@ -1,24 +1,28 @@
 """A trained model with all that it needs, out of its run directory."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint
+from transformer_jax.data.tasks.classification import encode_texts
+from transformer_jax.data.tasks.translation import encode_sources
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint, special_tokens
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import generate_from
+from transformer_jax.generation import generate_after, generate_from
 from transformer_jax.training.build import make_model
 from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.rules import RULES
 from transformer_jax.training.runs import RunDirectory
 from transformer_jax.training.step import make_initial_state
+
+_ROWS_AT_ONCE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +31,19 @@ class Run:
 
     Attributes:
       config: the run's resolved config.
-      model: the Linen module; `model.apply({'params': params}, tokens)` gives logits.
+      model: the Linen module; `model.apply({'params': params}, **inputs)` gives logits.
       params: of the newest whole checkpoint.
-      tokenizer: text <-> tokens.
+      tokenizer: text <-> tokens; None if the model reads no text.
       step: optimizer updates behind the parameters.
+      classes: names of the classes, for models that classify.
     """
 
     config: ConfigDict
-    model: nn.Module
+    model: Any
     params: Any
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | None
     step: int
+    classes: tuple[str, ...] = ()
 
     def sample(
         self,
@@ -48,7 +54,7 @@ class Run:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> str:
-        """Continues a prompt.
+        """Continues a prompt with a language model.
 
         Args:
           prompt: text in characters that the tokenizer knows; not empty.
@@ -60,24 +66,117 @@ class Run:
         Returns:
           The continuation, without the prompt.
         Raises:
-          InvalidInput: an unknown character, an empty prompt, an option without meaning, or a
-            model whose logits are not numbers.
+          InvalidInput: an unknown character, an empty prompt, an option without meaning, a model
+            whose logits are not numbers, or one that is no language model.
         """
+        tokenizer = self._tokenizer_for("language_modelling")
         if not RULES["seed"].accepts(seed):
             raise InvalidInput(f"seed: expected {RULES['seed'].allowed}, got {seed}")
         drawn = generate_from(
             self.model,
             self.params,
-            jnp.asarray(self.tokenizer.encode(prompt)),
+            jnp.asarray(tokenizer.encode(prompt)),
             jax.random.key(seed),
             num_tokens=num_tokens,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
         )
-        if (drawn < 0).any():
-            raise InvalidInput("the model's logits are NaN: its parameters are broken")
-        return self.tokenizer.decode(drawn.tolist())
+        return tokenizer.decode(_numbers(drawn).tolist())
+
+    def translate(self, sentences: Iterable[str]) -> list[str]:
+        """Translates sentences, each time taking the likeliest next token.
+
+        Args:
+          sentences: in the source language; each with its end token within data.length tokens.
+        Returns:
+          Their translations.
+        Raises:
+          InvalidInput: a sentence is too long, or the model is no translator.
+        """
+        tokenizer = self._tokenizer_for("translation")
+        length, specials = self.config.data.length, special_tokens(tokenizer)
+        inputs = encode_sources(tokenizer, sentences, length)
+        written = self._by_rows(
+            inputs,
+            lambda rows: generate_after(
+                self.model, self.params, rows, np.int32(specials.begin), num_tokens=length
+            ),
+        )
+        texts = []
+        for row in _numbers(written).tolist():
+            end = row.index(specials.end) if specials.end in row else len(row)
+            words = [token for token in row[:end] if token < tokenizer.vocab_size]
+            texts.append(tokenizer.decode(words).strip())
+        return texts
+
+    def classify(self, texts: Iterable[str]) -> np.ndarray:
+        """Returns the probability of each class, in the order of `classes`.
+
+        Args:
+          texts: N texts; what is beyond data.length tokens is not read.
+        Returns:
+          [N, C] float32.
+        Raises:
+          InvalidInput: the model classifies no texts.
+        """
+        tokenizer = self._tokenizer_for("text_classification")
+        inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
+        apply = jax.jit(lambda params, rows: self.model.apply({"params": params}, **rows))
+        logits = self._by_rows(inputs, lambda rows: apply(self.params, rows))
+        return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
+
+    def fill_in(self, text: str) -> list[tuple[str, float]]:
+        """Returns the likeliest tokens for a place that is marked with ___ in a text.
+
+        Args:
+          text: with one ___ in it.
+        Returns:
+          Five tokens, as text, with their probabilities.
+        Raises:
+          InvalidInput: not one ___, the text is too long, or the model fills in nothing.
+        """
+        tokenizer = self._tokenizer_for("masked_language_modelling")
+        parts = text.split("___")
+        if len(parts) != 2:
+            raise InvalidInput(f"expected a text with one ___ to fill in, got {text!r}")
+        specials = special_tokens(tokenizer)
+        before, after = (tokenizer.encode(part).tolist() for part in parts)
+        tokens = [specials.begin, *before, specials.mask, *after]
+        if len(tokens) > self.model.max_length:
+            raise InvalidInput(
+                f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
+            )
+        logits = self.model.apply({"params": self.params}, jnp.asarray(tokens)[None])
+        probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
+        ranked = np.argsort(-probabilities[: tokenizer.vocab_size])[:5]
+        return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
+
+    def _tokenizer_for(self, task: str) -> Tokenizer:
+        """The tokenizer, if the model was trained on this task."""
+        if self.config.data.task != task or self.tokenizer is None:
+            raise InvalidInput(
+                f"this run's data.task is {self.config.data.task}; expected {task} for this"
+            )
+        return self.tokenizer
+
+    @staticmethod
+    def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
+        """Applies a function to rows of inputs, so many at once, all of one shape."""
+        count = len(next(iter(inputs.values())))
+        results = []
+        for first in range(0, count, _ROWS_AT_ONCE):
+            places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
+            results.append(apply({name: array[places] for name, array in inputs.items()}))
+        return np.concatenate(results)[:count]
+
+
+def _numbers(results: Any) -> np.ndarray:
+    """Refuses what a model with NaN in it gives: NaN logits, and -1 for a token."""
+    results = np.asarray(results)
+    if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
+        raise InvalidInput("the model's logits are NaN: its parameters are broken")
+    return results
 
 
 def load_run(workdir: str | Path, say: Callable[[str], None] = print) -> Run:
@@ -87,20 +186,22 @@ def load_run(workdir: str | Path, say: Callable[[str], None] = print) -> Run:
       workdir: the run's directory.
       say: takes one line about each checkpoint that is skipped.
     Returns:
-      The run, ready to apply or to sample from.
+      The run, ready to apply.
     Raises:
       InvalidInput: no run, no whole checkpoint, a damaged or foreign one, or another tokenizer
         than the run was trained with.
     """
     directory = RunDirectory(workdir)
-    config, tokenizer = directory.config(), directory.tokenizer()
-    if fingerprint(tokenizer) != directory.manifest()["data"]["tokenizer_sha256"]:
+    config, tokenizer, manifest = directory.config(), directory.tokenizer(), directory.manifest()
+    if tokenizer and fingerprint(tokenizer) != manifest["data"]["tokenizer_sha256"]:
         raise InvalidInput(
             f"{directory.tokenizer_path}: not the tokenizer that this run was trained with"
         )
-    model = make_model(config.model, tokenizer.vocab_size)
-    template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config))
+    model = make_model(config.model, directory.sizes())
+    optimizer = make_optimizer(config)
+    template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
     restored = Checkpoints(directory.checkpoints, say=say).restore(template, read_only=True)
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
-    return Run(config, model, restored.state.params, tokenizer, restored.step)
+    classes = tuple(manifest["data"].get("classes", ()))
+    return Run(config, model, restored.state.params, tokenizer, restored.step, classes)

@@ -15,13 +15,19 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tasks import Batch
+from transformer_jax.data.tasks import Batch, count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
-from transformer_jax.training.build import make_model, make_task
+from transformer_jax.training.build import count_parameters, make_model, make_task
 from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
+from transformer_jax.training.demonstrations import DEMONSTRATIONS
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
+from transformer_jax.training.initial import (
+    fingerprint_of,
+    refuse_unknown_prefixes,
+    start_from,
+)
 from transformer_jax.training.interruption import Interrupted, StopSignal
 from transformer_jax.training.loading import Run
 from transformer_jax.training.optimizers import make_optimizer, make_schedule
@@ -84,22 +90,25 @@ class _Training:
         self, config: ConfigDict, directory: RunDirectory, progress: Progress, stop: StopSignal
     ) -> None:
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
-        tokenizer = directory.tokenizer() if directory.manifest_path.exists() else None
-        self.task, data = make_task(config.data, config.training.batch_size, tokenizer)
-        self.model = make_model(config.model, self.task.vocab_size)
+        self.task = make_task(config, directory.tokenizer())
+        self.model = make_model(config.model, self.task.sizes)
+        self.demonstration = DEMONSTRATIONS[config.data.task]
         self.optimizer = make_optimizer(config)
-        self.initial_state = make_initial_state(self.model, self.optimizer, config)
+        self.initial_state = make_initial_state(self.model, self.optimizer, config.seed)
         self.template = jax.eval_shape(self.initial_state)
+        refuse_unknown_prefixes(self.template.params, config.training.frozen)
         self.score = make_score(self.model)
-        self.log = StepLog(config.logging.every, config.training.steps, make_schedule(config))
+        self.log = StepLog(
+            config.logging.every, config.training.steps, make_schedule(config), self.task.counted
+        )
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self._warn)
         self.capacity = self._capacity()
         self.warnings: list[str] = []
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
-        facts = {"seed": config.seed, "parameters": parameters}
-        changed = directory.begin(config, self.task.tokenizer, data, facts)
+        facts = {"seed": config.seed, "parameters": count_parameters(self.model)}
+        facts |= {"sizes": self.task.sizes, "initial": fingerprint_of(config.initial)}
+        changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
         if changed:
             self._warn(
                 f"{' and '.join(changed)} changed since this run began, so its end may differ by "
@@ -147,7 +156,7 @@ class _Training:
             )
         if restored is None:
             self.directory.cut_metrics(0)
-            return jax.jit(self.initial_state)()
+            return self._start()
         self.directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
         self.directory.cut_metrics(restored.step)
@@ -155,20 +164,36 @@ class _Training:
         self.progress.say(f"resuming from step {restored.step} (checkpoint verified)")
         return restored.state
 
+    def _start(self) -> TrainState:
+        """Draws the state at step 0, and puts in the weights that the config names."""
+        state = jax.jit(self.initial_state)()
+        start = start_from(state.params, self.config.initial, self.task.tokenizer)
+        for remark in start.remarks:
+            self.progress.say(remark)
+        return state._replace(params=start.params)
+
     def _announce(self) -> None:
-        config, manifest = self.config, self.directory.manifest()
-        splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["tokens"].items())
+        config, manifest, task = self.config, self.directory.manifest(), self.task
+        splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
+        sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
+        for remark in task.remarks:
+            self.progress.say(f"note   {remark}")
         self.progress.say(
-            f"data   {config.data.source}: {splits} tokens, {self.task.vocab_size} symbols\n"
+            f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"
             f"model  {config.model.architecture}, {manifest['parameters']:,} parameters; "
-            f"{config.training.steps:,} updates of {config.training.batch_size} x "
-            f"{config.data.length} tokens on {manifest['device']['kind']}"
+            f"{config.training.steps:,} updates of "
+            f"{count_of_batch(task.batch(config.seed, 0), task.counted):,} {task.counted} "
+            f"on {manifest['device']['kind']}"
         )
 
     def _compile(self, state: TrainState) -> Callable:
         config = self.config
         train_step = make_train_step(
-            self.model, self.optimizer, config.seed, config.training.accumulation
+            self.model,
+            self.optimizer,
+            config.seed,
+            config.training.accumulation,
+            config.training.label_smoothing,
         )
         batches = self._batches(1)
         with self.progress.busy("compiling the training step"):
@@ -213,13 +238,14 @@ class _Training:
         records = jax.tree.map(lambda leaf: np.asarray(leaf)[:num_steps], records)
         self.seconds_per_step = max(time.monotonic() - started, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call
-        tokens = batches["targets"][0].size
+        first = jax.tree.map(lambda leaf: leaf[0], batches)
+        count = count_of_batch(first, self.task.counted)
         rows = self.log.add(
             self.directory.step + 1,
             records.loss[:taken],
             records.gradient_norm[:taken],
             self.seconds_per_step,
-            tokens,
+            count,
         )
         self.directory.step += taken
         steps = self.config.training.steps
@@ -227,7 +253,7 @@ class _Training:
             self.directory.step,
             steps,
             float(records.loss[: max(taken, 1)].mean()),
-            tokens / self.seconds_per_step,
+            f"{count / self.seconds_per_step:,.0f} {self.task.counted}/s",
             (steps - self.directory.step) * self.seconds_per_step,
         )
         return state, rows, taken == num_steps
@@ -235,12 +261,14 @@ class _Training:
     def _add_evaluation(self, rows: list[dict], state: TrainState, is_last: bool) -> None:
         """Scores the tuning split into the step's row; at the end the test split too."""
         names = {"tuning": "eval"} | ({"test": "test"} if is_last else {})
-        options, scored = self.config.evaluation, {}
+        batch_size, scored = self.config.evaluation.batch_size, {}
         for split in names:
             self.progress.note(f"evaluating the {split} split ...")
-            scored[split] = evaluate(
-                self.score, state.params, self.task, split, options.batch_size, options.stride
-            )
+            scored[split] = evaluate(self.score, state.params, self.task, split, batch_size)
+            if is_last:
+                written = self.demonstration.scores(self._run(state), self.task, split)
+                scored[split].means.update(written.means)
+                scored[split].protocol.update(written.protocol)
         if is_last:
             means = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
             self.directory.write_json("evaluation.json", means)
@@ -269,19 +297,14 @@ class _Training:
         if self.unsaved:
             raise SaveFailed(self.unsaved)
         directory, step = self.directory, self.directory.step
-        run = Run(self.config, self.model, state.params, self.task.tokenizer, step)
-        options = self.config.sample
-        prompt = run.tokenizer.decode(self.task.splits["test"].windows(np.array([0]), 1)[0])
-        drawn = run.sample(prompt, options.num_tokens, options.temperature)
+        shown = self.demonstration.show(self._run(state), self.task)
         directory.samples.mkdir(exist_ok=True)
-        sample = directory.write_text(f"samples/step-{step:08d}.txt", prompt + drawn)
+        sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
         picture = self._draw(rows)
         directory.write_status("done")
         self.progress.say(
-            f"\n{prompt}{drawn}\n\n"
-            f"loss       {rows[-1]['eval/loss']:.4f} tuning, {rows[-1]['test/loss']:.4f} test "
-            f"(nats per token), {rows[-1]['test/bits_per_byte']:.4f} bits per byte on test\n"
+            f"\n{shown}\n\n{self._results(rows[-1])}\n"
             f"run        {directory.path}/ (config.json, metrics.jsonl, evaluation.json, ...)\n"
             f"sample     {sample}\n"
             f"picture    {picture}"
@@ -303,6 +326,28 @@ class _Training:
             f"{explain_non_finite(self.score, state.params, batch)}\n"
             "the same command repeats that update; in a new --workdir a lower "
             "optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm may avoid it"
+        )
+
+    def _results(self, row: dict[str, float]) -> str:
+        """The last row's scores of both splits, one line for each."""
+        units = {"loss": f"nats per {self.task.target}"}
+        names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
+        return "\n".join(
+            f"{name:<13} {row[f'eval/{name}']:.4f} tuning, {row[f'test/{name}']:.4f} test"
+            + (f" ({units[name]})" if name in units else "")
+            for name in names
+        )
+
+    def _run(self, state: TrainState) -> Run:
+        """What is trained, as a user would load it."""
+        classes = tuple(self.task.facts.get("classes", ()))
+        return Run(
+            self.config,
+            self.model,
+            state.params,
+            self.task.tokenizer,
+            self.directory.step,
+            classes,
         )
 
     def _interrupted(self) -> Stop:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.data.tasks import Batch
+from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.training.losses import cross_entropy
 
 
@@ -26,32 +26,37 @@ class Sums(NamedTuple):
     weight: Array
 
 
-def sums_of(logits: Array, targets: Array, weights: Array) -> Sums:
+def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.0) -> Sums:
     """Returns the sums of each example.
 
     Args:
-      logits: [B, L, V].
-      targets: [B, L] int.
-      weights: [B, L] float.
+      logits: [B, ..., V].
+      targets: [B, ...] int.
+      weights: [B, ...] float.
+      smoothing: of the targets, see cross_entropy.
     Returns:
       Sums of [B] each, float32 or wider.
     """
-    losses = cross_entropy(logits, targets, weights)
+    losses = cross_entropy(logits, targets, weights, smoothing)
     correct = weights * (logits.argmax(-1) == targets)
-    return Sums(losses.sum(-1), correct.sum(-1), weights.sum(-1))
+    by_example = lambda values: values.reshape(len(values), -1).sum(-1)  # noqa: E731
+    return Sums(by_example(losses), by_example(correct), by_example(weights))
 
 
-def score_batch(model: nn.Module, params: Any, batch: Batch, **options: Any) -> Sums:
+def score_batch(
+    model: nn.Module, params: Any, batch: Batch, smoothing: float = 0.0, **options: Any
+) -> Sums:
     """Applies a model to a batch and returns the sums of each example.
 
     Args:
       model: takes the batch's inputs.
       params: of the model.
       batch: as data makes it.
+      smoothing: of the targets, in training.
       **options: further arguments of `model.apply`, such as train and rngs.
     """
     logits = cast(Array, model.apply({"params": params}, **batch["inputs"], **options))
-    return sums_of(logits, batch["targets"], batch["weights"])
+    return sums_of(logits, batch["targets"], batch["weights"], smoothing)
 
 
 def total(sums: Sums) -> Sums:
@@ -64,19 +69,20 @@ def safe_mean(value: Array, weight: Array) -> Array:
     return value / jnp.where(weight == 0, 1, weight)
 
 
-def summary(loss: float, correct: float, weight: float, num_bytes: int) -> dict[str, float]:
+def summary(
+    loss: float, correct: float, weight: float, num_bytes: int | None = None
+) -> dict[str, float]:
     """Returns the means that a reader wants, from sums over a whole split.
 
     Args:
       loss: nats, summed.
       correct: weight of the right guesses.
       weight: of all targets.
-      num_bytes: UTF-8 bytes of all targets.
+      num_bytes: UTF-8 bytes of all targets, if they are text.
     Returns:
-      loss in nats per token, accuracy in [0, 1], bits_per_byte.
+      loss in nats per target, accuracy in [0, 1], and bits_per_byte of text.
     """
-    return {
-        "loss": loss / weight,
-        "accuracy": correct / weight,
-        "bits_per_byte": loss / math.log(2) / num_bytes,
-    }
+    means = {"loss": loss / weight, "accuracy": correct / weight}
+    if num_bytes is not None:
+        means["bits_per_byte"] = loss / math.log(2) / num_bytes
+    return means

@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
@@ -36,7 +37,30 @@ def warmup_cosine(
     return lambda count: curve(count + 1)
 
 
-SCHEDULES = {"constant": constant, "warmup_cosine": warmup_cosine}
+def inverse_square_root(peak: float, steps: int, warmup_steps: int) -> optax.Schedule:
+    """The first transformer's schedule (Vaswani et al. 2017, section 5.3, equation 3).
+
+    Update n = 1, 2, ... uses peak * min(n / warmup_steps, sqrt(warmup_steps / n)). The paper's
+    width^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) has the peak (width * warmup_steps)^-0.5.
+
+    Args:
+      peak: learning rate after the warm-up.
+      steps: updates in the run; the curve does not depend on them.
+      warmup_steps: updates of linear warm-up, at least 1.
+    """
+
+    def rate(count: Any) -> Any:
+        update = jnp.asarray(count + 1, jnp.float32)
+        return peak * jnp.minimum(update / warmup_steps, jnp.sqrt(warmup_steps / update))
+
+    return rate
+
+
+SCHEDULES = {
+    "constant": constant,
+    "warmup_cosine": warmup_cosine,
+    "inverse_square_root": inverse_square_root,
+}
 
 
 def adamw(
@@ -57,6 +81,19 @@ def decay_mask(params, names: tuple[str, ...]):
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in names, params)
 
 
+def frozen_mask(params, prefixes: tuple[str, ...]):
+    """Returns a tree of bools: which parameters stay as they are, by the beginning of their path.
+
+    A prefix is whole names joined by /: block_1 is not a prefix of block_11/attention.
+    """
+
+    def is_frozen(path: tuple, _: Any) -> bool:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return any(f"{name}/".startswith(f"{prefix}/") for prefix in prefixes)
+
+    return jax.tree_util.tree_map_with_path(is_frozen, params)
+
+
 def make_schedule(config: ConfigDict) -> optax.Schedule:
     """Returns the learning rate of the update that follows `count` earlier ones."""
     name = config.schedule.name
@@ -66,7 +103,7 @@ def make_schedule(config: ConfigDict) -> optax.Schedule:
 
 
 def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Returns clipping by global norm, if wanted, and then the config's optimizer."""
+    """Returns clipping by global norm, if wanted, the config's optimizer, and what is frozen."""
     name = config.optimizer.name
     optimizer = row(OPTIMIZERS, name, "optimizer.name")(
         make_schedule(config),
@@ -74,6 +111,10 @@ def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
         functools.partial(decay_mask, names=config.optimizer.decay_parameters),
         **options_of(config.optimizer, name),
     )
-    if config.training.clip_norm is None:
+    if config.training.clip_norm is not None:
+        optimizer = optax.chain(optax.clip_by_global_norm(config.training.clip_norm), optimizer)
+    if not config.training.frozen:
         return optimizer
-    return optax.chain(optax.clip_by_global_norm(config.training.clip_norm), optimizer)
+    frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
+    stop = optax.masked(optax.set_to_zero(), frozen)
+    return optax.chain(stop, optimizer, stop)  # neither clipping nor weight decay sees them

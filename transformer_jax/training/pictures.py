@@ -20,7 +20,7 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path:
       The path.
     """
     curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
-    return _draw(curves, "loss (nats per token)", path)
+    return _draw(curves, "loss (nats)", path)
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:

@@ -53,21 +53,19 @@ class Progress:
         if self._is_terminal:
             self._show(text)
 
-    def step(
-        self, step: int, steps: int, loss: float, tokens_per_second: float, seconds_left: float
-    ) -> None:
+    def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
         """Shows where training stands.
 
         Args:
           step: updates so far.
           steps: updates in all.
-          loss: nats per token, recent mean.
-          tokens_per_second: training alone.
+          loss: nats per target, recent mean.
+          speed: of training alone, with its unit.
           seconds_left: training alone.
         """
         line = (
             f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}  "
-            f"{tokens_per_second:,.0f} tokens/s  ETA {_clock(seconds_left)}"
+            f"{speed}  ETA {_clock(seconds_left)}"
         )
         is_due = time.monotonic() - self._last_line >= self._seconds or step == steps
         if self._is_terminal or is_due:

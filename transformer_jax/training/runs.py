@@ -3,10 +3,10 @@
 config.json      the resolved config
 manifest.json    what ran: versions, git revision, device, hashes of data and tokenizer, launches
 STATUS           running | done | failed | interrupted, when, and at which step
-tokenizer.json   the tokenizer
+tokenizer.json   the tokenizer, if there is text
 metrics.jsonl    one object a line
 evaluation.json  the final evaluation of each split, and its protocol
-sequences.npz    its loss, weight and bytes for each window
+sequences.npz    its loss, weight, ... for each example
 samples/  checkpoints/  loss.png  diff.patch
 """
 
@@ -169,9 +169,18 @@ class RunDirectory:
         words = self.status_path.read_text().split() if self.status_path.exists() else []
         return words[0] if words else "missing"
 
-    def tokenizer(self) -> Tokenizer:
-        """The run's own tokenizer."""
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's own tokenizer; None before its first launch, and if it reads no text."""
+        if not self.manifest_path.exists() or not self.manifest()["data"].get("tokenizer_sha256"):
+            return None
         return load_tokenizer(self.tokenizer_path)
+
+    def sizes(self) -> dict[str, Any]:
+        """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
+        manifest, tokenizer = self.manifest(), self.tokenizer()
+        known = manifest.get("sizes")  # runs that are older than the entry read text
+        known = {"vocab_size": tokenizer.vocab_size} if known is None and tokenizer else known
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
 
     def metrics(self) -> list[dict]:
         """The rows of metrics.jsonl; a line that is no JSON, torn by a kill, is left out."""
@@ -204,13 +213,13 @@ class RunDirectory:
         return _replace(self.path / name, value)
 
     def begin(
-        self, config: ConfigDict, tokenizer: Tokenizer, data: dict, facts: dict[str, Any]
+        self, config: ConfigDict, tokenizer: Tokenizer | None, data: dict, facts: dict[str, Any]
     ) -> list[str]:
         """Writes config, tokenizer and manifest before the first step, and notes this launch.
 
         Args:
           config: resolved.
-          tokenizer: of the data.
+          tokenizer: of the data, if it is text.
           data: what identifies the data.
           facts: what else the manifest shall hold.
         Returns:
@@ -226,7 +235,8 @@ class RunDirectory:
             manifest: dict[str, Any] = {**facts, "data": data, **around, "launches": []}
             if difference:
                 self.write_text("diff.patch", difference)
-            self.write_text("tokenizer.json", tokenizer_text(tokenizer))
+            if tokenizer is not None:
+                self.write_text("tokenizer.json", tokenizer_text(tokenizer))
         if self.status() != "done":
             self.write_text("config.json", configs.to_json(config))
         changed = {key: around[key] for key in _CHANGING if manifest[key] != around[key]}
@@ -237,7 +247,7 @@ class RunDirectory:
 
     def refuse_other_data(self, now: dict) -> None:
         """Raises InvalidInput where text, tokenizer or splits are not what the run began with."""
-        stored = self.manifest()["data"]
+        stored, now = self.manifest()["data"], json.loads(json.dumps(now))
         changed = [key for key in now if stored.get(key) != now[key]]
         if changed:
             lines = [f"  {key}: {stored.get(key)} there, {now[key]} now" for key in changed]

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from ml_collections import ConfigDict
 
-from transformer_jax.data.tasks import Batch
+from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.training.metrics import Sums, safe_mean, score_batch, total
 
 
@@ -32,7 +31,7 @@ class StepRecord(NamedTuple):
     """What one step tells about itself.
 
     Attributes:
-      loss: nats per token of the batch, before the update.
+      loss: nats per target of the batch, before the update.
       gradient_norm: global norm, before clipping.
       finite: whether both are finite; if not, the step changed nothing.
     """
@@ -43,21 +42,30 @@ class StepRecord(NamedTuple):
 
 
 def make_initial_state(
-    model: nn.Module, optimizer: optax.GradientTransformation, config: ConfigDict
+    model: Any, optimizer: optax.GradientTransformation, seed: int
 ) -> Callable[[], TrainState]:
-    """Returns a function that draws the state at step 0 from the config's seed."""
+    """Returns a function that draws the state at step 0 from the seed of a run.
+
+    Args:
+      model: gives `example_inputs`.
+      optimizer: from optax.
+      seed: of the run.
+    """
 
     def initial_state() -> TrainState:
-        init_key, _ = jax.random.split(jax.random.key(config.seed))
-        tokens = jnp.zeros((1, config.data.length), jnp.int32)
-        params = model.init(init_key, tokens)["params"]
+        init_key, _ = jax.random.split(jax.random.key(seed))
+        params = model.init(init_key, **model.example_inputs())["params"]
         return TrainState(jnp.int32(0), params, optimizer.init(params))
 
     return initial_state
 
 
 def make_train_step(
-    model: nn.Module, optimizer: optax.GradientTransformation, seed: int, accumulation: int = 1
+    model: nn.Module,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    accumulation: int = 1,
+    smoothing: float = 0.0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
     """Returns one optimizer update as a pure function.
 
@@ -70,11 +78,13 @@ def make_train_step(
       optimizer: from optax.
       seed: of the run; the dropout key of a step is fold_in(key, step).
       accumulation: parts that a batch is computed in.
+      smoothing: of the targets, see cross_entropy.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        sums = total(score_batch(model, params, part, train=True, rngs={"dropout": key}))
+        options = {"train": True, "rngs": {"dropout": key}}
+        sums = total(score_batch(model, params, part, smoothing, **options))
         return sums.loss, sums
 
     def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:

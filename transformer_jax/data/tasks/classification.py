@@ -1,0 +1,265 @@
+"""Classification of texts, images and sequences of vectors."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.data.order import (
+    SPLITS,
+    batches_of,
+    example_order,
+    split_by_key,
+    step_generator,
+)
+from transformer_jax.data.sources.arrays import Arrays, load_images, load_vectors
+from transformer_jax.data.sources.tables import load_labelled_text
+from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.data.tasks.translation import padded, refuse_empty_splits
+from transformer_jax.data.tokenizers import (
+    Tokenizer,
+    fingerprint,
+    make_tokenizer,
+    special_tokens,
+)
+
+Inputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+    """Tell to which class each example belongs.
+
+    Attributes:
+      inputs: keyword arguments of the model, arrays [N, ...] over all examples.
+      labels: [N] int32.
+      classes: their names.
+      splits: name -> indices of examples.
+      batch_size: examples in a training batch, B.
+      sizes: see Task.
+      counted: see Task.
+      facts: see Task.
+      protocol: see Task.
+      remarks: see Task.
+      tokenizer: see Task.
+      prepare: what a batch of inputs becomes before a model sees it.
+      augment: changes a training batch of inputs at random.
+    """
+
+    inputs: Inputs
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    splits: dict[str, np.ndarray]
+    batch_size: int
+    sizes: dict[str, Any]
+    counted: str
+    facts: dict[str, Any]
+    protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    tokenizer: Tokenizer | None = None
+    prepare: Callable[[Inputs], Inputs] = lambda inputs: inputs
+    augment: Callable[[Inputs, np.random.Generator], Inputs] = lambda inputs, _: inputs
+    target: ClassVar[str] = "label"
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+        train = self.splits["train"]
+        examples, _ = example_order(seed, step, self.batch_size, len(train))
+        chosen = train[examples]
+        inputs = {name: array[chosen] for name, array in self.inputs.items()}
+        inputs = self.augment(inputs, step_generator(seed, step, "augment"))
+        weights = np.ones(self.batch_size, np.float32)
+        return {"inputs": self.prepare(inputs), "targets": self.labels[chosen], "weights": weights}
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        for indices, weights in batches_of(self.splits[split], batch_size):
+            inputs = self.prepare({name: array[indices] for name, array in self.inputs.items()})
+            yield {"inputs": inputs, "targets": self.labels[indices], "weights": weights}
+
+    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
+        """None: a label has no bytes."""
+        return None
+
+
+def text_classification(
+    *,
+    source: str,
+    tokenizer: str | Tokenizer,
+    vocab_size: int,
+    splits: tuple[float, ...],
+    split_seed: int,
+    length: int,
+    batch_size: int,
+) -> Classification:
+    """Texts with labels, in random splits in which equal texts stay together.
+
+    A text is a begin token, its tokens and an end token, filled up to `length`; a longer one loses
+    its end, and the facts count how many did.
+    """
+    loaded = load_labelled_text(source)
+    tokenizer = make_tokenizer(tokenizer, lambda: loaded.texts, vocab_size)
+    inputs, cut = encode_texts(tokenizer, loaded.texts, length)
+    parts = split_by_key(loaded.texts, splits, split_seed)
+    refuse_empty_splits(source, parts)
+    facts = {
+        "source": source,
+        "sha256": loaded.sha256,
+        "tokenizer_sha256": fingerprint(tokenizer),
+        "classes": loaded.classes,
+        "counts": {split: len(indices) for split, indices in parts.items()},
+        "cut": cut,
+    }
+    vocab_size = special_tokens(tokenizer).vocab_size
+    return Classification(
+        inputs,
+        np.array(loaded.labels, np.int32),
+        loaded.classes,
+        parts,
+        batch_size,
+        {"vocab_size": vocab_size, "num_classes": len(loaded.classes)},
+        "texts",
+        facts,
+        {"context": length},
+        (f"{cut:,} texts are cut to data.length={length} tokens",) if cut else (),
+        tokenizer,
+    )
+
+
+def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], length: int) -> tuple[Inputs, int]:
+    """Returns the model's inputs for texts, and how many texts were cut.
+
+    Args:
+      tokenizer: of the model.
+      texts: N texts.
+      length: tokens of a row with its begin and its end token, L.
+    Returns:
+      tokens and segments, [N, L] int32; and a count.
+    """
+    specials = special_tokens(tokenizer)
+    encoded = [tokenizer.encode(text) for text in texts]
+    rows = [[specials.begin, *tokens[: length - 2], specials.end] for tokens in encoded]
+    tokens, segments = padded(rows, length, specials.padding)
+    return {"tokens": tokens, "segments": segments}, sum(len(t) > length - 2 for t in encoded)
+
+
+def image_classification(
+    *,
+    source: str,
+    splits: tuple[float, ...],
+    split_seed: int,
+    batch_size: int,
+    max_shift: int,
+    flip: bool,
+) -> Classification:
+    """Images with labels; pixels are normalised by the training split's mean and deviation.
+
+    In training an image moves by up to `max_shift` pixels in each direction, zeros coming in, and
+    is mirrored every other time if `flip` says so. A source's own test set stays the test set; the
+    tuning split is then drawn from the rest, its share being of the rest's.
+    """
+    arrays = load_images(source)
+    parts = _array_splits(source, arrays, splits, split_seed)
+    train = arrays.inputs[parts["train"]] / np.float32(255)
+    mean, deviation = train.mean((0, 1, 2)), np.maximum(train.std((0, 1, 2)), 1e-6)
+    del train
+    facts = _array_facts(source, arrays, parts)
+
+    def prepare(inputs: Inputs) -> Inputs:
+        scaled = inputs["images"] / np.float32(255)
+        return {"images": (scaled - mean) / deviation}
+
+    def augment(inputs: Inputs, draws: np.random.Generator) -> Inputs:
+        return {"images": shifted_and_flipped(inputs["images"], draws, max_shift, flip)}
+
+    return Classification(
+        {"images": arrays.inputs},
+        arrays.labels,
+        arrays.classes,
+        parts,
+        batch_size,
+        {"image_shape": arrays.inputs.shape[1:], "num_classes": len(arrays.classes)},
+        "images",
+        {**facts, "pixel_mean": mean.tolist(), "pixel_deviation": deviation.tolist()},
+        prepare=prepare,
+        augment=augment,
+    )
+
+
+def shifted_and_flipped(
+    images: np.ndarray, draws: np.random.Generator, max_shift: int, flip: bool
+) -> np.ndarray:
+    """Moves each image by up to max_shift pixels, zeros coming in, and mirrors half of them.
+
+    Args:
+      images: [B, height, width, C].
+      draws: random numbers.
+      max_shift: pixels; 0 moves nothing.
+      flip: whether images are mirrored left to right.
+    Returns:
+      [B, height, width, C].
+    """
+    count, height, width, _ = images.shape
+    shifts = draws.integers(-max_shift, max_shift + 1, (count, 2))
+    mirrored = flip & (draws.random(count) < 0.5)
+    pad = ((0, 0), (max_shift, max_shift), (max_shift, max_shift), (0, 0))
+    wide = np.pad(images, pad)
+    rows = np.arange(height)[None, :] + max_shift + shifts[:, :1]
+    columns = np.arange(width)[None, :] + max_shift + shifts[:, 1:]
+    columns = np.where(mirrored[:, None], columns[:, ::-1], columns)
+    examples = np.arange(count)[:, None, None]
+    return wide[examples, rows[:, :, None], columns[:, None, :]]
+
+
+def vector_classification(
+    *, source: str, splits: tuple[float, ...], split_seed: int, batch_size: int
+) -> Classification:
+    """Sequences of vectors with labels: time series, features; as they are in the file."""
+    arrays = load_vectors(source)
+    parts = _array_splits(source, arrays, splits, split_seed)
+    longest, num_features = arrays.inputs.shape[1:]
+    inputs = {"vectors": arrays.inputs}
+    if arrays.lengths is not None:
+        places = np.arange(longest)[None, :]
+        inputs["segments"] = (places < arrays.lengths[:, None]).astype(np.int32)
+    return Classification(
+        inputs,
+        arrays.labels,
+        arrays.classes,
+        parts,
+        batch_size,
+        {
+            "num_features": num_features,
+            "num_classes": len(arrays.classes),
+            "vocab_size": None,
+            "max_length": longest,
+        },
+        "sequences",
+        _array_facts(source, arrays, parts),
+    )
+
+
+def _array_splits(
+    source: str, arrays: Arrays, shares: tuple[float, ...], seed: int
+) -> dict[str, np.ndarray]:
+    """Splits arrays by their number; a source's own test set is kept."""
+    count = len(arrays.labels)
+    if arrays.first_test is None:
+        parts = split_by_key([str(index) for index in range(count)], shares, seed)
+    else:
+        rest = [str(index) for index in range(arrays.first_test)]
+        train, tuning, _ = shares
+        parts = split_by_key(rest, (train / (train + tuning), tuning / (train + tuning), 0.0), seed)
+        parts[SPLITS[-1]] = np.arange(arrays.first_test, count)
+    refuse_empty_splits(source, parts)
+    return parts
+
+
+def _array_facts(source: str, arrays: Arrays, splits: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        "source": source,
+        "sha256": arrays.sha256,
+        "classes": arrays.classes,
+        "counts": {split: len(indices) for split, indices in splits.items()},
+    }

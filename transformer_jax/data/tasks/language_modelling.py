@@ -1,0 +1,161 @@
+"""Language modelling: predict the next token."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.data.order import window_starts, windows_per_epoch
+from transformer_jax.data.sources.stream import TokenStream
+from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint
+from transformer_jax.errors import InvalidInput
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModelling:
+    """Predict the next token.
+
+    Training: an epoch cuts the train split into windows of `length` tokens, see `window_starts`.
+
+    Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens; the first
+    scores all its predictions, each later one only its last `stride`, so every token but the first
+    (of each document, if they are kept apart) is scored exactly once, with at least length - stride
+    tokens before it in the same window (where the text has them).
+
+    Attributes:
+      tokenizer: of the text.
+      splits: name -> stream.
+      length: tokens the model sees at once, L.
+      batch_size: windows in a training batch, B.
+      separate_documents: whether documents in one window are kept apart: no attention and no
+        prediction across their borders, positions from 0 in each.
+      stride: tokens between the starts of two evaluated windows, 1 .. length; length if None.
+      facts: see Task.
+    """
+
+    tokenizer: Tokenizer
+    splits: dict[str, TokenStream]
+    length: int
+    batch_size: int
+    separate_documents: bool = False
+    stride: int | None = None
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    counted: ClassVar[str] = "tokens"
+    target: ClassVar[str] = "token"
+    remarks: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        source: str,
+        tokenizer: str | Tokenizer,
+        vocab_size: int,
+        document_separator: str | None,
+        separate_documents: bool,
+        splits: tuple[float, ...],
+        length: int,
+        batch_size: int,
+        stride: int | None,
+    ) -> "LanguageModelling":
+        """Reads the text that the options of a config name."""
+        stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
+        streams = stream.split(splits)
+        facts = text_facts(source, sha256, tokenizer, streams)
+        return cls(tokenizer, streams, length, batch_size, separate_documents, stride, facts)
+
+    def __post_init__(self) -> None:
+        refuse_short_splits(self.splits, self.length + 1, self.length)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """See Task."""
+        return {"vocab_size": self.tokenizer.vocab_size}
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """See Task."""
+        return {"context": self.length, "stride": self.stride or self.length}
+
+    @property
+    def examples_per_epoch(self) -> int:
+        """Training windows in one epoch."""
+        return windows_per_epoch(len(self.splits["train"]) - 1, self.length)
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+        places = len(self.splits["train"]) - 1
+        return self._examples(
+            "train", window_starts(seed, step, self.batch_size, places, self.length)
+        )
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields the whole split in batches of one shape; rows beyond the end have weight 0.
+
+        Args:
+          split: a name in `splits`.
+          batch_size: windows in a batch; changes nothing but speed.
+        """
+        stride = self.stride or self.length
+        predictions = len(self.splits[split]) - 1
+        count = 1 + max(0, -(-(predictions - self.length) // stride))
+        fresh = np.arange(self.length) >= self.length - stride
+        for first in range(0, count, batch_size):
+            windows = np.arange(first, first + batch_size)
+            batch = self._examples(split, windows * stride)
+            scored = (windows[:, None] == 0) | fresh[None, :]
+            batch["weights"] = batch["weights"] * scored
+            yield batch
+
+    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
+        """Returns the UTF-8 bytes of the tokens that each row is scored on, [B] int64."""
+        token_bytes = self.tokenizer.token_bytes
+        if token_bytes is None:
+            return None
+        return (token_bytes[batch["targets"]] * (batch["weights"] > 0)).sum(-1)
+
+    def _examples(self, split: str, starts: np.ndarray) -> Batch:
+        """Makes the Batch of windows that start at `starts` [B]."""
+        stream = self.splits[split]
+        tokens = stream.windows(starts, self.length + 1)
+        target_places = starts[:, None] + np.arange(1, self.length + 1)[None, :]
+        weights = (target_places < len(stream)).astype(np.float32)
+        inputs = {"tokens": tokens[:, :-1]}
+        if self.separate_documents:
+            segments, positions = stream.documents(starts, self.length + 1)
+            inputs |= {"segments": segments[:, :-1], "positions": positions[:, :-1]}
+            weights *= segments[:, 1:] == segments[:, :-1]
+        return {"inputs": inputs, "targets": tokens[:, 1:], "weights": weights}
+
+
+def text_facts(
+    source: str, sha256: str, tokenizer: Tokenizer, splits: dict[str, TokenStream]
+) -> dict[str, Any]:
+    """Returns what identifies a tokenized text."""
+    return {
+        "source": source,
+        "sha256": sha256,
+        "tokenizer_sha256": fingerprint(tokenizer),
+        "counts": {split: len(stream) for split, stream in splits.items()},
+    }
+
+
+def refuse_short_splits(splits: dict[str, TokenStream], window: int, length: int) -> None:
+    """Raises InvalidInput where a split has too few tokens for its windows.
+
+    Args:
+      splits: name -> stream.
+      window: tokens that one example takes; training needs twice as many, for its moving grid.
+      length: what the config calls it.
+    """
+    for split, stream in splits.items():
+        fewest = 2 * window - 1 if split == "train" else window
+        if len(stream) < fewest:
+            raise InvalidInput(
+                f"{stream.name}: {len(stream)} tokens are too few for windows of "
+                f"data.length={length}; expected at least {fewest}: "
+                "give more text, a smaller data.length, or other data.splits"
+            )

@@ -1,0 +1,126 @@
+"""Masked language modelling: predict hidden tokens from both sides."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.data.order import step_generator, window_starts
+from transformer_jax.data.sources.stream import TokenStream
+from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.data.tasks.language_modelling import refuse_short_splits, text_facts
+from transformer_jax.data.tokenizers import Specials, Tokenizer, special_tokens
+
+_EVALUATION_SEED = 0  # the hidden places of an evaluated window never change
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModelling:
+    """Predict hidden tokens: Devlin et al. 2019, arXiv:1810.04805, section 3.1.
+
+    A window is a begin token and length - 1 tokens of text. Each of these is chosen with
+    probability `mask_rate`; of the chosen, 80 % are replaced by the mask token, 10 % by a random
+    token, 10 % stay, and all of them are to be predicted. What is chosen in training is drawn from
+    seed and step; in an evaluated window it is always the same.
+
+    Attributes:
+      tokenizer: of the text.
+      splits: name -> stream.
+      length: tokens the model sees at once, L.
+      batch_size: windows in a training batch, B.
+      mask_rate: probability that a token is chosen.
+      facts: see Task.
+    """
+
+    tokenizer: Tokenizer
+    splits: dict[str, TokenStream]
+    length: int
+    batch_size: int
+    mask_rate: float = 0.15
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    counted: ClassVar[str] = "tokens"
+    target: ClassVar[str] = "hidden token"
+    remarks: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        source: str,
+        tokenizer: str | Tokenizer,
+        vocab_size: int,
+        document_separator: str | None,
+        splits: tuple[float, ...],
+        length: int,
+        batch_size: int,
+        mask_rate: float,
+    ) -> "MaskedLanguageModelling":
+        """Reads the text that the options of a config name."""
+        stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
+        streams = stream.split(splits)
+        facts = text_facts(source, sha256, tokenizer, streams)
+        return cls(tokenizer, streams, length, batch_size, mask_rate, facts)
+
+    def __post_init__(self) -> None:
+        refuse_short_splits(self.splits, self.length, self.length)
+
+    @property
+    def specials(self) -> Specials:
+        """The tokens that are no text."""
+        return special_tokens(self.tokenizer)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """See Task."""
+        return {"vocab_size": self.specials.vocab_size}
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """See Task."""
+        return {"context": self.length, "mask_rate": self.mask_rate}
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+        places, window = len(self.splits["train"]), self.length - 1
+        starts = window_starts(seed, step, self.batch_size, places, window)
+        draws = step_generator(seed, step, "mask").random((3, self.batch_size, window))
+        return self._examples("train", starts, draws)
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        window = self.length - 1
+        count = -(-len(self.splits[split]) // window)
+        for first in range(0, count, batch_size):
+            windows = np.arange(first, first + batch_size)
+            draws = [
+                step_generator(_EVALUATION_SEED, w, "mask").random((3, window)) for w in windows
+            ]
+            yield self._examples(split, windows * window, np.stack(draws, axis=1))
+
+    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
+        """None: hidden tokens say nothing about the length of the text."""
+        return None
+
+    def _examples(self, split: str, starts: np.ndarray, draws: np.ndarray) -> Batch:
+        """Makes the Batch of windows that start at `starts` [B], with uniform draws [3, B, L-1]."""
+        stream, window = self.splits[split], self.length - 1
+        text = stream.windows(starts, window)
+        is_text = starts[:, None] + np.arange(window)[None, :] < len(stream)
+        specials = self.specials
+        chosen = (draws[0] < self.mask_rate) & is_text
+        random_tokens = (draws[2] * self.tokenizer.vocab_size).astype(np.int32)
+        replaced = np.where(draws[1] < 0.8, specials.mask, random_tokens)
+        seen = np.where(chosen & (draws[1] < 0.9), replaced, text)
+        seen = np.where(is_text, seen, specials.padding).astype(np.int32)
+        begin = np.full((len(starts), 1), specials.begin, np.int32)
+        first = np.ones((len(starts), 1))
+        return {
+            "inputs": {
+                "tokens": np.concatenate([begin, seen], axis=1),
+                "segments": np.concatenate([first, is_text], axis=1).astype(np.int32),
+            },
+            "targets": np.concatenate([begin, text], axis=1),
+            "weights": np.concatenate([0 * first, chosen], axis=1).astype(np.float32),
+        }

@@ -1,0 +1,183 @@
+"""Translation: write the target sentence after reading the source sentence."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.data.order import batches_of, example_order, split_by_key
+from transformer_jax.data.sources.tables import load_pairs
+from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.data.tokenizers import (
+    Tokenizer,
+    fingerprint,
+    make_tokenizer,
+    special_tokens,
+)
+from transformer_jax.errors import InvalidInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """Write the target sentence after reading the source, with teacher forcing.
+
+    Both languages share one tokenizer. The model reads `source` (tokens and an end token) and
+    `tokens` (a begin token and the target), and predicts the target and an end token. Pairs that
+    do not fit into `length` are left out, and counted in `facts`.
+
+    Attributes:
+      tokenizer: of both languages.
+      pairs: all sentence pairs that fit.
+      splits: name -> indices of pairs; pairs with the same source sentence are in one split.
+      length: tokens of the longest source and the longest target, L.
+      batch_size: pairs in a training batch, B.
+      facts: see Task.
+    """
+
+    tokenizer: Tokenizer
+    pairs: list[tuple[str, str]]
+    splits: dict[str, np.ndarray]
+    length: int
+    batch_size: int
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    counted: ClassVar[str] = "pairs"
+    target: ClassVar[str] = "token"
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        source: str,
+        tokenizer: str | Tokenizer,
+        vocab_size: int,
+        splits: tuple[float, ...],
+        split_seed: int,
+        length: int,
+        batch_size: int,
+    ) -> "Translation":
+        """Reads the pairs that the options of a config name."""
+        pairs, sha256 = load_pairs(source)
+        texts = lambda: (sentence for pair in pairs for sentence in pair)  # noqa: E731
+        tokenizer = make_tokenizer(tokenizer, texts, vocab_size)
+        fits = [max(len(tokenizer.encode(text)) for text in pair) < length for pair in pairs]
+        kept = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
+        parts = split_by_key([pair[0] for pair in kept], splits, split_seed)
+        refuse_empty_splits(source, parts)
+        facts = {
+            "source": source,
+            "sha256": sha256,
+            "tokenizer_sha256": fingerprint(tokenizer),
+            "counts": {split: len(indices) for split, indices in parts.items()},
+            "left_out": len(pairs) - len(kept),
+        }
+        return cls(tokenizer, kept, parts, length, batch_size, facts)
+
+    def __post_init__(self) -> None:
+        """Encodes every sentence once."""
+        sources = encode_sources(self.tokenizer, (pair[0] for pair in self.pairs), self.length)
+        specials = special_tokens(self.tokenizer)
+        targets = [[specials.begin, *self.tokenizer.encode(pair[1])] for pair in self.pairs]
+        tokens, segments = padded(targets, self.length, specials.padding)
+        following = np.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
+        ends = np.arange(self.length)[None, :] == segments.sum(1, keepdims=True) - 1
+        following = np.where(ends, specials.end, following)
+        arrays = {**sources, "tokens": tokens, "segments": segments, "targets": following}
+        object.__setattr__(self, "_arrays", arrays)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """See Task."""
+        return {"vocab_size": special_tokens(self.tokenizer).vocab_size}
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """See Task."""
+        return {"context": self.length}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See Task."""
+        left_out = self.facts.get("left_out", 0)
+        if not left_out:
+            return ()
+        return (f"{left_out:,} pairs do not fit into data.length={self.length}, left out",)
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+        train = self.splits["train"]
+        examples, _ = example_order(seed, step, self.batch_size, len(train))
+        return self._examples(train[examples])
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        for indices, counts in batches_of(self.splits[split], batch_size):
+            batch = self._examples(indices)
+            batch["weights"] = batch["weights"] * counts[:, None]
+            yield batch
+
+    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
+        """None: a token that ends a sentence stands for no byte."""
+        return None
+
+    def references(self, split: str) -> dict[str, list[str]]:
+        """Returns each source sentence of a split with all its translations there."""
+        found: dict[str, list[str]] = {}
+        for index in self.splits[split]:
+            source, target = self.pairs[index]
+            found.setdefault(source, []).append(target)
+        return found
+
+    def _examples(self, indices: np.ndarray) -> Batch:
+        rows = {name: array[indices] for name, array in self._arrays.items()}  # ty: ignore
+        targets = rows.pop("targets")
+        weights = (rows["segments"] > 0).astype(np.float32)
+        return {"inputs": rows, "targets": targets, "weights": weights}
+
+
+def encode_sources(
+    tokenizer: Tokenizer, texts: Iterable[str], length: int
+) -> dict[str, np.ndarray]:
+    """Returns the model's inputs for sentences to translate.
+
+    Args:
+      tokenizer: of the model.
+      texts: N sentences.
+      length: tokens of the longest one with its end token, M.
+    Returns:
+      source and source_segments, [N, M] int32.
+    Raises:
+      InvalidInput: a sentence is too long.
+    """
+    specials = special_tokens(tokenizer)
+    rows = []
+    for text in texts:
+        tokens = tokenizer.encode(text)
+        if len(tokens) >= length:
+            raise InvalidInput(
+                f"a sentence of {len(tokens)} tokens does not fit into data.length={length}: "
+                f"{text[:60]!r}"
+            )
+        rows.append([*tokens, specials.end])
+    tokens, segments = padded(rows, length, specials.padding)
+    return {"source": tokens, "source_segments": segments}
+
+
+def padded(rows: list[list[int]], length: int, padding: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns rows of tokens filled up to a length, and 1 where there is a token, 0 elsewhere."""
+    tokens = np.full((len(rows), length), padding, np.int32)
+    segments = np.zeros((len(rows), length), np.int32)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = row
+        segments[index, : len(row)] = 1
+    return tokens, segments
+
+
+def refuse_empty_splits(source: str, splits: dict[str, np.ndarray]) -> None:
+    """Raises InvalidInput where a split got no example."""
+    empty = [split for split, indices in splits.items() if len(indices) == 0]
+    if empty:
+        raise InvalidInput(
+            f"data.source={source}: too few examples: none for {', '.join(empty)}; "
+            "give more, or other data.splits"
+        )

@@ -1,0 +1,291 @@
+"""Hugging Face weights in and out: GPT-2, BERT, ViT and BART."""
+
+import dataclasses
+import fnmatch
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.interop.families import ARCHITECTURES, Architecture
+
+_SHAPELESS = ("dropout_rate", "init_std", "dtype", "name", "parent", "variant")
+_HUB_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
+
+
+class Pretrained(NamedTuple):
+    """A model of ours with weights of theirs.
+
+    Attributes:
+      model: a Linen module.
+      params: its parameters, float32.
+    """
+
+    model: Any
+    params: Any
+
+
+class Exported(NamedTuple):
+    """Weights of ours in their names.
+
+    Attributes:
+      config: what their config.json holds.
+      state: name -> array.
+    """
+
+    config: dict[str, Any]
+    state: dict[str, np.ndarray]
+
+
+def from_huggingface(model_or_path: Any) -> Pretrained:
+    """Brings weights of Hugging Face's transformers here.
+
+    Args:
+      model_or_path: a folder with config.json and model.safetensors (whole or in parts), a model
+        object of transformers, or a repository's name on the hub (needs the package
+        huggingface_hub and the network).
+    Returns:
+      The model and its parameters. GPT2Model and GPT2LMHeadModel become a Decoder; BertModel,
+      BertForMaskedLM and BertForSequenceClassification an Encoder; ViTModel and
+      ViTForImageClassification a VisionTransformer; BartForConditionalGeneration an
+      EncoderDecoder. Bodies without a head give hidden vectors; a BertModel's pooler is not read.
+    Raises:
+      InvalidInput: another architecture, an option that our models lack, or arrays that are
+        missing, unknown or of another shape; the text lists them.
+    """
+    if hasattr(model_or_path, "state_dict"):
+        config = {"architectures": [type(model_or_path).__name__]}
+        config = model_or_path.config.to_dict() | config
+        state = {
+            name: np.asarray(array.detach().float().numpy())
+            for name, array in model_or_path.state_dict().items()
+        }
+        return _import(config, state, type(model_or_path).__name__)
+    folder = Path(model_or_path)
+    if not folder.is_dir():
+        folder = _download(str(model_or_path))
+    return _import(_read_config(folder), _read_arrays(folder), str(model_or_path))
+
+
+def to_huggingface(
+    model: Any, params: Any, folder: str | Path | None = None, architecture: str | None = None
+) -> Exported:
+    """Gives parameters of ours the names and layouts of Hugging Face's transformers.
+
+    Args:
+      model: a Decoder, Encoder, VisionTransformer or EncoderDecoder whose fields one of their
+        architectures can have.
+      params: its parameters.
+      folder: if given, config.json and model.safetensors are written into it, which
+        `transformers.AutoModel...from_pretrained(folder)` reads.
+      architecture: a name in ARCHITECTURES; the one that has the model's head if not given.
+    Raises:
+      InvalidInput: no architecture of theirs computes what this model does; the text says which
+        fields they have otherwise. Or the folder holds other weights.
+    """
+    name, row = _architecture_of(model, architecture)
+    config = {"architectures": [name], **row.describe(model), "dtype": "float32"}
+    flat = {"/".join(path): np.asarray(leaf) for path, leaf in flatten_dict(params).items()}
+    entries = row.entries(model)
+    _refuse_names(
+        "parameters", set(flat), {path for entry in entries for path in entry.ours}, "this model"
+    )
+    has_head = any(entry.theirs.startswith(row.heads) for entry in entries) or row.tied
+    body = row.prefix if has_head else ""
+    state = {}
+    for entry in entries:
+        parts = np.concatenate([flat[path] for path in entry.ours], axis=-1)
+        own = "" if entry.theirs.startswith(row.heads) else body
+        array = np.ascontiguousarray(entry.layout.to_theirs(parts), np.float32)
+        state[own + entry.theirs] = array
+    if folder is not None:
+        _write(Path(folder), config, state)
+    return Exported(config, state)
+
+
+def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str) -> Pretrained:
+    name = (config.get("architectures") or ["none"])[0]
+    if name not in ARCHITECTURES:
+        raise InvalidInput(f"{origin}: {name}: expected one of {', '.join(ARCHITECTURES)}")
+    row = ARCHITECTURES[name]
+    for key, value in row.required.items():
+        if config.get(key, value) != value:
+            raise InvalidInput(f"{origin}: {key}={config[key]}: our model has {key}={value}")
+    try:
+        model = row.make(config)
+    except KeyError as error:
+        raise InvalidInput(f"{origin}: config.json has no {error}") from error
+    state = _plain_names(row, state, origin)
+    entries = row.entries(model)
+    _refuse_names("arrays", set(state), {entry.theirs for entry in entries}, origin)
+    flat = {}
+    for entry in entries:
+        ours = entry.layout.to_ours(state[entry.theirs])
+        parts = np.split(ours, len(entry.ours), axis=-1)
+        flat |= {
+            tuple(path.split("/")): jnp.asarray(part)
+            for path, part in zip(entry.ours, parts, strict=True)
+        }
+    params = unflatten_dict(flat)
+    _refuse_shapes(model, params, origin)
+    return Pretrained(model, params)
+
+
+def _plain_names(
+    row: Architecture, state: Mapping[str, np.ndarray], origin: str
+) -> dict[str, np.ndarray]:
+    """Takes prefixes, new names, copies and what is not read out of their state."""
+    plain = {}
+    for name, array in state.items():
+        name = name.removeprefix(row.prefix)
+        for pattern, replacement in row.renames.items():
+            name = re.sub(pattern, replacement, name)
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in row.not_read):
+            plain[name] = array
+    for copy, original in row.tied.items():
+        if copy in plain and original in plain:
+            if not np.array_equal(plain[copy], plain[original]):
+                raise InvalidInput(f"{origin}: {copy} differs from {original}; expected them tied")
+            del plain[copy]
+    return plain
+
+
+def _refuse_names(what: str, found: set[str], expected: set[str], origin: str) -> None:
+    missing, unknown = sorted(expected - found), sorted(found - expected)
+    if missing or unknown:
+        raise InvalidInput(
+            f"{origin}: {what} do not fit\n"
+            f"  missing ({len(missing)}): {_few(missing)}\n"
+            f"  unknown ({len(unknown)}): {_few(unknown)}"
+        )
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:6]) or "none"
+    return f"{shown}, ..." if len(names) > 6 else shown
+
+
+def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
+    import jax
+
+    expected = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())["params"]
+    wanted, given = flatten_dict(expected), flatten_dict(params)
+    wrong = [
+        f"  {'/'.join(path)}: {given[path].shape}, expected {leaf.shape}"
+        for path, leaf in wanted.items()
+        if path in given and given[path].shape != leaf.shape
+    ]
+    wrong += [f"  {'/'.join(path)}: missing" for path in wanted.keys() - given.keys()]
+    if wrong:
+        raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
+
+
+def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Architecture]:
+    """The first architecture that makes an equal model from its own description."""
+    if architecture is not None and architecture not in ARCHITECTURES:
+        raise InvalidInput(f"architecture={architecture}: expected one of {list(ARCHITECTURES)}")
+    names = [architecture] if architecture else list(ARCHITECTURES)
+    fitting = [name for name in names if isinstance(model, ARCHITECTURES[name].model)]
+    if not fitting:
+        known = sorted({row.model.__name__ for row in ARCHITECTURES.values()})
+        raise InvalidInput(f"{type(model).__name__}: expected one of {', '.join(known)}")
+    closest: dict[str, tuple] = {}
+    for name in fitting:
+        row = ARCHITECTURES[name]
+        theirs = row.make(row.describe(model))
+        different = {
+            field.name: (getattr(model, field.name), getattr(theirs, field.name))
+            for field in dataclasses.fields(theirs)
+            if field.name not in _SHAPELESS
+            and _resolved(model, field.name) != _resolved(theirs, field.name)
+        }
+        if not different:
+            return name, row
+        if not closest or len(different) < len(closest):
+            closest = different
+    lines = [f"  {name}: {ours} here, {his} there" for name, (ours, his) in closest.items()]
+    raise InvalidInput(
+        "\n".join([f"{fitting[0]} and the like cannot compute what this model does", *lines[:6]])
+    )
+
+
+def _resolved(model: Any, field: str) -> Any:
+    """A field's value, with what None stands for."""
+    value = getattr(model, field)
+    defaults = {"mlp_dim": 4 * model.width, "head_dim": model.width // model.num_heads}
+    return defaults.get(field) if value is None else value
+
+
+# ---------------------------------------------------------------- files
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{folder}: no readable config.json: {error}") from error
+
+
+def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """Reads all parts of the weights; bfloat16 and float16 become float32."""
+    load_file = _safetensors().load_file
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise InvalidInput(f"{folder}: no .safetensors file; torch's .bin files are not read")
+    state: dict[str, np.ndarray] = {}
+    for file in files:
+        try:
+            arrays = load_file(file)
+        except Exception as error:  # the library raises its own SafetensorError
+            raise InvalidInput(f"{file}: not readable: {error}") from error
+        state |= {
+            name: np.asarray(array, np.float32) if array.dtype.kind not in "iub" else array
+            for name, array in arrays.items()
+        }
+    return state
+
+
+def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -> None:
+    save_file = _safetensors().save_file
+    if folder.exists() and any(folder.glob("*.safetensors")):
+        raise InvalidInput(f"{folder}: there are weights already; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    text = json.dumps(config, indent=1) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise InvalidInput(
+            "Hugging Face weights need the package safetensors: "
+            "pip install 'transformer_jax[huggingface]'"
+        ) from error
+    return safetensors.numpy
+
+
+def _download(repository: str) -> Path:
+    """Fetches a repository of the hub into its cache."""
+    if repository.startswith((".", "/", "~")) or repository.count("/") > 1:
+        raise InvalidInput(f"{repository}: no such folder")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise InvalidInput(
+            f"{repository}: no such folder; to fetch it from the hub: "
+            "pip install 'transformer_jax[huggingface]'"
+        ) from error
+    try:
+        return Path(snapshot_download(repository, allow_patterns=list(_HUB_FILES)))
+    except Exception as error:  # many kinds: offline, no such repository, no permission
+        raise InvalidInput(
+            f"{repository}: no such folder, and the hub did not give it: {error}".splitlines()[0]
+        ) from error

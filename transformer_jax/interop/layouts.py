@@ -1,0 +1,79 @@
+"""How one of our arrays lies in one of theirs: pairs of inverse functions on numpy arrays."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+Convert = Callable[[np.ndarray], np.ndarray]
+
+
+class Layout(NamedTuple):
+    """A change of layout and its inverse."""
+
+    to_ours: Convert
+    to_theirs: Convert
+
+
+def _same(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+SAME = Layout(_same, _same)
+TRANSPOSED = Layout(np.transpose, np.transpose)  # torch.nn.Linear keeps [out, in]
+
+
+def leading_ones(count: int) -> Layout:
+    """Theirs has `count` leading axes of size 1 that ours has not."""
+    axes = tuple(range(count))
+    return Layout(lambda array: np.squeeze(array, axes), lambda array: np.expand_dims(array, axes))
+
+
+def rows_from(first: int) -> Layout:
+    """Theirs has `first` rows in front that nobody reads; they are written as zeros."""
+    return Layout(
+        lambda array: array[first:],
+        lambda array: np.concatenate([np.zeros_like(array[:1]).repeat(first, 0), array]),
+    )
+
+
+def patches(patch_size: int, channels: int) -> Layout:
+    """Theirs is a convolution [D, C, p, p]; ours multiplies flat patches, [p * p * C, D]."""
+    shape = (patch_size, patch_size, channels, -1)
+    return Layout(
+        lambda array: array.transpose(2, 3, 1, 0).reshape(-1, array.shape[0]),
+        lambda array: array.reshape(shape).transpose(3, 2, 0, 1),
+    )
+
+
+class Entry(NamedTuple):
+    """Where an array stands here and there.
+
+    Attributes:
+      ours: paths of parameters; several lie beside each other along the last axis.
+      theirs: name in their state.
+      layout: between the two.
+    """
+
+    ours: tuple[str, ...]
+    theirs: str
+    layout: Layout = SAME
+
+
+def affine(ours: str | tuple[str, ...], theirs: str, layout: Layout = TRANSPOSED) -> list[Entry]:
+    """Kernel and bias of an affine map, or of several beside each other."""
+    names = (ours,) if isinstance(ours, str) else ours
+    kernels = tuple(f"{name}/kernel" for name in names)
+    biases = tuple(f"{name}/bias" for name in names)
+    return [Entry(kernels, f"{theirs}.weight", layout), Entry(biases, f"{theirs}.bias")]
+
+
+def norm(ours: str, theirs: str) -> list[Entry]:
+    """Scale and bias of a layer norm."""
+    scale, bias = Entry((f"{ours}/scale",), f"{theirs}.weight"), f"{theirs}.bias"
+    return [scale, Entry((f"{ours}/bias",), bias)]
+
+
+def embedding(ours: str, theirs: str, layout: Layout = SAME) -> list[Entry]:
+    """An embedding table."""
+    return [Entry((f"{ours}/embedding",), theirs, layout)]

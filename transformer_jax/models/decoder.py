@@ -1,0 +1,65 @@
+"""The decoder: a language model that reads from left to right."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.masks import causal_mask, segment_mask
+from transformer_jax.models.parts import Transformer, check_tokens
+
+
+class Decoder(Transformer, kw_only=True):
+    """A decoder-only language model: GPT-2's shape unless told otherwise.
+
+    Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3. The
+    fields of Transformer, and:
+
+    Attributes:
+      vocab_size: tokens, V.
+      max_length: longest input, L; a longer one is refused.
+      tie_embeddings: whether the output layer is the token embedding.
+    """
+
+    vocab_size: int
+    max_length: int
+    tie_embeddings: bool = True
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Array,
+        *,
+        segments: Array | None = None,
+        positions: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns the logits of each next token.
+
+        Args:
+          tokens: [..., L] int.
+          segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
+            not see each other.
+          positions: [..., L] int, each token's position in its document; 0 .. L-1 if not given.
+          train: whether dropout is on; then apply needs rngs={'dropout': key}.
+        Returns:
+          [..., L, V] float32 or wider.
+        Raises:
+          ValueError: the input is longer than max_length, or a shape or a name is wrong.
+        """
+        check_tokens(self.max_length, tokens, segments=segments, positions=positions)
+        length = tokens.shape[-1]
+        positions = jnp.arange(length) if positions is None else positions
+        mask = causal_mask(length)
+        if segments is not None:
+            mask = mask & segment_mask(segments)
+        embedding = self.make_embedding(self.vocab_size, name="token_embedding")
+        hidden = self.run_blocks(
+            embedding(tokens), positions, mask, train, max_length=self.max_length
+        )
+        if self.tie_embeddings:
+            return embedding.attend(hidden)
+        return self.make_output(self.vocab_size, use_bias=False, name="output")(hidden)
+
+    def example_inputs(self) -> dict[str, Array]:
+        """Returns inputs that parameters can be drawn for."""
+        return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}

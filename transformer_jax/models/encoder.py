@@ -1,0 +1,142 @@
+"""The encoder: every place sees every other."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.layers.embeddings import TokenEmbedding
+from transformer_jax.layers.feedforward import ACTIVATIONS
+from transformer_jax.layers.linear import Linear
+from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
+from transformer_jax.masks import segment_mask
+from transformer_jax.models.parts import Transformer, check_tokens, row
+
+
+class Encoder(Transformer, kw_only=True):
+    """A bidirectional encoder with a head: BERT's shape unless told otherwise.
+
+    Devlin et al. 2019, arXiv:1810.04805, section 3. It reads tokens, or vectors through a linear
+    projection (time series, features); then `vocab_size` is None and `num_features` given. What it
+    gives is chosen by `num_classes`. The fields of Transformer, and:
+
+    Attributes:
+      vocab_size: tokens, V; None if the inputs are vectors.
+      num_features: features of an input vector, F; None if the inputs are tokens.
+      max_length: longest input, L; a longer one is refused.
+      num_classes: None gives the logits of the token at each place (masked language modelling),
+        0 the hidden vectors, and C > 0 the logits of C classes of the whole.
+      num_types: kinds of text in one input, BERT's two sentences say; 0 has no embedding of them.
+      pooling: a name in POOLINGS. `class_token` takes the first token's vector through BERT's
+        tanh layer, and puts a learned vector in front of inputs that are vectors; `mean` takes
+        the mean over all tokens.
+    """
+
+    vocab_size: int | None = None
+    num_features: int | None = None
+    max_length: int
+    num_classes: int | None = None
+    num_types: int = 0
+    pooling: str | Pooling = "class_token"
+    embedding_norm: bool = True
+    wiring: str = "post"
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Array | None = None,
+        *,
+        vectors: Array | None = None,
+        segments: Array | None = None,
+        types: Array | None = None,
+        positions: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns what `num_classes` asks for.
+
+        Args:
+          tokens: [..., L] int.
+          vectors: [..., L, F] float, instead of tokens.
+          segments: [..., L] int, document numbers of a packed input, 0 = padding; documents do
+            not see each other.
+          types: [..., L] int, which kind of text a token belongs to; 0 if not given.
+          positions: [..., L] int; 0 .. L-1 if not given.
+          train: whether dropout is on; then apply needs rngs={'dropout': key}.
+        Returns:
+          Logits [..., L, V] or [..., C], or hidden vectors [..., L, D].
+        Raises:
+          ValueError: the input is longer than max_length, or a shape or a name is wrong.
+        """
+        pooling = row(POOLINGS, self.pooling, "pooling")
+        embedding = None
+        if self.vocab_size is not None:
+            if tokens is None:
+                raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
+            check_tokens(
+                self.max_length, tokens, segments=segments, types=types, positions=positions
+            )
+            embedding = self.make_embedding(self.vocab_size, name="token_embedding")
+            hidden = embedding(tokens)
+        else:
+            hidden, segments = self._project(vectors, segments, pooling)
+        positions = jnp.arange(hidden.shape[-2]) if positions is None else positions
+        if self.num_types:
+            types = jnp.zeros(hidden.shape[:-1], jnp.int32) if types is None else types
+            hidden = hidden + self.make_embedding(self.num_types, name="type_embedding")(types)
+        mask = None if segments is None else segment_mask(segments)
+        hidden = self.run_blocks(hidden, positions, mask, train, max_length=self._most_places())
+        if self.num_classes is None:
+            return self._token_logits(hidden, embedding)
+        if self.num_classes == 0:
+            return hidden
+        pooled = pooling.pool(hidden, None if segments is None else segments > 0)
+        if pooling.adds_token and embedding is not None:
+            pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
+            pooled = jnp.tanh(pooler(pooled))
+        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        return self.make_output(self.num_classes, use_bias=True, name="head")(pooled)
+
+    def _most_places(self) -> int:
+        """Longest sequence inside: a class token in front of vectors is one more."""
+        adds_token = row(POOLINGS, self.pooling, "pooling").adds_token
+        return self.max_length + (self.vocab_size is None and adds_token)
+
+    def _project(
+        self, vectors: Array | None, segments: Array | None, pooling: Pooling
+    ) -> tuple[Array, Array | None]:
+        """Projects vectors to the width, with a class token in front if the pooling wants one."""
+        if vectors is None or vectors.shape[-1] != self.num_features:
+            got = "none" if vectors is None else vectors.shape
+            raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
+        check_tokens(self.max_length, vectors[..., 0], segments=segments)
+        projection = Linear(self.width, True, self.embedding_init, self.dtype, name="projection")
+        hidden = projection(vectors)
+        if not pooling.adds_token:
+            return hidden, segments
+        if segments is not None:
+            front = [(0, 0)] * (segments.ndim - 1) + [(1, 0)]
+            segments = jnp.pad(segments, front, constant_values=1)
+        return ClassToken(self.embedding_init, name="class_token")(hidden), segments
+
+    def _token_logits(self, hidden: Array, embedding: TokenEmbedding | None) -> Array:
+        """BERT's head: a layer, an activation, a norm, then the tied embedding and a bias."""
+        if embedding is None:
+            raise ValueError("num_classes: expected 0 or more for inputs that are vectors")
+        transform = Linear(self.width, True, self.embedding_init, self.dtype, name="transform")
+        activation = row(ACTIVATIONS, self.activation, "activation")
+        hidden = self.make_norm(name="transform_norm")(activation(transform(hidden)))
+        return OutputBias(name="output_bias")(embedding.attend(hidden))
+
+    def example_inputs(self) -> dict[str, Array]:
+        """Returns inputs that parameters can be drawn for."""
+        if self.vocab_size is not None:
+            return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
+        return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}
+
+
+class OutputBias(nn.Module):
+    """A bias of the logits, starting at 0, for output layers that are tied to an embedding."""
+
+    @nn.compact
+    def __call__(self, logits: Array) -> Array:
+        """[..., V] -> [..., V]."""
+        return logits + self.param("bias", nn.initializers.zeros, logits.shape[-1:])

@@ -1,0 +1,133 @@
+"""The first transformer: an encoder that reads, and a decoder that looks at it while it writes."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.masks import causal_mask, padding_mask, segment_mask
+from transformer_jax.models.encoder import OutputBias
+from transformer_jax.models.parts import Stack, Transformer, check_tokens, shared_fields
+
+
+class EncoderDecoder(Transformer, kw_only=True):
+    """An encoder–decoder: the first transformer's shape unless told otherwise.
+
+    Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary. The fields of Transformer (`depth` blocks on each
+    side), and:
+
+    Attributes:
+      vocab_size: tokens, V.
+      max_length: longest source and longest target, L.
+      share_embeddings: whether source, target and output layer use one embedding (section 3.4);
+        if not, each has its own.
+      scale_embeddings: whether embeddings are multiplied by sqrt(width) (section 3.4).
+      output_bias: whether the logits have a bias, as in Marian and BART.
+    """
+
+    vocab_size: int
+    max_length: int
+    share_embeddings: bool = True
+    scale_embeddings: bool = True
+    output_bias: bool = False
+    width: int = 512
+    depth: int = 6
+    num_heads: int = 8
+    position: str = "sinusoidal"
+    wiring: str = "post"
+    activation: str = "relu"
+
+    def setup(self) -> None:
+        """Makes the two stacks and the embeddings."""
+        fields = shared_fields(self)
+        self.encoder = Stack(**fields)
+        self.decoder = Stack(**fields)
+        self.token_embedding = self.make_embedding(self.vocab_size)
+        if not self.share_embeddings:
+            self.target_embedding = self.make_embedding(self.vocab_size)
+            self.output = self.make_output(self.vocab_size, use_bias=False)
+        if self.output_bias:
+            self.logits_bias = OutputBias()
+
+    def __call__(
+        self,
+        source: Array,
+        tokens: Array,
+        *,
+        source_segments: Array | None = None,
+        segments: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns the logits of each next target token, all places at once.
+
+        Args:
+          source: [..., M] int.
+          tokens: [..., L] int, the target so far: what stands before each token to predict.
+          source_segments: [..., M] int, 0 = padding.
+          segments: [..., L] int, 0 = padding.
+          train: whether dropout is on; then apply needs rngs={'dropout': key}.
+        Returns:
+          [..., L, V] float32 or wider.
+        Raises:
+          ValueError: an input is longer than max_length, or a shape or a name is wrong.
+        """
+        memory = self.encode(source, source_segments=source_segments, train=train)
+        return self.decode(tokens, memory, segments=segments, train=train)
+
+    def encode(
+        self, source: Array, *, source_segments: Array | None = None, train: bool = False
+    ) -> tuple[Array, Array | None]:
+        """Reads the source.
+
+        Args:
+          source: [..., M] int.
+          source_segments: [..., M] int, 0 = padding.
+          train: whether dropout is on.
+        Returns:
+          What `decode` looks at: hidden vectors [..., M, D], and where they may be looked at,
+          [..., 1, M] bool or None.
+        """
+        check_tokens(self.max_length, source, source_segments=source_segments)
+        mask = memory_mask = None
+        if source_segments is not None:
+            mask = segment_mask(source_segments)
+            memory_mask = padding_mask(source_segments > 0)
+        embedded = self._scaled(self.token_embedding(source))
+        positions = jnp.arange(source.shape[-1])
+        hidden = self.encoder(embedded, positions, mask, train, max_length=self.max_length)
+        return hidden, memory_mask
+
+    def decode(
+        self,
+        tokens: Array,
+        memory: tuple[Array, Array | None],
+        *,
+        segments: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns the logits of each next target token after an encoded source.
+
+        Args:
+          tokens: [..., L] int.
+          memory: from `encode`.
+          segments: [..., L] int, 0 = padding.
+          train: whether dropout is on.
+        Returns:
+          [..., L, V].
+        """
+        check_tokens(self.max_length, tokens, segments=segments)
+        mask = causal_mask(tokens.shape[-1])
+        if segments is not None:
+            mask = mask & segment_mask(segments)
+        embedding = self.token_embedding if self.share_embeddings else self.target_embedding
+        embedded = self._scaled(embedding(tokens))
+        positions = jnp.arange(tokens.shape[-1])
+        hidden = self.decoder(embedded, positions, mask, train, *memory, max_length=self.max_length)
+        logits = embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
+        return self.logits_bias(logits) if self.output_bias else logits
+
+    def _scaled(self, embedded: Array) -> Array:
+        return embedded * self.width**0.5 if self.scale_embeddings else embedded
+
+    def example_inputs(self) -> dict[str, Array]:
+        """Returns inputs that parameters can be drawn for."""
+        tokens = jnp.zeros((1, self.max_length), jnp.int32)
+        return {"source": tokens, "tokens": tokens}

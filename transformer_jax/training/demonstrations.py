@@ -1,0 +1,160 @@
+"""What a trained model shows of itself: a text, translations, guesses; and scores of what it wrote.
+
+One row for each task; the loop, `sample` and `evaluate` look the row up.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.data.tasks import Classification, LanguageModelling, Translation
+from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.loading import Run
+
+_SHOWN = 5
+
+
+class Written(NamedTuple):
+    """Scores of generated output: means by name, and how they were taken."""
+
+    means: dict[str, float]
+    protocol: dict[str, Any]
+
+
+def no_scores(run: Run, task: Any, split: str) -> Written:
+    """Nothing is generated."""
+    return Written({}, {})
+
+
+def translation_scores(run: Run, task: Translation, split: str) -> Written:
+    """BLEU and chrF by sacrebleu over greedy translations of a split.
+
+    Each source sentence is translated once and compared with all its translations in the split
+    (Papineni et al. 2002; Popović 2015; Post 2018 for the signature).
+    """
+    sacrebleu = _sacrebleu()
+    references = task.references(split)
+    hypotheses = run.translate(references)
+    most = max(len(texts) for texts in references.values())
+    streams = [
+        [texts[place] if place < len(texts) else None for texts in references.values()]
+        for place in range(most)
+    ]
+    means, signatures = {}, {}
+    for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
+        means[name] = metric.corpus_score(hypotheses, streams).score
+        signatures[name] = str(metric.get_signature())
+    return Written(means, {"generated": "greedy", "sentences": len(hypotheses), **signatures})
+
+
+def _sacrebleu():
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise InvalidInput(
+            "translations are scored with sacrebleu: pip install 'transformer_jax[train]'"
+        ) from error
+    return sacrebleu
+
+
+def show_continuation(run: Run, task: LanguageModelling) -> str:
+    """The first token of the test split, continued."""
+    options = run.config.sample
+    prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
+    return prompt + run.sample(prompt or "\n", options.num_tokens, options.temperature)
+
+
+def show_translations(run: Run, task: Translation) -> str:
+    """Some sentences of the test split, what the model writes, and what people wrote."""
+    references = list(task.references("test").items())
+    picked = [references[i] for i in np.linspace(0, len(references) - 1, _SHOWN).astype(int)]
+    written = run.translate([source for source, _ in picked])
+    return "\n".join(
+        f"{source}\n  model: {text}\n  people: {' | '.join(targets)}"
+        for (source, targets), text in zip(picked, written, strict=True)
+    )
+
+
+def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
+    """Hidden tokens of the test split with the model's guesses."""
+    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
+    logits = np.asarray(run.model.apply({"params": run.params}, **batch["inputs"]))
+    lines = []
+    for row in range(_SHOWN):
+        for place in np.flatnonzero(batch["weights"][row])[:1]:
+            text = batch["targets"][row]
+            before = task.tokenizer.decode(text[1:place][-8:])
+            after = task.tokenizer.decode(text[place + 1 :][:8])
+            guess, hidden = (
+                task.tokenizer.decode([token])
+                for token in (logits[row, place, : task.tokenizer.vocab_size].argmax(), text[place])
+            )
+            lines.append(f"...{before} [model: {guess!r}, hidden: {hidden!r}] {after}...")
+    return "\n".join(lines).replace("\n\n", "\n")
+
+
+def show_confusions(run: Run, task: Classification) -> str:
+    """How many examples of each class of the test split the model gives to which."""
+    counts = np.zeros((len(task.classes), len(task.classes)), int)
+    for batch in task.evaluation_batches("test", 64):
+        logits = np.asarray(run.model.apply({"params": run.params}, **batch["inputs"]))
+        real = batch["weights"] > 0
+        np.add.at(counts, (batch["targets"][real], logits.argmax(-1)[real]), 1)
+    size = max(len(name) for name in task.classes)
+    lines = [
+        f"{name:>{size}} {' '.join(f'{count:>5}' for count in row)}"
+        for name, row in zip(task.classes, counts, strict=True)
+    ]
+    return "\n".join(["test split: rows are classes, columns the model's answers", *lines])
+
+
+def continue_prompt(run: Run, prompt: str, **options: Any) -> str:
+    """The prompt and what follows."""
+    return prompt + run.sample(prompt, **options)
+
+
+def translate_prompt(run: Run, prompt: str, **options: Any) -> str:
+    """The prompt, translated."""
+    return run.translate([prompt])[0]
+
+
+def classify_prompt(run: Run, prompt: str, **options: Any) -> str:
+    """The classes and their probabilities."""
+    shares = zip(run.classes, run.classify([prompt])[0], strict=True)
+    return "\n".join(f"{share:.3f}  {name}" for name, share in shares)
+
+
+def fill_prompt(run: Run, prompt: str, **options: Any) -> str:
+    """The likeliest tokens for the place marked ___."""
+    return "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
+
+
+def answer_nothing(run: Run, prompt: str, **options: Any) -> str:
+    """Refuses: the model reads no text."""
+    raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
+
+
+class Demonstration(NamedTuple):
+    """What a task's model can show.
+
+    Attributes:
+      show: run and task -> text, for the end of training.
+      answer: run, prompt and sampling options -> text.
+      scores: run, task and split -> scores of generated output.
+    """
+
+    show: Callable[..., str]
+    answer: Callable[..., str]
+    scores: Callable[..., Written] = no_scores
+
+
+DEMONSTRATIONS = {
+    "language_modelling": Demonstration(show_continuation, continue_prompt),
+    "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),
+    "translation": Demonstration(show_translations, translate_prompt, translation_scores),
+    "text_classification": Demonstration(show_confusions, classify_prompt),
+    "image_classification": Demonstration(show_confusions, answer_nothing),
+    "vector_classification": Demonstration(show_confusions, answer_nothing),
+}

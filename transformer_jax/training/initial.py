@@ -1,0 +1,183 @@
+"""What training starts from beside freshly drawn values: others' weights, and word vectors."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from ml_collections import ConfigDict
+
+from transformer_jax.data.sources.files import lines_of
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.loading import load_run
+
+_EMBEDDING = "token_embedding/embedding"
+
+
+class Start(NamedTuple):
+    """Parameters to start with, and what there is to say about them."""
+
+    params: Any
+    remarks: list[str]
+
+
+def start_from(params: Any, initial: ConfigDict, tokenizer: Tokenizer | None) -> Start:
+    """Replaces freshly drawn parameters by those that a config names.
+
+    Args:
+      params: freshly drawn.
+      initial: the config's section.
+      tokenizer: of the task.
+    Raises:
+      InvalidInput: weights or vectors cannot be read, or do not fit.
+    """
+    remarks = []
+    if initial.weights is not None:
+        params, remark = _from_weights(params, initial.weights, tokenizer)
+        remarks.append(remark)
+    if initial.word_vectors is not None:
+        params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
+        remarks.append(remark)
+    return Start(params, remarks)
+
+
+def fingerprint_of(initial: ConfigDict) -> dict[str, str]:
+    """Returns the sha256 of every file that training starts from, by option."""
+    hashes = {}
+    for option, place in initial.items():
+        if place is not None:
+            digest = hashlib.sha256()
+            for file in _files_of(option, Path(place)):
+                digest.update(file.read_bytes())
+            hashes[option] = digest.hexdigest()
+    return hashes
+
+
+def _files_of(option: str, path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    patterns = ("*.safetensors", "checkpoints/*/manifest.json")
+    found = [file for pattern in patterns for file in sorted(path.glob(pattern))]
+    if not found:
+        raise InvalidInput(
+            f"initial.{option}={path}: expected a run with a checkpoint, a folder with "
+            "model.safetensors, or a file of word vectors"
+        )
+    return found
+
+
+def _from_weights(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
+    """Takes every array of the same path; refuses one of the same path and another shape."""
+    own, given = _by_path(params), _by_path(_read_weights(path, tokenizer))
+    shared = [name for name in own if name in given]
+    wrong = [name for name in shared if own[name].shape != given[name].shape]
+    if wrong or not shared:
+        lines = [
+            f"  {name}: {given[name].shape} there, {own[name].shape} here" for name in wrong[:4]
+        ]
+        lines = lines or [f"  there {', '.join(list(given)[:4])}, ..."]
+        lines += [f"  ... and {len(wrong) - 4} more"] if len(wrong) > 4 else []
+        raise InvalidInput(
+            f"initial.weights={path}: they do not fit this model\n"
+            + "\n".join(lines)
+            + "\nset model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
+        )
+    taken = {name: jnp.asarray(given[name], own[name].dtype) for name in shared}
+    fresh = sorted({name.split("/")[0] for name in own if name not in given})
+    unused = sorted({name.split("/")[0] for name in given if name not in own})
+    remark = f"weights of {path}: {len(shared)} of {len(own)} arrays"
+    remark += f"; new: {', '.join(fresh)}" if fresh else ""
+    remark += f"; not used: {', '.join(unused)}" if unused else ""
+    return _nested({**own, **taken}), remark
+
+
+def _read_weights(path: str, tokenizer: Tokenizer | None) -> Any:
+    if not (Path(path) / "checkpoints").is_dir():
+        from transformer_jax.interop import from_huggingface
+
+        return from_huggingface(path).params
+    run = load_run(path, say=lambda text: None)
+    if run.tokenizer and tokenizer and fingerprint(run.tokenizer) != fingerprint(tokenizer):
+        raise InvalidInput(
+            f"initial.weights={path}: trained with another tokenizer; give "
+            f"data.tokenizer={Path(path) / 'tokenizer.json'}"
+        )
+    return run.params
+
+
+def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
+    """Writes vectors into the rows of the embedding whose word the file holds."""
+    own = _by_path(params)
+    if _EMBEDDING not in own or tokenizer is None:
+        raise InvalidInput(f"initial.word_vectors={path}: the model has no token embedding")
+    table = np.array(own[_EMBEDDING])
+    wanted: dict[str, list[int]] = {}
+    for token in range(tokenizer.vocab_size):
+        wanted.setdefault(tokenizer.decode([token]).strip(), []).append(token)
+    found = read_word_vectors(Path(path), set(wanted), table.shape[1])
+    if not found:
+        raise InvalidInput(f"initial.word_vectors={path}: none of the vocabulary's words is there")
+    for word, vector in found.items():
+        table[wanted[word]] = vector
+    own[_EMBEDDING] = jnp.asarray(table)
+    remark = f"word vectors of {path}: {len(found):,} of {len(wanted):,} words"
+    return _nested(own), remark
+
+
+def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.ndarray]:
+    """Reads word2vec's text format: a word and its numbers on each line, maybe sizes on the first.
+
+    Args:
+      path: of the file (.gz too).
+      wanted: words; others are passed over.
+      width: numbers that a vector has to have.
+    Returns:
+      word -> [width] float32.
+    Raises:
+      InvalidInput: a line is not a word and `width` finite numbers; the text names it.
+    """
+    if not path.is_file():
+        raise InvalidInput(f"initial.word_vectors={path}: no such file")
+    vectors = {}
+    for number, line in enumerate(lines_of(path), start=1):
+        word, *values = line.rstrip("\r\n ").split(" ")
+        if number == 1 and len(values) == 1 and word.isdigit():
+            continue  # how many words, and how long
+        if len(values) != width:
+            raise InvalidInput(
+                f"{path}: line {number}: {len(values)} numbers after {word[:30]!r}; expected "
+                f"model.width={width}"
+            )
+        if word in wanted:
+            try:
+                vector = np.array(values, np.float32)
+            except ValueError as error:
+                raise InvalidInput(f"{path}: line {number}: {error}") from error
+            if not np.isfinite(vector).all():
+                raise InvalidInput(f"{path}: line {number}: a value is not finite")
+            vectors[word] = vector
+    return vectors
+
+
+def refuse_unknown_prefixes(params: Any, prefixes: tuple[str, ...]) -> None:
+    """Raises InvalidInput where training.frozen names no parameter."""
+    names = _by_path(params)
+    for prefix in prefixes:
+        if not any(f"{name}/".startswith(f"{prefix}/") for name in names):
+            first = list(dict.fromkeys(name.split("/")[0] for name in names))
+            raise InvalidInput(
+                f"training.frozen: no parameter's path begins with {prefix!r}; there are "
+                f"{', '.join(first)}"
+            )
+
+
+def _by_path(params: Any) -> dict[str, jax.Array]:
+    return {"/".join(path): leaf for path, leaf in flatten_dict(params).items()}
+
+
+def _nested(by_path: dict[str, Any]) -> Any:
+    return unflatten_dict({tuple(name.split("/")): leaf for name, leaf in by_path.items()})
