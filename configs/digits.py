@@ -4,16 +4,21 @@ from configs import reference
 
 
 def get_config():
-    """Returns 4 layers of width 64 over 16 patches of 2 x 2 pixels, trained for 3,000 updates."""
+    """Returns 4 layers of width 64 over 16 patches of 2 x 2 pixels, trained for 2,000 updates."""
     config = reference.get_config()
     config.data.task = "image_classification"
     config.data.source = "digits"
+    config.data.splits = (0.8, 0.1, 0.1)
     config.data.image_classification.max_shift = 1
     config.model.architecture = "vision_transformer"
     config.model.vision_transformer.patch_size = 2
+    config.model.vision_transformer.pooling = "mean"
     config.model.width = 64
     config.model.use_bias = True
     config.model.dropout_rate = 0.1
-    config.training.steps = 3000
+    config.model.init_std = 0.1
+    config.model.position_options.learned.rms = 0.1
+    config.training.steps = 2000
     config.training.batch_size = 64
+    config.optimizer.learning_rate = 2e-3
     return config

@@ -4,18 +4,24 @@ from configs import reference
 
 
 def get_config():
-    """Returns 4 layers of width 96 over 49 patches of 4 x 4 pixels."""
+    """Returns 4 layers of width 96 over 16 patches of 7 x 7 pixels."""
     config = reference.get_config()
     config.data.task = "image_classification"
     config.data.source = "fashion_mnist"
-    config.data.image_classification.max_shift = 2
+    config.data.image_classification.max_shift = 1
     config.data.image_classification.flip = True
     config.model.architecture = "vision_transformer"
-    config.model.vision_transformer.patch_size = 4
+    config.model.vision_transformer.patch_size = 7
+    config.model.vision_transformer.pooling = "mean"
     config.model.width = 96
     config.model.use_bias = True
-    config.model.dropout_rate = 0.1
-    config.training.steps = 3000
+    config.model.init_std = 0.06
+    config.model.position_options.learned.rms = 0.1
+    config.training.steps = 10_000
     config.training.batch_size = 128
+    config.optimizer.learning_rate = 2e-3
+    config.schedule.warmup_cosine.warmup_steps = 400
+    config.schedule.warmup_cosine.final_fraction = 0.01
+    config.evaluation.every = 1000
     config.evaluation.batch_size = 256
     return config

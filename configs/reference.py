@@ -86,9 +86,13 @@ def get_config() -> ConfigDict:
     model.recurrent_decoder = ConfigDict()
     # One of: rnn, gru, lstm.
     model.recurrent_decoder.cell = "lstm"
+    # Layers, instead of model.depth; an integer >= 1.
+    model.recurrent_decoder.depth = 2
     model.recurrent_encoder_decoder = ConfigDict()
     # One of: rnn, gru, lstm.
     model.recurrent_encoder_decoder.cell = "lstm"
+    # Layers on each side, instead of model.depth; an integer >= 1.
+    model.recurrent_encoder_decoder.depth = 2
     # Whether the encoder also reads from the end; True or False.
     model.recurrent_encoder_decoder.bidirectional = False
     # Whether source, target and output layer share one embedding; True or False.

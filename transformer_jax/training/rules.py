@@ -189,6 +189,8 @@ RULES: dict[str, Rule] = {
         )
     ),
     "model.vision_transformer.pooling": one_of("class_token", "mean"),
+    "model.recurrent_decoder.depth": integer(1),
+    "model.recurrent_encoder_decoder.depth": integer(1),
     "model.recurrent_decoder.cell": one_of("rnn", "gru", "lstm"),
     "model.recurrent_encoder_decoder.cell": one_of("rnn", "gru", "lstm"),
     "model.recurrent_encoder_decoder.bidirectional": truth(),
@@ -290,6 +292,8 @@ BEFORE = {
     "model.vision_transformer.variant": None,
     "model.vision_transformer.pooling": "class_token",
     "model.recurrent_decoder.cell": "lstm",
+    "model.recurrent_decoder.depth": 2,
+    "model.recurrent_encoder_decoder.depth": 2,
     "model.recurrent_encoder_decoder.cell": "lstm",
     "model.recurrent_encoder_decoder.bidirectional": False,
     "model.recurrent_encoder_decoder.share_embeddings": True,

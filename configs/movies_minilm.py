@@ -1,0 +1,27 @@
+"""Sentences from film reviews, positive or negative, starting from the weights of MiniLM."""
+
+from configs import movies
+
+
+def get_config():
+    """Returns all-MiniLM-L6-v2's shape, 6 layers of width 384, fine-tuned for 2 epochs."""
+    config = movies.get_config()
+    config.data.length = 48
+    config.initial.weights = "minilm"
+    config.data.tokenizer = "minilm/tokenizer.json"
+    config.model.max_length = 512
+    config.model.width = 384
+    config.model.depth = 6
+    config.model.num_heads = 12
+    config.model.encoder.num_types = 2
+    config.model.embedding_norm = True
+    config.model.norm_epsilon = 1e-12
+    config.model.wiring = "post"
+    config.model.dropout_rate = 0.1
+    config.training.steps = 500
+    config.optimizer.learning_rate = 1e-4
+    config.optimizer.weight_decay = 0.01
+    config.optimizer.adamw.b2 = 0.999
+    config.schedule.warmup_cosine.warmup_steps = 50
+    config.schedule.warmup_cosine.final_fraction = 0.0
+    return config

@@ -1,0 +1,34 @@
+"""English to Spanish on Tatoeba sentences with the first transformer's encoder–decoder, small."""
+
+from configs import reference
+
+
+def get_config():
+    """Returns 2 + 2 post-norm layers of width 128 over shared byte-pair tokens."""
+    config = reference.get_config()
+    config.data.task = "translation"
+    config.data.source = "tatoeba_en_es"
+    config.data.tokenizer = "bpe"
+    config.data.vocab_size = 2000
+    config.data.length = 24
+    config.model.architecture = "encoder_decoder"
+    config.model.depth = 2
+    config.model.num_heads = 4
+    config.model.use_bias = True
+    config.model.position = "sinusoidal"
+    config.model.position_options.sinusoidal.rms = 0.5
+    config.model.wiring = "post"
+    config.model.activation = "relu"
+    config.model.dropout_rate = 0.1
+    config.model.init_std = 0.05
+    config.training.steps = 3000
+    config.training.batch_size = 64
+    config.training.label_smoothing = 0.1
+    config.optimizer.weight_decay = 0.0
+    config.optimizer.adamw.b2 = 0.98
+    config.optimizer.adamw.eps = 1e-9
+    config.optimizer.learning_rate = 2e-3
+    config.schedule.name = "inverse_square_root"
+    config.schedule.inverse_square_root.warmup_steps = 400
+    config.evaluation.every = 1000
+    return config
