@@ -117,8 +117,8 @@ def checkpoint_of(workdir):
 
     directory = RunDirectory(workdir)
     config = directory.config()
-    model = make_model(config.model, directory.tokenizer().vocab_size)
-    template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config))
+    model = make_model(config.model, directory.sizes())
+    template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config.seed))
     return Checkpoints(directory.checkpoints).restore(template, read_only=True)
 
 

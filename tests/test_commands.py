@@ -45,7 +45,7 @@ def test_evaluate_scores_a_whole_split(tiny_run):
     assert done.returncode == 0, done.stderr
     stored = json.loads((tiny_run / "evaluation.json").read_text())["test"]
     assert f"loss {stored['loss']:.4f}" in done.stdout
-    assert f"tokens {stored['protocol']['tokens']}" in done.stdout
+    assert f"targets {stored['protocol']['targets']}" in done.stdout
     refused(command("evaluate", f"--workdir={tiny_run}", "--split=dev"), "dev", "tuning")
     refused(command("evaluate", f"--workdir={tiny_run}", "--stride=99"), "--stride=99", "16")
     refused(command("evaluate", f"--workdir={tiny_run}", "--batch_size=0"), "--batch_size=0")
@@ -81,11 +81,11 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
     shutil.copytree(tiny_run, other)
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["git"] = (manifest["git"] or {}) | {"revision": "f" * 40, "diff_sha256": "0" * 64}
-    manifest["data"]["tokens"]["test"] += 1
+    manifest["data"]["counts"]["test"] += 1
     (other / "manifest.json").write_text(json.dumps(manifest))
     done = command("compare", tiny_run, other)
     assert "warning: different versions of the code" in done.stdout
-    assert "evaluated on different tokens" in done.stdout
+    assert "evaluated on different parts" in done.stdout
 
 
 def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):

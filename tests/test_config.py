@@ -1,6 +1,7 @@
 """Configs: the reference explains every rule, and nothing wrong gets through."""
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from tests.conftest import ROOT, TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training import config as configs
 from transformer_jax.training.config import flatten, load_config
-from transformer_jax.training.rules import RULES
+from transformer_jax.training.rules import ARCHITECTURES, BEFORE, RULES, SOURCE_KINDS
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
 
@@ -46,18 +47,22 @@ def test_every_default_and_every_example_is_allowed():
 
 
 def test_names_in_the_rules_are_the_rows_of_the_tables():
+    from transformer_jax.data.sources.files import EMBEDDED
     from transformer_jax.data.tasks import TASKS
     from transformer_jax.data.tokenizers import TOKENIZERS
     from transformer_jax.layers.blocks import WIRINGS
     from transformer_jax.layers.feedforward import ACTIVATIONS
     from transformer_jax.layers.norms import NORMS
+    from transformer_jax.layers.pooling import POOLINGS
     from transformer_jax.layers.positions import POSITIONS
     from transformer_jax.models import MODELS
+    from transformer_jax.models.recurrent import CELLS
+    from transformer_jax.models.vision import VARIANTS
+    from transformer_jax.training.demonstrations import DEMONSTRATIONS
     from transformer_jax.training.optimizers import OPTIMIZERS, SCHEDULES
 
     tables = {
         "data.task": TASKS,
-        "data.tokenizer": TOKENIZERS,
         "model.architecture": MODELS,
         "model.position": POSITIONS,
         "model.norm": NORMS,
@@ -66,8 +71,31 @@ def test_names_in_the_rules_are_the_rows_of_the_tables():
         "optimizer.name": OPTIMIZERS,
         "schedule.name": SCHEDULES,
     }
+    tables |= {
+        "data.tokenizer": [*TOKENIZERS, "or the path of a tokenizer.json"],
+        "model.encoder.pooling": POOLINGS,
+        "model.vision_transformer.pooling": POOLINGS,
+        "model.recurrent_decoder.cell": CELLS,
+        "model.recurrent_encoder_decoder.cell": CELLS,
+    }
     for key, table in tables.items():
         assert RULES[key].allowed == f"one of: {', '.join(table)}"
+    sizes = "|".join(VARIANTS)
+    assert RULES["model.vision_transformer.variant"].accepts(f"{next(iter(VARIANTS))}/4")
+    assert f"({sizes})" == "(Ti|S|B|L|H)"
+    assert set(ARCHITECTURES) == set(SOURCE_KINDS) == set(DEMONSTRATIONS) == set(TASKS)
+    assert {name for names in ARCHITECTURES.values() for name in names} == set(MODELS)
+    assert set(SOURCE_KINDS.values()) == set(EMBEDDED)
+
+
+def test_a_config_from_before_an_option_means_what_it_meant():
+    flat = flatten(reference.get_config())
+    assert set(BEFORE) < set(flat)
+    old = {key: value for key, value in flat.items() if key not in BEFORE}
+    nested = configs._nested(old)
+    restored = configs.from_json(json.dumps(nested), "old")
+    assert flatten(restored) == {**BEFORE, **old}
+    assert {key: flat[key] for key in BEFORE} == BEFORE
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -17,11 +17,13 @@ ALLOWED = {
     "layers": ("shapes", "masks"),
     "models": ("shapes", "masks", "layers"),
     "generation": ("errors",),
+    "interop": ("errors", "models"),
     "data": ("errors",),
-    "training": ("errors", "models", "generation", "data"),
+    "training": ("errors", "models", "generation", "interop", "data"),
 }
 LIBRARIES = {
-    "data": {"numpy", "tokenizers"},
+    "data": {"numpy", "tokenizers", "PIL"},
+    "interop": {"numpy", "jax", "flax", "safetensors", "huggingface_hub"},
     "shapes": {"jax"},
     "masks": {"jax"},
     "layers": {"jax", "flax"},

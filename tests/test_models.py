@@ -148,7 +148,7 @@ def test_a_users_own_classes_take_the_place_of_names():
     [
         (
             {"position": "learnt"},
-            "position: expected one of none, learned, sinusoidal, rotary, alibi, got",
+            "position: expected one of none, learned, sinusoidal, sinusoidal_2d, rotary, alibi, got",
         ),
         ({"norm": "batch"}, "norm: expected one of layer_norm, rms_norm, got 'batch'"),
         ({"wiring": "sandwich"}, "wiring: expected one of pre, post"),
@@ -170,7 +170,7 @@ def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found():
     """A decoder that sees no future stays at ln V; with the mask broken it falls below."""
     import optax
 
-    import transformer_jax.models as models
+    from transformer_jax.models import decoder as models
 
     def final_loss():
         model = Decoder(vocab_size=8, max_length=8, width=32, depth=2, num_heads=2, init_std=0.1)

@@ -19,8 +19,8 @@ VOCAB = 13
 
 def setup(**overrides):
     config = tiny_config(data__length=8, model__width=16, **overrides)
-    model, optimizer = make_model(config.model, VOCAB), make_optimizer(config)
-    return config, model, optimizer, make_initial_state(model, optimizer, config)()
+    model, optimizer = make_model(config.model, {"vocab_size": VOCAB}), make_optimizer(config)
+    return config, model, optimizer, make_initial_state(model, optimizer, config.seed)()
 
 
 def random_batch(seed, *leading, weights=None):
@@ -243,10 +243,7 @@ def test_c47_the_step_counts_beyond_2_to_the_24():
 def test_vmapped_training_of_seeds_is_near_single_runs():
     config, model, optimizer, _ = setup(model__dropout_rate=0.0)
     step = make_train_step(model, optimizer, 0)
-    seeds = [
-        make_initial_state(model, optimizer, tiny_config(data__length=8, model__width=16, seed=s))()
-        for s in (0, 1)
-    ]
+    seeds = [make_initial_state(model, optimizer, seed)() for seed in (0, 1)]
     many = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds)
     batch = random_batch(0)
     together, _ = jax.jit(jax.vmap(step, (0, None)))(many, batch)

@@ -382,13 +382,13 @@ def test_training_learns(tmp_path):
 
 def test_c69_evaluation_is_exact_for_any_batch_size(tiny_run):
     loaded = load_run(tiny_run)
-    task, _ = make_task(loaded.config.data, 8, loaded.tokenizer)
+    task = make_task(loaded.config, loaded.tokenizer, stride=5)
     stream = task.splits["test"]
     short = dataclasses.replace(stream, end=stream.begin + 27)
     task = dataclasses.replace(task, splits=task.splits | {"test": short})
     score = make_score(loaded.model)
-    scored = [evaluate(score, loaded.params, task, "test", size, 5) for size in (1, 2, 7)]
-    assert {e.protocol["tokens"] for e in scored} == {26}
+    scored = [evaluate(score, loaded.params, task, "test", size) for size in (1, 2, 7)]
+    assert {e.protocol["targets"] for e in scored} == {26}
     for other in scored[1:]:
         assert other.means["loss"] == pytest.approx(scored[0].means["loss"], abs=1e-6)
         np.testing.assert_allclose(other.sequences["loss"], scored[0].sequences["loss"], atol=1e-5)
@@ -407,9 +407,9 @@ def test_final_evaluation_is_kept_by_window(tiny_run):
     windows = np.load(tiny_run / "sequences.npz")
     for split in ("tuning", "test"):
         protocol = kept[split]["protocol"]
-        assert windows[f"{split}/weight"].sum() == protocol["tokens"] > 11_000
-        assert len(windows[f"{split}/loss"]) == protocol["windows"]
-        mean = windows[f"{split}/loss"].sum() / protocol["tokens"]
+        assert windows[f"{split}/weight"].sum() == protocol["targets"] > 11_000
+        assert len(windows[f"{split}/loss"]) == protocol["examples"]
+        mean = windows[f"{split}/loss"].sum() / protocol["targets"]
         assert mean == pytest.approx(kept[split]["loss"])
     last = RunDirectory(tiny_run).metrics()[-1]
     assert last["eval/loss"] == kept["tuning"]["loss"]

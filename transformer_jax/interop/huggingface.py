@@ -13,8 +13,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop.families import ARCHITECTURES, Architecture
+from transformer_jax.interop import bart, bert, gpt2, vit
+from transformer_jax.interop.architecture import Architecture
 
+# One row for each class of transformers that is known here.
+ARCHITECTURES = {**gpt2.ROWS, **bert.ROWS, **vit.ROWS, **bart.ROWS}
 _SHAPELESS = ("dropout_rate", "init_std", "dtype", "name", "parent", "variant")
 _HUB_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
 
@@ -110,12 +113,12 @@ def to_huggingface(
 
 
 def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str) -> Pretrained:
-    name = (config.get("architectures") or ["none"])[0]
+    name = (config.get("architectures") or ["no architecture"])[0]
     if name not in ARCHITECTURES:
         raise InvalidInput(f"{origin}: {name}: expected one of {', '.join(ARCHITECTURES)}")
     row = ARCHITECTURES[name]
     for key, value in row.required.items():
-        if config.get(key, value) != value:
+        if key in config and config[key] != value:
             raise InvalidInput(f"{origin}: {key}={config[key]}: our model has {key}={value}")
     try:
         model = row.make(config)

@@ -11,8 +11,8 @@ from transformer_jax.models.parts import Stack, Transformer, check_tokens, share
 class EncoderDecoder(Transformer, kw_only=True):
     """An encoder–decoder: the first transformer's shape unless told otherwise.
 
-    Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary. The fields of Transformer (`depth` blocks on each
-    side), and:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary.
+    The fields of Transformer (`depth` blocks on each side), and:
 
     Attributes:
       vocab_size: tokens, V.

@@ -82,7 +82,7 @@ def load_vectors(source: str) -> Arrays:
 
 
 def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarray]) -> Arrays:
-    """Reads one file of arrays; pickled objects are refused."""
+    """Reads one file of arrays; arrays of objects are refused."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -1,0 +1,102 @@
+"""BART as an EncoderDecoder: Lewis et al. 2020, arXiv:1910.13461."""
+
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    our_activation,
+    their_activation,
+)
+from transformer_jax.interop.layouts import Entry, affine, embedding, leading_ones, norm, rows_from
+from transformer_jax.models import EncoderDecoder
+
+
+def _make_bart(settings: Settings) -> EncoderDecoder:
+    for encoder_key in ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"):
+        decoder_key = encoder_key.replace("encoder", "decoder")
+        if settings[encoder_key] != settings[decoder_key]:
+            raise InvalidInput(
+                f"config.json: {encoder_key}={settings[encoder_key]} and "
+                f"{decoder_key}={settings[decoder_key]}: expected both sides alike"
+            )
+    return EncoderDecoder(
+        vocab_size=settings["vocab_size"],
+        max_length=settings["max_position_embeddings"],
+        width=settings["d_model"],
+        depth=settings["encoder_layers"],
+        num_heads=settings["encoder_attention_heads"],
+        mlp_dim=settings["encoder_ffn_dim"],
+        position="learned",
+        embedding_norm=True,
+        scale_embeddings=bool(settings.get("scale_embedding", False)),
+        output_bias=True,
+        activation=our_activation(settings, "activation_function"),
+        dropout_rate=settings.get("dropout", 0.0),
+    )
+
+
+def _describe_bart(model: EncoderDecoder) -> dict[str, Any]:
+    both = {
+        "layers": model.depth,
+        "attention_heads": model.num_heads,
+        "ffn_dim": model.mlp_dim or 4 * model.width,
+    }
+    sides = {f"{side}_{name}": v for side in ("encoder", "decoder") for name, v in both.items()}
+    return {
+        "model_type": "bart",
+        "is_encoder_decoder": True,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,
+        "d_model": model.width,
+        **sides,
+        "scale_embedding": model.scale_embeddings,
+        "activation_function": their_activation(model),
+        "dropout": model.dropout_rate,
+    }
+
+
+def _bart_entries(model: EncoderDecoder) -> list[Entry]:
+    entries = embedding("token_embedding", "shared.weight")
+    entries += [Entry(("logits_bias/bias",), "final_logits_bias", leading_ones(1))]
+    attentions = {
+        "encoder": {"attention": "self_attn"},
+        "decoder": {"attention": "self_attn", "cross_attention": "encoder_attn"},
+    }
+    for side, kinds in attentions.items():
+        # Their positions begin with two rows for padding, which no position reads.
+        entries += embedding(f"{side}/positions", f"{side}.embed_positions.weight", rows_from(2))
+        entries += norm(f"{side}/embedding_norm", f"{side}.layernorm_embedding")
+        for layer in range(model.depth):
+            ours, theirs = f"{side}/block_{layer}", f"{side}.layers.{layer}"
+            for kind, their_kind in kinds.items():
+                for name in ("query", "key", "value"):
+                    projection = f"{theirs}.{their_kind}.{name[0]}_proj"
+                    entries += affine(f"{ours}/{kind}/{name}", projection)
+                entries += affine(f"{ours}/{kind}/out", f"{theirs}.{their_kind}.out_proj")
+                entries += norm(f"{ours}/{kind}_norm", f"{theirs}.{their_kind}_layer_norm")
+            entries += [
+                *affine(f"{ours}/feed_forward/up", f"{theirs}.fc1"),
+                *affine(f"{ours}/feed_forward/down", f"{theirs}.fc2"),
+                *norm(f"{ours}/feed_forward_norm", f"{theirs}.final_layer_norm"),
+            ]
+    return entries
+
+
+_BART = Architecture(
+    _make_bart,
+    _describe_bart,
+    _bart_entries,
+    EncoderDecoder,
+    prefix="model.",
+    heads=("lm_head.", "final_logits_bias"),
+    required={"tie_word_embeddings": True},
+    tied={
+        "lm_head.weight": "shared.weight",
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
+)
+
+ROWS = {"BartForConditionalGeneration": _BART}

@@ -1,0 +1,123 @@
+"""BERT as an Encoder: Devlin et al. 2019, arXiv:1810.04805."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    labels_of,
+    num_labels,
+    our_activation,
+    their_activation,
+)
+from transformer_jax.interop.layouts import Entry, affine, embedding, norm
+from transformer_jax.models import Encoder
+
+
+def _make_bert(num_classes: Callable[[Settings], int | None]) -> Callable[[Settings], Encoder]:
+    def make(settings: Settings) -> Encoder:
+        return Encoder(
+            vocab_size=settings["vocab_size"],
+            max_length=settings["max_position_embeddings"],
+            num_types=settings["type_vocab_size"],
+            num_classes=num_classes(settings),
+            width=settings["hidden_size"],
+            depth=settings["num_hidden_layers"],
+            num_heads=settings["num_attention_heads"],
+            mlp_dim=settings["intermediate_size"],
+            activation=our_activation(settings, "hidden_act"),
+            norm_epsilon=settings["layer_norm_eps"],
+            dropout_rate=settings.get("hidden_dropout_prob", 0.0),
+        )
+
+    return make
+
+
+def _describe_bert(model: Encoder) -> dict[str, Any]:
+    labels = {} if not model.num_classes else labels_of(model.num_classes)
+    return {
+        "model_type": "bert",
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,
+        "type_vocab_size": model.num_types,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.mlp_dim or 4 * model.width,
+        "hidden_act": their_activation(model),
+        "layer_norm_eps": model.norm_epsilon,
+        "hidden_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": model.dropout_rate,
+        **labels,
+    }
+
+
+def _bert_entries(model: Encoder) -> list[Entry]:
+    entries = [
+        *embedding("token_embedding", "embeddings.word_embeddings.weight"),
+        *embedding("positions", "embeddings.position_embeddings.weight"),
+        *embedding("type_embedding", "embeddings.token_type_embeddings.weight"),
+        *norm("embedding_norm", "embeddings.LayerNorm"),
+    ]
+    for layer in range(model.depth):
+        ours, theirs = f"block_{layer}", f"encoder.layer.{layer}"
+        for name in ("query", "key", "value"):
+            entries += affine(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
+        entries += [
+            *affine(f"{ours}/attention/out", f"{theirs}.attention.output.dense"),
+            *norm(f"{ours}/attention_norm", f"{theirs}.attention.output.LayerNorm"),
+            *affine(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+            *affine(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+            *norm(f"{ours}/feed_forward_norm", f"{theirs}.output.LayerNorm"),
+        ]
+    return entries
+
+
+def _bert_classifier_entries(model: Encoder) -> list[Entry]:
+    head = [*affine("pooler", "pooler.dense"), *affine("head", "classifier")]
+    return _bert_entries(model) + head
+
+
+def _bert_masked_entries(model: Encoder) -> list[Entry]:
+    head = "cls.predictions"
+    return [
+        *_bert_entries(model),
+        *affine("transform", f"{head}.transform.dense"),
+        *norm("transform_norm", f"{head}.transform.LayerNorm"),
+        Entry(("output_bias/bias",), f"{head}.bias"),
+    ]
+
+
+_BERT = Architecture(
+    _make_bert(lambda settings: 0),
+    _describe_bert,
+    _bert_entries,
+    Encoder,
+    prefix="bert.",
+    heads=("cls.", "classifier."),
+    required={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+    },
+    not_read=("embeddings.position_ids", "pooler.*"),
+)
+
+ROWS = {
+    "BertModel": _BERT,
+    "BertForMaskedLM": _BERT._replace(
+        make=_make_bert(lambda settings: None),
+        entries=_bert_masked_entries,
+        required={**_BERT.required, "tie_word_embeddings": True},
+        tied={
+            "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+            "cls.predictions.decoder.bias": "cls.predictions.bias",
+        },
+    ),
+    "BertForSequenceClassification": _BERT._replace(
+        make=_make_bert(num_labels),
+        entries=_bert_classifier_entries,
+        not_read=("embeddings.position_ids",),
+    ),
+}

@@ -1,0 +1,113 @@
+"""ViT as a VisionTransformer: Dosovitskiy et al. 2021, arXiv:2010.11929."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    labels_of,
+    num_labels,
+    our_activation,
+    their_activation,
+)
+from transformer_jax.interop.layouts import Entry, affine, embedding, leading_ones, norm, patches
+from transformer_jax.models import VisionTransformer
+
+
+def _make_vit(num_classes: Callable[[Settings], int]) -> Callable[[Settings], VisionTransformer]:
+    def make(settings: Settings) -> VisionTransformer:
+        side = settings["image_size"]
+        return VisionTransformer(
+            image_shape=(side, side, settings["num_channels"]),
+            num_classes=num_classes(settings),
+            patch_size=settings["patch_size"],
+            width=settings["hidden_size"],
+            depth=settings["num_hidden_layers"],
+            num_heads=settings["num_attention_heads"],
+            mlp_dim=settings["intermediate_size"],
+            activation=our_activation(settings, "hidden_act"),
+            norm_epsilon=settings["layer_norm_eps"],
+            dropout_rate=settings.get("hidden_dropout_prob", 0.0),
+        )
+
+    return make
+
+
+def _describe_vit(model: VisionTransformer) -> dict[str, Any]:
+    height, width, channels = model.image_shape
+    if height != width:
+        raise InvalidInput(f"image_shape: their ViT takes squares, got {height} x {width}")
+    return {
+        "model_type": "vit",
+        "image_size": height,
+        "num_channels": channels,
+        "patch_size": model.patch_size,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.mlp_dim or 4 * model.width,
+        "hidden_act": their_activation(model),
+        "layer_norm_eps": model.norm_epsilon,
+        "hidden_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": model.dropout_rate,
+        **({} if not model.num_classes else labels_of(model.num_classes)),
+    }
+
+
+def _vit_entries(model: VisionTransformer) -> list[Entry]:
+    projection = patches(model.patch_size, model.image_shape[2])
+    entries = [
+        *embedding("class_token", "embeddings.cls_token", leading_ones(1)),
+        *embedding("positions", "embeddings.position_embeddings", leading_ones(1)),
+        *affine("patches", "embeddings.patch_embeddings.projection", projection),
+        *norm("final_norm", "layernorm"),
+    ]
+    for layer in range(model.depth):
+        ours, theirs = f"block_{layer}", f"encoder.layer.{layer}"
+        for name in ("query", "key", "value"):
+            entries += affine(f"{ours}/attention/{name}", f"{theirs}.attention.attention.{name}")
+        entries += [
+            *norm(f"{ours}/attention_norm", f"{theirs}.layernorm_before"),
+            *affine(f"{ours}/attention/out", f"{theirs}.attention.output.dense"),
+            *norm(f"{ours}/feed_forward_norm", f"{theirs}.layernorm_after"),
+            *affine(f"{ours}/feed_forward/up", f"{theirs}.intermediate.dense"),
+            *affine(f"{ours}/feed_forward/down", f"{theirs}.output.dense"),
+        ]
+    return entries
+
+
+def _vit_classifier_entries(model: VisionTransformer) -> list[Entry]:
+    return _vit_entries(model) + affine("head", "classifier")
+
+
+_VIT_RENAMES = {  # transformers 5 renames in memory what its files keep
+    r"^layers\.(\d+)\.": r"encoder.layer.\1.",
+    r"\.attention\.q_proj\.": ".attention.attention.query.",
+    r"\.attention\.k_proj\.": ".attention.attention.key.",
+    r"\.attention\.v_proj\.": ".attention.attention.value.",
+    r"\.attention\.o_proj\.": ".attention.output.dense.",
+    r"\.mlp\.fc1\.": ".intermediate.dense.",
+    r"\.mlp\.fc2\.": ".output.dense.",
+}
+
+
+_VIT = Architecture(
+    _make_vit(lambda settings: 0),
+    _describe_vit,
+    _vit_entries,
+    VisionTransformer,
+    prefix="vit.",
+    heads=("classifier.",),
+    required={"qkv_bias": True},
+    not_read=("pooler.*",),
+    renames=_VIT_RENAMES,
+)
+
+ROWS = {
+    "ViTModel": _VIT,
+    "ViTForImageClassification": _VIT._replace(
+        make=_make_vit(num_labels), entries=_vit_classifier_entries
+    ),
+}
