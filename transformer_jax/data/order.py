@@ -130,6 +130,6 @@ def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, n
     for first in range(0, len(indices), batch_size):
         mine = indices[first : first + batch_size]
         missing = batch_size - len(mine)
-        counts = np.repeat(np.float32([1, 0]), [len(mine), missing])
+        counts = np.repeat(np.array([1, 0], np.float32), [len(mine), missing])
         batches.append((np.concatenate([mine, np.repeat(mine[:1], missing)]), counts))
     return batches

@@ -19,15 +19,17 @@ from transformer_jax.errors import InvalidInput
 
 
 class Tokenizer(Protocol):
-    """What every row of TOKENIZERS can do.
+    """What every row of TOKENIZERS can do."""
 
-    Attributes:
-      vocab_size: tokens, V.
-      token_bytes: [V] int64, UTF-8 bytes that each token stands for; None if that is not known.
-    """
+    @property
+    def vocab_size(self) -> int:
+        """Tokens, V."""
+        ...
 
-    vocab_size: int
-    token_bytes: np.ndarray | None
+    @property
+    def token_bytes(self) -> np.ndarray | None:
+        """UTF-8 bytes that each token stands for, [V] int64; None if that is not known."""
+        ...
 
     def encode(self, text: str) -> np.ndarray:
         """Returns the tokens of a text, [N] int32."""

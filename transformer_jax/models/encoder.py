@@ -4,6 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.layers.blocks import Wiring
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.linear import Linear
@@ -38,7 +39,7 @@ class Encoder(Transformer, kw_only=True):
     num_types: int = 0
     pooling: str | Pooling = "class_token"
     embedding_norm: bool = True
-    wiring: str = "post"
+    wiring: str | Wiring = "post"
 
     @nn.compact
     def __call__(

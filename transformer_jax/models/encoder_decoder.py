@@ -1,8 +1,11 @@
 """The first transformer: an encoder that reads, and a decoder that looks at it while it writes."""
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.layers.blocks import ModuleFactory, Wiring
 from transformer_jax.masks import causal_mask, padding_mask, segment_mask
 from transformer_jax.models.encoder import OutputBias
 from transformer_jax.models.parts import Stack, Transformer, check_tokens, shared_fields
@@ -31,9 +34,9 @@ class EncoderDecoder(Transformer, kw_only=True):
     width: int = 512
     depth: int = 6
     num_heads: int = 8
-    position: str = "sinusoidal"
-    wiring: str = "post"
-    activation: str = "relu"
+    position: str | ModuleFactory = "sinusoidal"
+    wiring: str | Wiring = "post"
+    activation: str | Callable[[Array], Array] = "relu"
 
     def setup(self) -> None:
         """Makes the two stacks and the embeddings."""

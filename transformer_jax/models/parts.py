@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -193,8 +193,9 @@ class Stack(Transformer):
 
 def shared_fields(model: Transformer) -> dict[str, Any]:
     """Returns what a model hands to the stacks that it is made of."""
-    names = [field.name for field in dataclasses.fields(Stack)]
-    return {name: getattr(model, name) for name in names if name not in ("parent", "name")}
+    names = dataclasses.fields(cast(Any, Stack))
+    own = [field.name for field in names if field.name not in ("parent", "name")]
+    return {name: getattr(model, name) for name in own}
 
 
 def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:

@@ -87,10 +87,8 @@ def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
             text = batch["targets"][row]
             before = task.tokenizer.decode(text[1:place][-8:])
             after = task.tokenizer.decode(text[place + 1 :][:8])
-            guess, hidden = (
-                task.tokenizer.decode([token])
-                for token in (logits[row, place, : task.tokenizer.vocab_size].argmax(), text[place])
-            )
+            answer = int(logits[row, place, : task.tokenizer.vocab_size].argmax())
+            guess, hidden = (task.tokenizer.decode([token]) for token in (answer, text[place]))
             lines.append(f"...{before} [model: {guess!r}, hidden: {hidden!r}] {after}...")
     return "\n".join(lines).replace("\n\n", "\n")
 

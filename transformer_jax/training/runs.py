@@ -177,9 +177,9 @@ class RunDirectory:
 
     def sizes(self) -> dict[str, Any]:
         """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
-        manifest, tokenizer = self.manifest(), self.tokenizer()
-        known = manifest.get("sizes")  # runs that are older than the entry read text
-        known = {"vocab_size": tokenizer.vocab_size} if known is None and tokenizer else known
+        known, tokenizer = self.manifest().get("sizes", {}), self.tokenizer()
+        if not known and tokenizer:  # runs that are older than the entry were language models
+            known = {"vocab_size": tokenizer.vocab_size}
         return {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
 
     def metrics(self) -> list[dict]:

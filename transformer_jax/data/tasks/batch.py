@@ -25,25 +25,42 @@ class Batch(TypedDict):
 
 
 class Task(Protocol):
-    """What every row of TASKS makes: examples as batches, and nothing downstream asks how.
+    """What every row of TASKS makes: examples as batches, and nothing downstream asks how."""
 
-    Attributes:
-      sizes: what a model has to know, by the names of its fields: vocab_size, num_classes, ...
-      tokenizer: of the text; None if there is no text.
-      counted: what the data is counted in, "tokens" say.
-      target: what a loss is the mean over, "token" say.
-      facts: what identifies the data: source, hashes, counts of each split.
-      protocol: how a split is scored, beside what facts say.
-      remarks: lines that the user should read before training.
-    """
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """What a model has to know, by the names of its fields: vocab_size, num_classes, ..."""
+        ...
 
-    sizes: dict[str, Any]
-    tokenizer: Tokenizer | None
-    counted: str
-    target: str
-    facts: dict[str, Any]
-    protocol: dict[str, Any]
-    remarks: tuple[str, ...]
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Of the text; None if there is no text."""
+        ...
+
+    @property
+    def counted(self) -> str:
+        """What the data is counted in, "tokens" say."""
+        ...
+
+    @property
+    def target(self) -> str:
+        """What a loss is the mean over, "token" say."""
+        ...
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What identifies the data: source, hashes, counts of each split."""
+        ...
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """How a split is scored, beside what the facts say."""
+        ...
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Lines that the user should read before training."""
+        ...
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
@@ -60,5 +77,4 @@ class Task(Protocol):
 
 def count_of_batch(batch: Batch, counted: str) -> int:
     """Returns how many of what is counted a batch holds: its rows, or the places in them."""
-    rows = batch["inputs"].get("tokens") if counted == "tokens" else batch["targets"]
-    return rows.size if counted == "tokens" else len(rows)
+    return batch["inputs"]["tokens"].size if counted == "tokens" else len(batch["targets"])

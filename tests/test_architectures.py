@@ -1,0 +1,363 @@
+"""Laws that every architecture keeps, whatever its inputs are; and what each promises beyond them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.generation import generate_after
+from transformer_jax.models import (
+    MODELS,
+    Encoder,
+    EncoderDecoder,
+    RecurrentDecoder,
+    RecurrentEncoderDecoder,
+    VisionTransformer,
+)
+from transformer_jax.models.vision import patches_of, variant_fields
+from transformer_jax.training.metrics import sums_of, total
+
+VOCAB, LENGTH = 11, 6
+SMALL = {"width": 8, "depth": 2, "num_heads": 2}
+TEXT = SMALL | {"vocab_size": VOCAB, "max_length": 8}
+RECURRENT = {"vocab_size": VOCAB, "max_length": 8, "width": 8}
+IMAGE = SMALL | {"image_shape": (8, 4, 3), "num_classes": 5}
+
+
+def draw(*shape, seed=1, high=VOCAB):
+    return jax.random.randint(jax.random.key(seed), shape, 0, high)
+
+
+TOKENS = draw(3, LENGTH)
+KEPT = jnp.array([[1] * 6, [1] * 4 + [0] * 2, [1] + [0] * 5])
+SOURCES = {"source": TOKENS, "source_segments": KEPT, "tokens": draw(3, 5, seed=2)}
+READING = {"tokens": TOKENS, "segments": KEPT}
+IMAGES = {"images": jax.random.normal(jax.random.key(3), (3, 8, 4, 3))}
+VECTORS = {"vectors": jax.random.normal(jax.random.key(4), (3, LENGTH, 5)), "segments": KEPT}
+
+CASES = {
+    "encoder": (Encoder(**TEXT, num_types=2), READING | {"types": draw(3, LENGTH, high=2)}),
+    "encoder class token": (Encoder(**TEXT, num_classes=4), READING),
+    "encoder mean": (Encoder(**TEXT, num_classes=4, pooling="mean", wiring="pre"), READING),
+    "encoder of vectors": (Encoder(**SMALL, num_features=5, max_length=8, num_classes=4), VECTORS),
+    "encoder_decoder": (EncoderDecoder(**TEXT), SOURCES),
+    "encoder_decoder pre": (
+        EncoderDecoder(**TEXT, wiring="pre", share_embeddings=False, output_bias=True),
+        SOURCES,
+    ),
+    "vision_transformer": (VisionTransformer(**IMAGE), IMAGES),
+    "vision_transformer mean": (
+        VisionTransformer(**IMAGE, pooling="mean", position="sinusoidal_2d"),
+        IMAGES,
+    ),
+    "recurrent_decoder rnn": (RecurrentDecoder(**RECURRENT, cell="rnn"), READING),
+    "recurrent_decoder gru": (RecurrentDecoder(**RECURRENT, cell="gru"), READING),
+    "recurrent_decoder": (RecurrentDecoder(**RECURRENT, tie_embeddings=False), READING),
+    "recurrent_encoder_decoder": (RecurrentEncoderDecoder(**RECURRENT, cell="gru"), SOURCES),
+    "recurrent_encoder_decoder bidirectional": (
+        RecurrentEncoderDecoder(**RECURRENT, bidirectional=True, share_embeddings=False),
+        SOURCES,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    name: str
+    model: Any
+    inputs: dict
+    params: dict
+
+    def apply(self, inputs=None, **options):
+        return _apply(self.model, self.params, self.inputs if inputs is None else inputs, **options)
+
+
+_apply = jax.jit(
+    lambda model, params, inputs, **options: model.apply({"params": params}, **inputs, **options),
+    static_argnums=0,
+)
+
+
+@jax.jit
+def _noise(params, key):
+    leaves, treedef = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [jax.random.normal(k, leaf.shape) * 0.4 for k, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, drawn)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    model, inputs = CASES[request.param]
+    params = jax.jit(model.init)(jax.random.key(0), **model.example_inputs())["params"]
+    return Case(request.param, model, inputs, _noise(params, jax.random.key(2)))
+
+
+def test_every_architecture_is_here():
+    assert {name.split()[0] for name in CASES} | {"decoder"} == set(MODELS)
+
+
+def test_shape_dtype_and_finite_logits(case):
+    logits = case.apply()
+    places = case.inputs["tokens"].shape[1:] if case.name in _BY_PLACE else ()
+    classes = {"encoder": 4, "vision_transformer": 5}
+    outputs = VOCAB if case.name in _BY_PLACE else classes[case.name.split()[0]]
+    assert logits.shape == (3, *places, outputs)
+    assert logits.dtype == jnp.float32
+    assert jnp.isfinite(logits).all()
+
+
+_BY_PLACE = [name for name in CASES if "recurrent" in name or "_decoder" in name] + ["encoder"]
+
+
+def test_parameters_do_not_depend_on_the_inputs_they_are_drawn_for(case):
+    first = jax.eval_shape(case.model.init, jax.random.key(0), **case.inputs)["params"]
+    second = jax.eval_shape(case.model.init, jax.random.key(0), **case.model.example_inputs())[
+        "params"
+    ]
+    assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, second)
+
+
+def test_every_parameter_gets_a_finite_gradient(case):
+    def loss(params):
+        logits = case.model.apply({"params": params}, **case.inputs)
+        targets = jnp.arange(logits[..., 0].size).reshape(logits.shape[:-1]) % logits.shape[-1]
+        return total(sums_of(logits, targets, jnp.ones(targets.shape))).loss
+
+    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(case.params)):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        assert jnp.isfinite(gradient).all(), name
+        if not name.endswith("key/bias"):  # the same for all scores of a row: softmax ignores it
+            assert jnp.abs(gradient).max() > 1e-7, name
+
+
+def test_jit_vmap_and_single_examples_agree(case):
+    batch = case.apply()
+    by_example = jax.jit(
+        jax.vmap(lambda inputs: case.model.apply({"params": case.params}, **inputs))
+    )
+    np.testing.assert_allclose(by_example(case.inputs), batch, atol=3e-5)
+    single = {name: array[1] for name, array in case.inputs.items()}
+    eager = case.model.apply({"params": case.params}, **single)
+    np.testing.assert_allclose(eager, batch[1], atol=3e-5)
+
+
+def test_vmap_over_the_parameters_of_seeds_equals_a_loop(case):
+    keys = jnp.stack([jax.random.key(seed) for seed in range(2)])
+    init = lambda key: case.model.init(key, **case.model.example_inputs())["params"]
+    stacked = jax.jit(jax.vmap(init))(keys)
+    loss = lambda params: case.model.apply({"params": params}, **case.inputs).var()
+    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(loss)))(stacked)
+    one, draw_one = jax.jit(jax.value_and_grad(loss)), jax.jit(init)
+    for seed, key in enumerate(keys):
+        single = draw_one(key)
+        jax.tree.map(lambda m, s, i=seed: np.testing.assert_array_equal(m[i], s), stacked, single)
+        value, gradient = one(single)
+        np.testing.assert_allclose(values[seed], value, rtol=1e-4, atol=1e-8)
+        jax.tree.map(
+            lambda m, s, i=seed: np.testing.assert_allclose(m[i], s, rtol=1e-3, atol=1e-6),
+            gradients,
+            gradient,
+        )
+
+
+def test_c57_padding_changes_nothing_whatever_it_holds(case):
+    """Rows 1 and 2 hold padding; other values there leave what is not padding as it was."""
+    padded = {"tokens": "segments", "source": "source_segments", "vectors": "segments"}
+    names = [n for n, segments in padded.items() if n in case.inputs and segments in case.inputs]
+    if not names:
+        return  # images have no padding
+    base = case.apply()
+    for name in names:
+        hidden = case.inputs[padded[name]] == 0
+        array = case.inputs[name]
+        hidden = hidden[..., None] if array.ndim == 3 else hidden
+        changed = case.apply(case.inputs | {name: jnp.where(hidden, 5, array)})
+        kept = np.asarray(KEPT[:, : base.shape[1]] > 0) if case.name in _BY_PLACE else slice(None)
+        kept = slice(None) if name == "source" else kept
+        np.testing.assert_array_equal(np.asarray(changed)[kept], np.asarray(base)[kept])
+        assert jnp.isfinite(changed).all()
+
+
+def test_padding_equals_a_shorter_input(case):
+    if "segments" in case.inputs:
+        names = [name for name in case.inputs if name != "images"]
+        short = {name: case.inputs[name][1:2, :4] for name in names}
+        alone, base = case.apply(short)[0], case.apply()[1]
+        base = base[:4] if case.name in _BY_PLACE else base
+        np.testing.assert_allclose(base, alone, atol=3e-5)
+    if "source" in case.inputs:
+        short = case.inputs | {n: case.inputs[n][:, :4] for n in ("source", "source_segments")}
+        np.testing.assert_allclose(case.apply(short)[1], case.apply()[1], atol=3e-5)
+
+
+def test_c49_no_target_sees_what_comes_after_it(case):
+    if "decoder" not in case.name:
+        return  # encoders look at everything on purpose
+    base = case.apply()
+    length = case.inputs["tokens"].shape[1]
+    for place in range(1, length):
+        tokens = case.inputs["tokens"].at[:, place].add(1) % VOCAB
+        changed = case.apply(case.inputs | {"tokens": tokens})
+        np.testing.assert_array_equal(changed[:, :place], base[:, :place])
+        assert not np.array_equal(changed[0, place:], base[0, place:])
+
+
+def test_bfloat16_is_near_and_leaves_float32_logits_and_parameters(case):
+    model = case.model.clone(dtype=jnp.bfloat16)
+    logits = _apply(model, case.params, case.inputs)
+    assert logits.dtype == jnp.float32
+    exact = case.apply()
+    assert jnp.abs(logits - exact).max() < 0.15 * jnp.abs(exact).max()
+    params = jax.eval_shape(model.init, jax.random.key(0), **case.inputs)["params"]
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
+
+
+def test_c58_evaluation_equals_a_model_without_dropout(case):
+    dropping = case.model.clone(dropout_rate=0.5)
+    np.testing.assert_array_equal(_apply(dropping, case.params, case.inputs), case.apply())
+    step = jax.jit(
+        lambda key: dropping.apply(
+            {"params": case.params}, **case.inputs, train=True, rngs={"dropout": key}
+        )
+    )
+    draws = [step(jax.random.key(seed)) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.allclose(draws[0], draws[2])
+
+
+# ---------------------------------------------------------------- what each promises
+
+
+@pytest.mark.parametrize("name", ["encoder_decoder", "recurrent_encoder_decoder"])
+def test_teacher_forcing_equals_feeding_the_target_one_token_at_a_time(name):
+    """All places at once under the causal mask: the logits and the loss of the token-wise loop."""
+    model, inputs = CASES[name]
+    params = _noise(
+        model.init(jax.random.key(0), **model.example_inputs())["params"], jax.random.key(2)
+    )
+    parallel = _apply(model, params, inputs)
+    targets = draw(*parallel.shape[:2], seed=9)
+    at_once = total(sums_of(parallel, targets, jnp.ones(targets.shape))).loss
+    one_by_one = 0.0
+    for place in range(targets.shape[1]):
+        so_far = inputs | {"tokens": inputs["tokens"][:, : place + 1]}
+        last = model.apply({"params": params}, **so_far)[:, -1:]
+        np.testing.assert_allclose(last[:, 0], parallel[:, place], atol=3e-5)
+        one_by_one += total(sums_of(last, targets[:, place : place + 1], jnp.ones((3, 1)))).loss
+    assert float(one_by_one) == pytest.approx(float(at_once), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["encoder_decoder", "recurrent_encoder_decoder bidirectional"])
+def test_greedy_writing_takes_the_likeliest_token_each_time(name):
+    model, inputs = CASES[name]
+    params = _noise(
+        model.init(jax.random.key(0), **model.example_inputs())["params"], jax.random.key(2)
+    )
+    reading = {key: inputs[key] for key in ("source", "source_segments")}
+    written = generate_after(model, params, reading, np.int32(3), num_tokens=8)
+    assert written.shape == (3, 8)
+    seen = jnp.full((3, 1), 3)
+    for place in range(8):
+        logits = model.apply({"params": params}, **reading, tokens=seen)[:, -1]
+        np.testing.assert_array_equal(written[:, place], logits.argmax(-1))
+        seen = jnp.concatenate([seen, logits.argmax(-1)[:, None]], axis=1)
+
+
+def test_an_encoder_without_positions_is_equivariant():
+    """Swapping tokens swaps outputs and changes nothing else; with positions it does change."""
+    for position, is_equal in (("none", True), ("learned", False)):
+        model = Encoder(**TEXT, num_classes=0, position=position)
+        params = _noise(model.init(jax.random.key(0), TOKENS)["params"], jax.random.key(2))
+        order = jnp.array([3, 0, 5, 1, 4, 2])
+        hidden = _apply(model, params, {"tokens": TOKENS})
+        swapped = _apply(model, params, {"tokens": TOKENS[:, order]})
+        assert np.allclose(swapped, hidden[:, order], atol=1e-5) == is_equal
+
+
+def test_c55_packed_texts_equal_separate_ones():
+    together = jnp.concatenate([TOKENS[0, :4], TOKENS[1, :2]])
+    packing = {
+        "tokens": together,
+        "segments": jnp.array([1, 1, 1, 1, 2, 2]),
+        "positions": jnp.array([0, 1, 2, 3, 0, 1]),
+    }
+    for name in ("encoder", "recurrent_decoder", "recurrent_decoder gru"):
+        model, _ = CASES[name]
+        params = _noise(model.init(jax.random.key(0), TOKENS)["params"], jax.random.key(2))
+        packed = _apply(model, params, packing)
+        for part, row in ((slice(0, 4), TOKENS[0, :4]), (slice(4, 6), TOKENS[1, :2])):
+            np.testing.assert_allclose(
+                packed[part], _apply(model, params, {"tokens": row}), atol=3e-5
+            )
+
+
+def test_patches_written_out():
+    image = jnp.arange(16).reshape(4, 4, 1)
+    expected = [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    assert patches_of(image, 2).tolist() == expected
+    colours = jnp.arange(2 * 2 * 3).reshape(2, 2, 3)
+    assert patches_of(colours, 2).tolist() == [list(range(12))]  # row, column, channel
+
+
+def test_positions_in_two_dimensions_mark_rows_and_columns():
+    from transformer_jax.layers.positions import Sinusoidal2DPositions, sinusoidal_positions
+
+    encoding = Sinusoidal2DPositions(width=8, grid=(2, 3), max_length=7, rms=0.5**0.5)
+    table = np.asarray(encoding.apply({}, jnp.arange(7)).embedding)
+    np.testing.assert_array_equal(table[0], 0)  # the class token stands nowhere
+    lines = np.asarray(sinusoidal_positions(3, 4))
+    for patch in range(6):
+        row, column = divmod(patch, 3)
+        np.testing.assert_allclose(table[1 + patch], [*lines[row], *lines[column]], atol=1e-6)
+    assert np.sqrt((table[1:] ** 2).mean()) == pytest.approx(0.5**0.5, rel=1e-5)
+
+
+def test_variants_are_the_published_sizes():
+    """5.7, 22.1, 86.6 and 304.3 million parameters: timm's and the papers' figures at 224 / 16."""
+    published = {"Ti/16": 5.7, "S/16": 22.1, "B/16": 86.6, "L/16": 304.3}
+    for variant, millions in published.items():
+        model = VisionTransformer(variant=variant, image_shape=(224, 224, 3), num_classes=1000)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
+        count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+        assert count / 1e6 == pytest.approx(millions, abs=0.06), variant
+    assert variant_fields("Ti/4")["patch_size"] == 4
+    with pytest.raises(ValueError, match="expected SIZE/PATCH, size one of Ti, S, B, L, H"):
+        variant_fields("M/4")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: _init(Encoder(**TEXT), tokens=jnp.zeros((1, 9), int)), "length 9 is beyond max"),
+        (lambda: _init(Encoder(**TEXT)), "tokens: expected .* got none"),
+        (lambda: _init(Encoder(**TEXT, pooling="max"), tokens=TOKENS), "pooling: expected one of"),
+        (
+            lambda: _init(CASES["encoder of vectors"][0], vectors=jnp.zeros((1, 3, 4))),
+            r"vectors: expected \[..., L, F=5\]",
+        ),
+        (
+            lambda: _init(EncoderDecoder(**TEXT), source=jnp.zeros((1, 9), int), tokens=TOKENS),
+            "length 9 is beyond max_length 8",
+        ),
+        (
+            lambda: _init(VisionTransformer(**IMAGE), images=jnp.zeros((1, 8, 8, 3))),
+            "images: expected",
+        ),
+        (
+            lambda: _init(VisionTransformer(**IMAGE, patch_size=3), **IMAGES),
+            "8 x 4 pixels are not whole patches of 3",
+        ),
+        (lambda: _init(RecurrentDecoder(**RECURRENT, cell="lst"), tokens=TOKENS), "cell: expected"),
+    ],
+)
+def test_wrong_inputs_are_refused_by_name(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def _init(model, **inputs):
+    return model.init(jax.random.key(0), **inputs)
