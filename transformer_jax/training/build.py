@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
@@ -70,19 +71,20 @@ def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **chan
 
 
 def _matched(model: ConfigDict, sizes: Mapping[str, Any], wanted: int) -> Any:
-    """Searches the width whose number of parameters is nearest to the wanted one."""
+    """Finds the width whose number of parameters is nearest to the wanted one.
+
+    Every array has at most two axes as long as the width, so the number is a quadratic function of
+    it: three counts tell the function, its root the width.
+    """
 
     def with_width(width: int) -> tuple[int, Any]:
         made = _make(model.architecture, model, sizes, width=width)
         return count_parameters(made), made
 
-    low, high = 1, 2
-    while with_width(high)[0] < wanted:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if with_width(middle)[0] < wanted else (low, middle)
-    candidates = [with_width(width) for width in (low, high)]
+    widths = (8, 16, 32)
+    counts = [with_width(width)[0] - wanted for width in widths]
+    root = max(np.roots(np.polyfit(widths, counts, 2)).real)
+    candidates = [with_width(max(1, int(root) + step)) for step in (0, 1)]
     return min(candidates, key=lambda candidate: abs(candidate[0] - wanted))[1]
 
 

@@ -1,0 +1,234 @@
+"""Rows of text, images and vectors: what is embedded, the user's own files, and what is refused."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.order import batches_of, split_by_key
+from transformer_jax.data.sources.arrays import load_images, load_vectors
+from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
+from transformer_jax.errors import InvalidInput
+
+# ---------------------------------------------------------------- tables
+
+
+def test_the_embedded_tables_are_what_the_licences_file_says():
+    pairs = load_pairs("tatoeba_en_es").rows
+    assert len(pairs) == 30_000
+    assert len({source for source, _ in pairs}) == 25_481
+    movies = load_labelled_text("movie_snippets")
+    assert (len(movies.texts), sum(movies.labels)) == (10_605, 5_242)
+    assert movies.classes == ("negative", "positive")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.tsv.gz"])
+def test_users_own_pairs(tmp_path, name):
+    separator = "," if "csv" in name else "\t"
+    text = f'\ufeffHello.{separator}Hola.{separator}note\n\n"Go"{separator}Ve\n'
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    quoted = "Go" if "csv" in name else '"Go"'
+    assert load_pairs(str(tmp_path / name)).rows == [("Hello.", "Hola."), (quoted, "Ve")]
+    assert load_pairs(str(tmp_path)) == load_pairs(str(tmp_path / name))
+
+
+def test_users_own_labelled_text(tmp_path):
+    (tmp_path / "a.csv").write_text('id,label,text\n1,spam,"Buy, now"\n2,ham,"two\nlines"\n')
+    loaded = load_labelled_text(str(tmp_path / "a.csv"))
+    assert loaded.texts == ["Buy, now", "two\nlines"]
+    assert [loaded.classes[label] for label in loaded.labels] == ["spam", "ham"]
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "content", "words"),
+    [
+        (load_pairs, "a.tsv", "a\tb\nonly one\n", r"a.tsv: line 2: expected a sentence and its"),
+        (load_pairs, "a.tsv", "a\tb\nc\t \n", r"a.tsv: line 2: .*got \['c', ' '\]"),
+        (load_pairs, "a.csv", 'a,b\n"c,d\n', r"a.csv: line 2: "),
+        (load_pairs, "a.tsv", "", "expected rows, found none"),
+        (load_pairs, "a.tsv", b"a\tb\xff\n", "got byte 0xFF at offset 3"),
+        (load_labelled_text, "a.tsv", "a\tb\nc\td\n", r"line 1: .*text and label among them"),
+        (load_labelled_text, "a.tsv", "text\tlabel\na\tx\ty\n", "line 2: expected 2 columns"),
+        (load_labelled_text, "a.tsv", "text\tlabel\na\tx\n\ty\n", "line 3: the text is empty"),
+        (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\t\n", "line 3: the label is empty"),
+        (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\tx\n", "every label is 'x'"),
+        (load_labelled_text, "b.txt", "x", "the folder holds no .tsv or .csv"),
+    ],
+)
+def test_c66_malformed_rows_are_refused_with_file_and_line(tmp_path, load, name, content, words):
+    data = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InvalidInput, match=words):
+        load(str(tmp_path if name == "b.txt" else tmp_path / name))
+
+
+def test_missing_sources_name_what_is_embedded():
+    with pytest.raises(InvalidInput, match="embedded pairs: tatoeba_en_es"):
+        load_pairs("nowhere")
+    with pytest.raises(InvalidInput, match="embedded images: digits, fashion_mnist"):
+        load_images("nowhere")
+
+
+# ---------------------------------------------------------------- splits
+
+
+def test_equal_keys_stay_together_and_shares_hold():
+    keys = [f"sentence {number // 3}" for number in range(6000)]
+    parts = split_by_key(keys, (0.8, 0.1, 0.1), 0)
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(6000))
+    owners = [{keys[index] for index in part} for part in parts.values()]
+    assert not owners[0] & owners[1] | owners[0] & owners[2] | owners[1] & owners[2]
+    assert [len(part) / 6000 for part in parts.values()] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
+    assert not np.array_equal(split_by_key(keys, (0.8, 0.1, 0.1), 1)["test"], parts["test"])
+
+
+def test_more_examples_move_none_to_another_split():
+    few, many = ([str(number) for number in range(count)] for count in (100, 200))
+    before, after = (split_by_key(keys, (0.5, 0.25, 0.25), 3) for keys in (few, many))
+    for split, part in before.items():
+        assert set(part) <= set(after[split])
+
+
+def test_batches_count_each_example_once():
+    batches = batches_of(np.array([5, 6, 7, 8, 9]), 2)
+    assert [indices.tolist() for indices, _ in batches] == [[5, 6], [7, 8], [9, 9]]
+    assert [counts.tolist() for _, counts in batches] == [[1, 1], [1, 1], [1, 0]]
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def test_embedded_images_are_what_the_licences_file_says():
+    digits = load_images("digits")
+    assert (digits.inputs.shape, digits.first_test) == ((1797, 8, 8, 1), 1347)
+    assert digits.inputs.max() == 16
+    clothes = load_images("fashion_mnist")
+    assert (clothes.inputs.shape, clothes.first_test) == ((4000, 28, 28, 1), 3000)
+    assert np.bincount(clothes.labels[3000:]).tolist() == [100] * 10
+    assert clothes.classes[8] == "bag"
+
+
+def idx(array):
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def write_idx(folder, count=6):
+    folder.mkdir(exist_ok=True)
+    images = np.arange(count * 12).reshape(count, 4, 3)
+    for name, part in (("train", images), ("t10k", images[:2])):
+        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(part)))
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(idx(np.arange(len(part)) % 3))
+    return images
+
+
+def test_idx_files(tmp_path):
+    images = write_idx(tmp_path / "idx")
+    loaded = load_images(str(tmp_path / "idx"))
+    np.testing.assert_array_equal(loaded.inputs[:6, ..., 0], images)
+    assert loaded.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert (loaded.first_test, loaded.classes) == (6, ("0", "1", "2"))
+
+
+def test_cifars_binary_version(tmp_path):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (5, 32, 32, 3)), np.array([3, 1, 0, 2, 1])
+    rows = np.concatenate([labels[:, None], images.transpose(0, 3, 1, 2).reshape(5, -1)], axis=1)
+    (tmp_path / "data_batch_1.bin").write_bytes(rows[:2].astype(np.uint8).tobytes())
+    (tmp_path / "data_batch_2.bin").write_bytes(rows[2:4].astype(np.uint8).tobytes())
+    (tmp_path / "test_batch.bin").write_bytes(rows[4:].astype(np.uint8).tobytes())
+    (tmp_path / "batches.meta.txt").write_text("airplane\nautomobile\nbird\ncat\n\n")
+    loaded = load_images(str(tmp_path))
+    np.testing.assert_array_equal(loaded.inputs, images)
+    assert (loaded.labels.tolist(), loaded.first_test) == ([3, 1, 0, 2, 1], 4)
+    assert loaded.classes[3] == "cat"
+    (tmp_path / "test_batch.bin").write_bytes(b"123")
+    with pytest.raises(InvalidInput, match=r"test_batch.bin: expected rows of 3073 bytes"):
+        load_images(str(tmp_path))
+
+
+def test_folders_of_pictures(tmp_path):
+    from PIL import Image
+
+    for number, name in enumerate(("cat", "dog")):
+        (tmp_path / name).mkdir()
+        for index in range(2):
+            pixels = np.full((4, 6, 3), 100 * number + index, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{index}.png")
+    loaded = load_images(str(tmp_path))
+    assert loaded.inputs.shape == (4, 4, 6, 3)
+    assert loaded.inputs[:, 0, 0, 0].tolist() == [0, 1, 100, 101]
+    assert (loaded.classes, loaded.first_test) == (("cat", "dog"), None)
+    odd = tmp_path / "dog" / "2.png"
+    Image.fromarray(np.zeros((5, 6), np.uint8)).save(odd)
+    with pytest.raises(InvalidInput, match=r"dog/2.png: \(5, 6, 1\).*make them one size"):
+        load_images(str(tmp_path))
+    odd.write_bytes(b"no picture")
+    with pytest.raises(InvalidInput, match=r"dog/2.png: not a readable picture"):
+        load_images(str(tmp_path))
+
+
+GREY = np.zeros((4, 3, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"images": GREY}, "missing labels, found images"),
+        ({"images": GREY, "labels": np.arange(3)}, "one integer label for each of 4 examples"),
+        ({"images": GREY.astype(float), "labels": np.arange(4)}, "expected uint8"),
+        ({"images": GREY, "labels": np.arange(4), "classes": ["a", "b"]}, "labels 0 to 1, found 0"),
+        ({"images": GREY, "labels": -np.arange(4)}, "found -3 to 0"),
+        ({"images": GREY[:0], "labels": np.arange(0)}, "expected examples, found none"),
+        (
+            {
+                "train_images": GREY,
+                "train_labels": np.arange(4),
+                "test_images": GREY[:, :2],
+                "test_labels": np.arange(4),
+            },
+            "training and test examples have shapes",
+        ),
+    ],
+)
+def test_c66_unusable_image_files_are_refused(tmp_path, arrays, words):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InvalidInput, match=words):
+        load_images(str(tmp_path / "a.npz"))
+
+
+def test_c66_damaged_image_sources_are_refused(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK not a zip")
+    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
+        load_images(str(tmp_path / "a.npz"))
+    np.savez(tmp_path / "b.npz", images=np.array([{}], object), labels=np.arange(1))
+    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
+        load_images(str(tmp_path / "b.npz"))  # c73: never unpickled
+    write_idx(tmp_path / "idx")
+    labels = tmp_path / "idx" / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1])
+    with pytest.raises(InvalidInput, match=r"expected 14 bytes .* found 13"):
+        load_images(str(tmp_path / "idx"))
+    labels.unlink()
+    with pytest.raises(InvalidInput, match=r"train-labels-idx1-ubyte .* is missing"):
+        load_images(str(tmp_path / "idx"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match="one folder of pictures"):
+        load_images(str(tmp_path / "empty"))
+
+
+def test_vectors(tmp_path):
+    vectors = np.random.default_rng(0).normal(size=(5, 7, 2))
+    labels, lengths = np.array([0, 1, 0, 1, 1]), np.array([7, 3, 1, 2, 7])
+    np.savez(tmp_path / "a.npz", vectors=vectors, labels=labels, lengths=lengths)
+    loaded = load_vectors(str(tmp_path / "a.npz"))
+    assert loaded.inputs.dtype == np.float32
+    assert loaded.lengths.tolist() == lengths.tolist()
+    np.savez(tmp_path / "b.npz", vectors=vectors, labels=labels, lengths=lengths * 2)
+    with pytest.raises(InvalidInput, match="expected lengths 1 to 7"):
+        load_vectors(str(tmp_path / "b.npz"))
+    vectors[3, 2, 1] = np.nan
+    np.savez(tmp_path / "c.npz", vectors=vectors, labels=labels)
+    with pytest.raises(InvalidInput, match="example 3 holds a value that is not finite"):
+        load_vectors(str(tmp_path / "c.npz"))

@@ -1,0 +1,421 @@
+"""The tasks beside language modelling: batches written out, and whole runs on a user's own data."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, checkpoint_of, fingerprint_of, tree_hash
+from transformer_jax import load_run
+from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
+from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer_jax.data.tasks.translation import Translation
+from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer, special_tokens
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training import loop
+from transformer_jax.training.build import count_parameters, make_model, make_task
+from transformer_jax.training.config import load_config
+from transformer_jax.training.interruption import Interrupted
+from transformer_jax.training.loop import train
+from transformer_jax.training.progress import Silent
+from transformer_jax.training.runs import RunDirectory
+
+# ---------------------------------------------------------------- batches
+
+
+def test_special_tokens_follow_the_vocabulary():
+    specials = special_tokens(CharTokenizer.train(["abcd"], 0))
+    assert specials == (4, 5, 6, 7, 8)
+
+
+def test_a_translation_batch_written_out():
+    tokenizer = CharTokenizer.train(["abcd"], 0)
+    splits = {"train": np.array([0, 1]), "tuning": np.array([1]), "test": np.array([0, 1])}
+    task = Translation(tokenizer, [("ab", "c"), ("a", "cd")], splits, length=4, batch_size=2)
+    padding, begin, end = special_tokens(tokenizer)[:3]
+    (batch,) = task.evaluation_batches("test", 2)
+    inputs = {name: array.tolist() for name, array in batch["inputs"].items()}
+    assert inputs == {
+        "source": [[0, 1, end, padding], [0, end, padding, padding]],
+        "source_segments": [[1, 1, 1, 0], [1, 1, 0, 0]],
+        "tokens": [[begin, 2, padding, padding], [begin, 2, 3, padding]],
+        "segments": [[1, 1, 0, 0], [1, 1, 1, 0]],
+    }
+    assert batch["targets"][0, :2].tolist() == [2, end]
+    assert batch["targets"][1, :3].tolist() == [2, 3, end]
+    assert batch["weights"].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
+
+
+def masked_task(tokens=4000, length=9, **options):
+    from transformer_jax.data.sources.stream import TokenStream
+
+    text = "".join(chr(ord("a") + n % 26) for n in range(tokens))
+    tokenizer = CharTokenizer.train([text], 0)
+    stream = TokenStream(tokenizer.encode(text), np.array([0]), 0, tokens, "test")
+    splits = dict.fromkeys(("train", "tuning", "test"), stream)
+    return MaskedLanguageModelling(tokenizer, splits, length, 64, **options)
+
+
+def test_hidden_tokens_are_chosen_as_bert_chooses_them():
+    """15 % of the places; of these 80 % masked, 10 % random (a 26th of it right), 10 % kept."""
+    task = masked_task()
+    batches = [task.batch(0, step) for step in range(60)]
+    tokens, targets, weights = (
+        np.concatenate([part(batch) for batch in batches])
+        for part in (
+            lambda b: b["inputs"]["tokens"],
+            lambda b: b["targets"],
+            lambda b: b["weights"],
+        )
+    )
+    assert (tokens[:, 0] == task.specials.begin).all()
+    assert (weights[:, 0] == 0).all()
+    chosen = weights > 0
+    assert chosen[:, 1:].mean() == pytest.approx(0.15, abs=0.01)
+    np.testing.assert_array_equal(tokens[~chosen], targets[~chosen])
+    assert (tokens == task.specials.mask)[chosen].mean() == pytest.approx(0.8, abs=0.02)
+    assert (tokens == targets)[chosen].mean() == pytest.approx(0.1 + 0.1 / 26, abs=0.02)
+    again = task.batch(0, 3)
+    np.testing.assert_array_equal(again["inputs"]["tokens"], batches[3]["inputs"]["tokens"])
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_evaluation_hides_the_same_places_for_any_batch_size(batch_size):
+    task = masked_task(tokens=100)
+    batches = list(task.evaluation_batches("test", batch_size))
+    assert {batch["targets"].shape for batch in batches} == {(batch_size, 9)}
+    rows = [np.concatenate([batch[key] for batch in batches]) for key in ("targets", "weights")]
+    segments = np.concatenate([batch["inputs"]["segments"] for batch in batches])
+    targets, weights = (part[:13] for part in rows)
+    assert segments[:13].sum() == 100 + 13  # all the text, and a begin token for each window
+    assert weights.sum() == rows[1].sum()  # rows beyond the text do not count
+    np.testing.assert_array_equal(targets[segments[:13] == 1][1:9], np.arange(8))
+    reference = next(iter(masked_task(tokens=100).evaluation_batches("test", 13)))
+    np.testing.assert_array_equal(weights, reference["weights"])
+
+
+def test_texts_are_framed_and_cut_with_a_count():
+    tokenizer = CharTokenizer.train(["abcd"], 0)
+    inputs, cut = encode_texts(tokenizer, ["ab", "abcd"], 5)
+    padding, begin, end = special_tokens(tokenizer)[:3]
+    assert inputs["tokens"].tolist() == [[begin, 0, 1, end, padding], [begin, 0, 1, 2, end]]
+    assert inputs["segments"].tolist() == [[1, 1, 1, 1, 0], [1] * 5]
+    assert cut == 1
+
+
+def test_images_move_and_are_mirrored():
+    images = np.arange(1, 10).reshape(1, 3, 3, 1).repeat(2000, 0)
+    moved = shifted_and_flipped(images, np.random.default_rng(0), 1, True)[..., 0]
+    kinds = {image.tobytes() for image in moved}
+    assert len(kinds) == 9 * 2  # nine shifts, mirrored or not
+    down_right = np.array([[0, 0, 0], [0, 1, 2], [0, 4, 5]])
+    assert any(np.array_equal(image, down_right) for image in moved)
+    mirrored = np.array([[3, 2, 1], [6, 5, 4], [9, 8, 7]])
+    assert any(np.array_equal(image, mirrored) for image in moved)
+    same = shifted_and_flipped(images, np.random.default_rng(0), 0, False)
+    np.testing.assert_array_equal(same, images)
+
+
+def test_pixels_are_normalised_by_the_training_split_alone(tmp_path):
+    rng = np.random.default_rng(0)
+    train = rng.integers(0, 100, (400, 4, 4, 1)).astype(np.uint8)
+    arrays = {"train_images": train, "train_labels": np.arange(400) % 2}
+    arrays |= {"test_images": train[:50] + 100, "test_labels": np.arange(50) % 2}
+    np.savez(tmp_path / "a.npz", **arrays)
+    task = make_task(config_for("images", tmp_path / "a.npz"))
+    batches = {split: next(task.evaluation_batches(split, 400)) for split in ("train", "test")}
+    pixels = batches["train"]["inputs"]["images"][batches["train"]["weights"] > 0]
+    assert pixels.mean() == pytest.approx(0, abs=1e-5)
+    assert pixels.std() == pytest.approx(1, abs=1e-4)
+    assert batches["test"]["inputs"]["images"].mean() > 2
+
+
+def test_words_and_unknown_words():
+    tokenizer = WordTokenizer.train(["The cat, the dog.", "a cat"], 300)
+    assert tokenizer.words[:3] == ["<unknown>", "cat", "the"]
+    assert tokenizer.decode(tokenizer.encode("The zebra, the CAT!")) == (
+        "the <unknown> , the cat <unknown>"
+    )
+
+
+# ---------------------------------------------------------------- whole runs on a user's own data
+
+SHORT = {
+    "data.length": 16,
+    "data.vocab_size": 300,
+    "data.tokenizer": "char",
+    "data.splits": "0.7,0.15,0.15",
+    "model.max_length": 16,
+    "model.width": 16,
+    "model.depth": 1,
+    "model.dropout_rate": 0.1,
+    "model.num_heads": 2,
+    "training.steps": 12,
+    "training.batch_size": 8,
+    "schedule.warmup_cosine.warmup_steps": 2,
+    "evaluation.every": 6,
+    "evaluation.batch_size": 32,
+    "logging.every": 3,
+    "checkpoint.every": 5,
+}
+TASK = {
+    "pairs": {"data.task": "translation", "model.architecture": "encoder_decoder"},
+    "recurrent pairs": {
+        "data.task": "translation",
+        "model.architecture": "recurrent_encoder_decoder",
+        "model.match_parameters": "encoder_decoder",
+    },
+    "text": {"data.task": "masked_language_modelling", "model.architecture": "encoder"},
+    "recurrent text": {"model.architecture": "recurrent_decoder"},
+    "labelled": {"data.task": "text_classification", "model.architecture": "encoder"},
+    "images": {
+        "data.task": "image_classification",
+        "model.architecture": "vision_transformer",
+        "data.image_classification.max_shift": 1,
+        "data.image_classification.flip": True,
+    },
+    "vectors": {
+        "data.task": "vector_classification",
+        "model.architecture": "encoder",
+        "model.encoder.pooling": "mean",
+    },
+}
+
+
+def config_for(kind, source, **changes):
+    overrides = SHORT | TASK[kind] | {"data.source": source} | changes
+    path = str(ROOT / "configs" / "reference.py")
+    return load_config(path, {key: str(value) for key, value in overrides.items()})
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """A user's own file for each task."""
+    folder = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    words = ["red", "green", "blue", "cat", "dog", "sees", "runs", "far"]
+    sentences = [" ".join(rng.choice(words, 2)) for _ in range(200)]
+    (folder / "pairs.tsv").write_text("".join(f"{s}\t{s[::-1]}\n" for s in sentences))
+    (folder / "text.txt").write_text("\n".join(sentences))
+    rows = [f"{'animal' if 'cat' in s or 'dog' in s else 'other'}\t{s}\n" for s in sentences]
+    (folder / "labelled.tsv").write_text("label\ttext\n" + "".join(rows))
+    labels = rng.integers(0, 3, 200)
+    images = (rng.integers(0, 50, (200, 8, 8)) + 60 * labels[:, None, None]).astype(np.uint8)
+    np.savez(folder / "images.npz", images=images, labels=labels)
+    series = rng.normal(size=(200, 10, 4)) + labels[:, None, None]
+    lengths = rng.integers(2, 11, 200)
+    np.savez(folder / "vectors.npz", vectors=series, labels=labels, lengths=lengths)
+    names = {"pairs": "pairs.tsv", "text": "text.txt", "labelled": "labelled.tsv"}
+    names |= {"images": "images.npz", "vectors": "vectors.npz"}
+    return {kind: folder / names[kind.removeprefix("recurrent ")] for kind in TASK}
+
+
+@pytest.fixture(scope="module")
+def runs(sources, tmp_path_factory):
+    """kind -> a finished run, trained when it is first asked for."""
+    folder, done = tmp_path_factory.mktemp("runs"), {}
+
+    def run_of(kind):
+        if kind not in done:
+            done[kind] = folder / kind
+            train(config_for(kind, sources[kind]), done[kind], Silent())
+        return done[kind]
+
+    return run_of
+
+
+class EndAt(Silent):
+    """Ends a run at a step as SIGTERM does."""
+
+    def __init__(self, step):
+        super().__init__()
+        self._step = step
+
+    def step(self, step, *_):
+        if step >= self._step:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.xdist_group("tasks")
+@pytest.mark.parametrize("kind", TASK)
+def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
+    kind, runs, sources, tmp_path, monkeypatch
+):
+    whole = runs(kind)
+    row = RunDirectory(whole).metrics()[-1]
+    assert row["step"] == 12
+    assert np.isfinite([row["test/loss"], row["eval/accuracy"]]).all()
+    assert ("test/bleu" in row) == ("pairs" in kind)
+    assert list((whole / "samples").iterdir())
+    monkeypatch.setattr(loop, "_SECONDS_PER_CALL", 0.0)
+    with pytest.raises(Interrupted):
+        train(config_for(kind, sources[kind]), tmp_path / "a", EndAt(7))
+    train(config_for(kind, sources[kind]), tmp_path / "a", Silent())
+    assert fingerprint_of(tmp_path / "a") == fingerprint_of(whole)
+    loaded = load_run(whole)
+    assert tree_hash(loaded.params) == tree_hash(checkpoint_of(whole).state.params)
+
+
+@pytest.mark.xdist_group("tasks")
+def test_every_run_answers_in_its_own_way(runs):
+    translations = load_run(runs("pairs")).translate(["red cat", "dog"])
+    assert len(translations) == 2
+    shares = load_run(runs("labelled")).classify(["red cat", "blue"])
+    assert shares.shape == (2, 2)
+    np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)
+    assert load_run(runs("labelled")).classes == ("animal", "other")
+    assert len(load_run(runs("text")).fill_in("red ___at")) == 5
+    assert len(load_run(runs("recurrent text")).sample("red", 5)) == 5
+    with pytest.raises(
+        InvalidInput, match=r"data.task is translation; expected language_modelling"
+    ):
+        load_run(runs("pairs")).sample("red")
+    with pytest.raises(InvalidInput, match=r"does not fit into data.length=16"):
+        load_run(runs("pairs")).translate(["red cat " * 9])
+    with pytest.raises(InvalidInput, match="expected a text with one ___"):
+        load_run(runs("text")).fill_in("red cat")
+
+
+@pytest.mark.xdist_group("tasks")
+def test_bleu_is_sacrebleus_over_all_references(runs):
+    import sacrebleu
+
+    run = load_run(runs("pairs"))
+    task = make_task(run.config, run.tokenizer)
+    references = task.references("test")
+    assert all(targets == [source[::-1]] * len(targets) for source, targets in references.items())
+    hypotheses = run.translate(references)
+    expected = sacrebleu.corpus_bleu(hypotheses, [[t[0] for t in references.values()]]).score
+    row = RunDirectory(runs("pairs")).metrics()[-1]
+    protocol = json.loads((runs("pairs") / "evaluation.json").read_text())["test"]["protocol"]
+    assert row["test/bleu"] == pytest.approx(expected)
+    assert "nrefs:" in protocol["bleu"]
+    assert protocol["sentences"] == len(references)
+
+
+@pytest.mark.parametrize("kind", ["recurrent pairs", "recurrent text"])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_matched_baseline_has_as_many_parameters(kind, cell):
+    other = "encoder_decoder" if "pairs" in kind else "decoder"
+    wide = {"model.width": 64, "model.depth": 3, "model.match_parameters": None}
+    cells = {f"model.recurrent_{other}.cell": cell}
+    matched = config_for(kind, "x", **wide | cells | {"model.match_parameters": other}).model
+    plain = config_for(kind, "x", **wide | {"model.architecture": other}).model
+    counts = [count_parameters(make_model(m, {"vocab_size": 65})) for m in (matched, plain)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.01)
+    widths = [make_model(matched, {"vocab_size": 65}).width + step for step in (-1, 0, 1)]
+    off = [
+        abs(count_parameters(make_model(matched, {"vocab_size": 65}).clone(width=w)) - counts[1])
+        for w in widths
+    ]
+    assert off[1] == min(off)
+
+
+# ---------------------------------------------------------------- starting from what is there
+
+
+@pytest.mark.xdist_group("tasks")
+def test_fine_tuning_starts_from_a_run_and_resumes(runs, sources, tmp_path):
+    pretrained = runs("text")
+    start = {"initial.weights": pretrained, "data.tokenizer": pretrained / "tokenizer.json"}
+    said = []
+
+    class Listening(Silent):
+        def say(self, text):
+            said.append(text)
+
+    config = config_for("labelled", sources["labelled"], **start, **{"training.steps": 3})
+    train(config, tmp_path / "a", Listening())
+    assert any("new: head, pooler; not used: output_bias, transform" in line for line in said)
+    assert RunDirectory(tmp_path / "a").manifest()["initial"]["weights"]
+    before = load_run(pretrained).params["block_0"]["attention"]["query"]["kernel"]
+    after = load_run(tmp_path / "a").params["block_0"]["attention"]["query"]["kernel"]
+    assert 0 < np.abs(after - before).max() < 0.02  # three small steps away
+
+
+@pytest.mark.xdist_group("tasks")
+def test_what_is_frozen_stays_and_the_rest_moves(runs, sources, tmp_path):
+    frozen = {"training.frozen": "token_embedding,block_0/attention", "training.steps": 3}
+    config = config_for("labelled", sources["labelled"], **frozen)
+    train(config, tmp_path / "a", Silent())
+    params = load_run(tmp_path / "a").params
+    drawn = make_model(config.model, RunDirectory(tmp_path / "a").sizes())
+    key, _ = jax.random.split(jax.random.key(0))
+    start = jax.jit(drawn.init)(key, **drawn.example_inputs())["params"]
+    same = lambda *path: np.array_equal(_at(params, path), _at(start, path))
+    assert same("token_embedding", "embedding")
+    assert same("block_0", "attention", "query", "kernel")
+    assert not same("block_0", "feed_forward", "up", "kernel")
+    config = config_for("labelled", sources["labelled"], **{"training.frozen": "token_embeding"})
+    with pytest.raises(InvalidInput, match=r"begins with 'token_embeding'; there are .*block_0"):
+        train(config, tmp_path / "b", Silent())
+
+
+def _at(tree, path):
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+@pytest.mark.xdist_group("tasks")
+def test_word_vectors_fill_the_rows_of_their_words(sources, tmp_path):
+    file = tmp_path / "vectors.txt"
+    numbers = {"cat": np.linspace(0, 1, 16), "zebra": np.ones(16), "dog": -np.ones(16)}
+    lines = [f"{word} {' '.join(map(str, vector))}" for word, vector in numbers.items()]
+    file.write_text("\n".join(["3 16", *lines]) + "\n")
+    options = {
+        "initial.word_vectors": file,
+        "data.tokenizer": "word",
+        "training.frozen": "token_embedding",
+        "training.steps": 3,
+    }
+    train(config_for("labelled", sources["labelled"], **options), tmp_path / "a", Silent())
+    run = load_run(tmp_path / "a")
+    table = np.asarray(run.params["token_embedding"]["embedding"])
+    for word in ("cat", "dog"):
+        np.testing.assert_allclose(table[run.tokenizer.encode(word)[0]], numbers[word], atol=1e-6)
+    assert np.abs(table[run.tokenizer.encode("red")[0]]).max() < 0.2
+    for content, words in (
+        ("cat 1 2\n", "line 1: 2 numbers after 'cat'; expected model.width=16"),
+        ("zebra" + " 1" * 16 + "\n", "none of the vocabulary's words"),
+        ("cat" + " x" * 16 + "\n", "line 1: could not convert"),
+        ("cat" + " nan" * 16 + "\n", "line 1: a value is not finite"),
+    ):
+        file.write_text(content)
+        with pytest.raises(InvalidInput, match=words):
+            train(config_for("labelled", sources["labelled"], **options), tmp_path / "b", Silent())
+
+
+@pytest.mark.xdist_group("tasks")
+def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path):
+    start = {"initial.weights": runs("text"), "data.tokenizer": runs("text") / "tokenizer.json"}
+    wider = start | {"model.width": 24}
+    with pytest.raises(InvalidInput, match=r"do not fit this model\n.*16\) there, .*24\) here"):
+        train(config_for("labelled", sources["labelled"], **wider), tmp_path / "a", Silent())
+    other = start | {"data.tokenizer": "byte"}
+    with pytest.raises(InvalidInput, match=r"another tokenizer; give data.tokenizer=.*tokenizer"):
+        train(config_for("labelled", sources["labelled"], **other), tmp_path / "b", Silent())
+    nothing = {"initial.weights": tmp_path / "nowhere"}
+    with pytest.raises(InvalidInput, match="expected a run with a checkpoint, a folder with"):
+        train(config_for("labelled", sources["labelled"], **nothing), tmp_path / "c", Silent())
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        ("pairs", {"model.architecture": "decoder"}, "data.task=translation needs encoder_decoder"),
+        ("images", {"model.position": "rotary", "model.head_dim": 3}, "an even head size"),
+        ("labelled", {"model.position": "sinusoidal_2d"}, "encoder has no rows and columns"),
+        ("labelled", {"model.match_parameters": "decoder"}, "only a recurrent architecture"),
+        ("recurrent text", {"model.match_parameters": "encoder_decoder"}, "expected decoder"),
+        ("labelled", {"initial.word_vectors": "v.txt"}, "expected word or a tokenizer.json"),
+        ("images", {"model.vision_transformer.variant": "M/4"}, "a name like Ti/4"),
+    ],
+)
+def test_combinations_that_mean_nothing_are_refused(kind, changes, words):
+    with pytest.raises(InvalidInput, match=words):
+        config_for(kind, "x", **changes)
