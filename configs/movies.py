@@ -10,7 +10,7 @@ def get_config():
     config.data.source = "movie_snippets"
     config.data.tokenizer = "bpe"
     config.data.vocab_size = 8000
-    config.data.splits = (0.75, 0.05, 0.2)
+    config.data.splits = (0.78, 0.02, 0.2)
     config.data.length = 64
     config.model.architecture = "encoder"
     config.model.encoder.pooling = "mean"

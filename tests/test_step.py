@@ -240,6 +240,16 @@ def test_c47_the_step_counts_beyond_2_to_the_24():
     assert after.step == 2**24 + 2
 
 
+def test_the_first_transformers_schedule_is_the_papers():
+    """width^-0.5 * min(n^-0.5, n * warmup^-1.5), equation 3, with width 512 and 4,000 updates."""
+    from transformer_jax.training.optimizers import inverse_square_root
+
+    schedule = inverse_square_root((512 * 4000) ** -0.5, 100_000, 4000)
+    for n in (1, 100, 4000, 4001, 50_000):
+        expected = 512**-0.5 * min(n**-0.5, n * 4000**-1.5)
+        assert float(schedule(n - 1)) == pytest.approx(expected, rel=1e-5)
+
+
 def test_vmapped_training_of_seeds_is_near_single_runs():
     config, model, optimizer, _ = setup(model__dropout_rate=0.0)
     step = make_train_step(model, optimizer, 0)

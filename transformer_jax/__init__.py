@@ -2,12 +2,15 @@
 
 Reading order:
   shapes, masks       the letters of the dimensions; who may attend to whom
-  layers/             linear, norms, attention, positions, feedforward, embeddings, blocks
-  models              Decoder: what the layers add up to
-  generation          drawing new text
-  data/               sources, tokenizers, tasks: text -> Batch (numpy only)
+  layers/             linear, norms, attention, positions, feedforward, embeddings, pooling, blocks
+  models/             what the layers add up to: decoder, encoder, encoder_decoder, vision, and the
+                      recurrent baselines; parts: what they share
+  generation          drawing new text, writing after a source
+  interop/            Hugging Face weights in and out
+  data/               sources (text, tables, arrays), tokenizers, tasks: examples -> Batch (numpy)
   training/           rules, config: what may be asked for; losses, metrics, optimizers, step,
                       evaluation: one update; checkpoints, runs, loading: one directory;
+                      initial: weights to start from; demonstrations: what a model shows of itself;
                       loop: a run, top to bottom
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
@@ -24,6 +27,9 @@ _HOMES = {
     "sinusoidal_positions": "transformer_jax.layers.positions",
     "causal_mask": "transformer_jax.masks",
     "Decoder": "transformer_jax.models",
+    "Encoder": "transformer_jax.models",
+    "EncoderDecoder": "transformer_jax.models",
+    "VisionTransformer": "transformer_jax.models",
     "load_run": "transformer_jax.training.loading",
 }
 __all__ = sorted(_HOMES)

@@ -6,6 +6,7 @@
 | L | (query) length | K | head size |
 | M | key, or memory, length | F | feed-forward size |
 | D | model width | V | vocabulary, or value head size inside attention |
+| C | classes, or channels of an image | P | patches of an image |
 
 Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_BLHK`).
 Public functions take any leading axes, written `...`.

@@ -27,7 +27,7 @@ class Pretrained(NamedTuple):
 
     Attributes:
       model: a Linen module.
-      params: its parameters, float32.
+      params: its parameters, float32 (float64 where theirs are and jax has it enabled).
     """
 
     model: Any
@@ -65,10 +65,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
     if hasattr(model_or_path, "state_dict"):
         config = {"architectures": [type(model_or_path).__name__]}
         config = model_or_path.config.to_dict() | config
-        state = {
-            name: np.asarray(array.detach().float().numpy())
-            for name, array in model_or_path.state_dict().items()
-        }
+        state = {name: _numbers(tensor) for name, tensor in model_or_path.state_dict().items()}
         return _import(config, state, type(model_or_path).__name__)
     folder = Path(model_or_path)
     if not folder.is_dir():
@@ -110,6 +107,12 @@ def to_huggingface(
     if folder is not None:
         _write(Path(folder), config, state)
     return Exported(config, state)
+
+
+def _numbers(tensor: Any) -> np.ndarray:
+    """A torch tensor's numbers; half precisions, which numpy lacks, become float32."""
+    is_half = tensor.is_floating_point() and tensor.element_size() < 4
+    return (tensor.float() if is_half else tensor).detach().cpu().numpy()
 
 
 def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str) -> Pretrained:
