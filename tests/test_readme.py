@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from configs import shakespeare
 from tests.conftest import ROOT, user_environment
@@ -19,6 +21,7 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
 ]
+SHORT = ("--config.training.steps=20", "--config.schedule.warmup_cosine.warmup_steps=5")
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -37,6 +40,18 @@ def place(tmp_path_factory):
     (folder / "my_text.txt").write_text(
         "It was the best of times, it was the worst of times.\n" * 800
     )
+    numbers = [f"{word} {n}" for n in range(60) for word in ("I am", "you are", "they run")]
+    (folder / "my_pairs.tsv").write_text("".join(f"{n}.\t{n[::-1]}\n" for n in numbers))
+    rows = [f'"{n}, it is said",{n[0]}\n' for n in numbers]
+    (folder / "my_texts.csv").write_text("text,label\n" + "".join(rows))
+    draws, labels = np.random.default_rng(0), np.arange(120) % 3
+    for number, label in enumerate(labels):
+        pixels = draws.integers(0, 60, (8, 8)) + 60 * label
+        (folder / "my_images" / "abc"[label]).mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(pixels.astype(np.uint8))
+        picture.save(folder / "my_images" / "abc"[label] / f"{number}.png")
+    series = draws.normal(size=(120, 10, 4)) + labels[:, None, None]
+    np.savez(folder / "my_series.npz", vectors=series, labels=labels)
     return folder
 
 
@@ -99,13 +114,12 @@ def test_the_commands_run_as_they_are_written(place):
     for line in COMMANDS:
         if not line.startswith("python -m experiments."):
             continue
-        short = ("--config.training.steps=120",) if ".train " in line else ()
-        output = run(place, line, *short)
+        output = run(place, line, *(SHORT if ".train " in line else ()))
         if ".compare " in line:
             assert "model.position" in output
             assert "no claim" in output
         ran.append(line)
-    assert len(ran) >= 7
+    assert len(ran) >= 15
     assert (place / "runs" / "comparison.png").exists()
 
 
@@ -118,9 +132,10 @@ def test_the_refusal_is_the_printed_one(place):
     assert done.stderr.strip() == expected
 
 
-def test_python_examples_run_as_they_are_written():
+def test_python_examples_run_as_they_are_written(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
+    monkeypatch.chdir(tmp_path)
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
