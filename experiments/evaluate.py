@@ -36,6 +36,8 @@ def main(argv: list[str]) -> None:
 
     run = load_run(arguments.workdir)
     task = make_task(config, run.tokenizer, stride=stride)
+    if arguments.stride is not None and "stride" not in task.protocol:
+        raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")
     directory.refuse_other_data(task.facts)
     scored = evaluate(make_score(run.model), run.params, task, arguments.split, batch_size)
     written = DEMONSTRATIONS[config.data.task].scores(run, task, arguments.split)

@@ -404,6 +404,36 @@ def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path
         train(config_for("labelled", sources["labelled"], **nothing), tmp_path / "c", Silent())
 
 
+@pytest.mark.xdist_group("tasks")
+def test_a_started_run_needs_its_initial_weights_no_more(runs, sources, tmp_path):
+    """Resumed after its first checkpoint without them; refused if it would start from others."""
+    import shutil
+
+    pretrained = tmp_path / "pretrained"
+    shutil.copytree(runs("text"), pretrained)
+    start = {"initial.weights": pretrained, "data.tokenizer": pretrained / "tokenizer.json"}
+    config = config_for("labelled", sources["labelled"], **start, **{"training.steps": 9})
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "a", EndAt(1))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / "checkpoints")
+    shutil.copytree(runs("text"), tmp_path / "kept")
+    manifest = next((pretrained / "checkpoints").glob("*/manifest.json"))
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(InvalidInput, match=r"initial.weights holds other weights than when this"):
+        train(config, tmp_path / "b", Silent())
+    shutil.rmtree(pretrained)
+    train(config, tmp_path / "a", Silent())
+    assert RunDirectory(tmp_path / "a").status() == "done"
+
+
+@pytest.mark.xdist_group("tasks")
+def test_images_that_are_not_whole_patches_are_refused(sources, tmp_path):
+    config = config_for("images", sources["images"], **{"model.vision_transformer.patch_size": 3})
+    with pytest.raises(InvalidInput, match="8 x 8 pixels are not whole patches of 3"):
+        train(config, tmp_path / "a", Silent())
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [

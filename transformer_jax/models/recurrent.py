@@ -145,7 +145,7 @@ class RecurrentDecoder(nn.Module):
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
-        return {"tokens": jnp.zeros((1, 2), jnp.int32)}
+        return {"tokens": jnp.zeros((1, 1), jnp.int32)}
 
 
 class RecurrentEncoderDecoder(nn.Module):
@@ -265,5 +265,5 @@ class RecurrentEncoderDecoder(nn.Module):
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
-        tokens = jnp.zeros((1, 2), jnp.int32)
+        tokens = jnp.zeros((1, 1), jnp.int32)
         return {"source": tokens, "tokens": tokens}

@@ -34,11 +34,13 @@ def translation_scores(run: Run, task: Translation, split: str) -> Written:
     Each source sentence is translated once and compared with all its translations in the split
     (Papineni et al. 2002; Popović 2015; Post 2018 for the signature).
     """
-    sacrebleu = _sacrebleu()
+    import sacrebleu
+
     references = task.references(split)
     hypotheses = run.translate(references)
     most = max(len(texts) for texts in references.values())
-    streams = [
+    # None is no reference; an empty one would be the closest in length to a short hypothesis.
+    streams: Any = [
         [texts[place] if place < len(texts) else None for texts in references.values()]
         for place in range(most)
     ]
@@ -47,16 +49,6 @@ def translation_scores(run: Run, task: Translation, split: str) -> Written:
         means[name] = metric.corpus_score(hypotheses, streams).score
         signatures[name] = str(metric.get_signature())
     return Written(means, {"generated": "greedy", "sentences": len(hypotheses), **signatures})
-
-
-def _sacrebleu():
-    try:
-        import sacrebleu
-    except ImportError as error:
-        raise InvalidInput(
-            "translations are scored with sacrebleu: pip install 'transformer_jax[train]'"
-        ) from error
-    return sacrebleu
 
 
 def show_continuation(run: Run, task: LanguageModelling) -> str:
@@ -141,17 +133,21 @@ class Demonstration(NamedTuple):
       show: run and task -> text, for the end of training.
       answer: run, prompt and sampling options -> text.
       scores: run, task and split -> scores of generated output.
+      needs: packages that scoring imports.
     """
 
     show: Callable[..., str]
     answer: Callable[..., str]
     scores: Callable[..., Written] = no_scores
+    needs: tuple[str, ...] = ()
 
 
 DEMONSTRATIONS = {
     "language_modelling": Demonstration(show_continuation, continue_prompt),
     "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),
-    "translation": Demonstration(show_translations, translate_prompt, translation_scores),
+    "translation": Demonstration(
+        show_translations, translate_prompt, translation_scores, needs=("sacrebleu",)
+    ),
     "text_classification": Demonstration(show_confusions, classify_prompt),
     "image_classification": Demonstration(show_confusions, answer_nothing),
     "vector_classification": Demonstration(show_confusions, answer_nothing),

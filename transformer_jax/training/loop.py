@@ -69,8 +69,9 @@ def train(
       Interrupted: SIGTERM or SIGINT came; saved.
     """
     configs.check(config)
-    if importlib.util.find_spec("orbax") is None:
-        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
+    for package in ("orbax", *DEMONSTRATIONS[config.data.task].needs):
+        if importlib.util.find_spec(package) is None:
+            raise InvalidInput(f"training needs {package}: pip install 'transformer_jax[train]'")
     progress = progress or Progress()
     directory = RunDirectory(workdir)
     directory.refuse_other_config(config)
@@ -95,7 +96,10 @@ class _Training:
         self.demonstration = DEMONSTRATIONS[config.data.task]
         self.optimizer = make_optimizer(config)
         self.initial_state = make_initial_state(self.model, self.optimizer, config.seed)
-        self.template = jax.eval_shape(self.initial_state)
+        try:
+            self.template = jax.eval_shape(self.initial_state)
+        except ValueError as error:  # patches that do not fit the images, say
+            raise InvalidInput(f"the model cannot take this data: {error}") from error
         refuse_unknown_prefixes(self.template.params, config.training.frozen)
         self.score = make_score(self.model)
         self.log = StepLog(
@@ -106,8 +110,11 @@ class _Training:
         self.warnings: list[str] = []
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
-        facts = {"seed": config.seed, "parameters": count_parameters(self.model)}
-        facts |= {"sizes": self.task.sizes, "initial": fingerprint_of(config.initial)}
+        facts = {
+            "seed": config.seed,
+            "parameters": count_parameters(self.model),
+            "sizes": self.task.sizes,
+        }
         changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
         if changed:
             self._warn(
@@ -167,6 +174,7 @@ class _Training:
     def _start(self) -> TrainState:
         """Draws the state at step 0, and puts in the weights that the config names."""
         state = jax.jit(self.initial_state)()
+        self.directory.refuse_other_start(fingerprint_of(self.config.initial))
         start = start_from(state.params, self.config.initial, self.task.tokenizer)
         for remark in start.remarks:
             self.progress.say(remark)

@@ -257,6 +257,22 @@ class RunDirectory:
                 + "\nrestore the data, or choose another --workdir"
             )
 
+    def refuse_other_start(self, now: dict[str, str]) -> None:
+        """Notes what the run starts from; raises InvalidInput if it began to from other files.
+
+        Args:
+          now: hashes of the files that hold initial weights.
+        """
+        manifest = self.manifest()
+        stored = manifest.setdefault("initial", now)
+        changed = [option for option in now if stored.get(option) != now[option]]
+        if changed:
+            raise InvalidInput(
+                f"--workdir={self.path}: initial.{changed[0]} holds other weights than when this "
+                "run began; choose another --workdir"
+            )
+        self.write_json("manifest.json", manifest)
+
     def amend_launch(self, **facts: Any) -> None:
         """Adds facts to this launch's entry in the manifest."""
         manifest = self.manifest()
