@@ -140,7 +140,8 @@ def get_config() -> ConfigDict:
     model.activation = "gelu"
     # Whether projections, feed-forward maps and layer norms have a bias; True or False.
     model.use_bias = False
-    # Whether the output layer is the token embedding; True or False.
+    # Whether a decoder's output layer is its token embedding, transformer or recurrent;
+    # True or False.
     model.tie_embeddings = True
     # Share dropped in training: after the embedding, of the attention weights, after each
     # sublayer; a number in [0, 1).

@@ -30,10 +30,11 @@ def main(argv: list[str]) -> None:
     use_compilation_cache()
 
     from transformer_jax.training.build import make_task
-    from transformer_jax.training.demonstrations import DEMONSTRATIONS
+    from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.loading import load_run
 
+    refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir)
     task = make_task(config, run.tokenizer, stride=stride)
     if arguments.stride is not None and "stride" not in task.protocol:

@@ -88,6 +88,34 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
     assert "evaluated on different parts" in done.stdout
 
 
+def test_runs_from_before_there_were_other_tasks_are_read(tiny_run, tmp_path):
+    """Their manifest names hash and counts otherwise, has no sizes; their config has fewer keys."""
+    from transformer_jax import load_run
+    from transformer_jax.training.rules import BEFORE
+
+    old = tmp_path / "old"
+    shutil.copytree(tiny_run, old)
+    manifest = json.loads((old / "manifest.json").read_text())
+    data = manifest["data"]
+    data |= {"text_sha256": data.pop("sha256"), "tokens": data.pop("counts")}
+    del manifest["sizes"], manifest["initial"]
+    (old / "manifest.json").write_text(json.dumps(manifest))
+    config = json.loads((old / "config.json").read_text())
+    for key in BEFORE:
+        *sections, name = key.split(".")
+        inner = config
+        for section in sections:
+            inner = inner[section]
+        del inner[name]
+    (old / "config.json").write_text(json.dumps(config))
+    assert load_run(old).step == 50
+    done = command("compare", tiny_run, old)
+    assert done.returncode == 0, done.stderr
+    assert "one run and its copies" in done.stdout
+    scored = command("evaluate", f"--workdir={old}")
+    assert scored.returncode == 0, scored.stderr
+
+
 def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
     refused(command("compare", tiny_run), "two or more")
     refused(command("compare", tiny_run, tmp_path), "no run here")

@@ -233,11 +233,21 @@ def test_what_they_cannot_compute_is_refused(tmp_path):
     folder, exported = gpt2_folder(tmp_path)
     model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
     params = model.init(jax.random.key(0), **model.example_inputs())["params"]
-    with pytest.raises(InvalidInput, match="there are weights already"):
+    with pytest.raises(InvalidInput, match=r"there is a config.json or weights"):
         to_huggingface(model, params, folder)
     del params["final_norm"]
     with pytest.raises(InvalidInput, match=r"missing \(2\): final_norm/bias, final_norm/scale"):
         to_huggingface(model, params)
+
+
+def test_a_decoder_that_a_config_made_can_be_exported():
+    from tests.conftest import tiny_config
+    from transformer_jax.interop import to_huggingface
+    from transformer_jax.training.build import make_model
+
+    model = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
+    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    assert to_huggingface(model, params).config["architectures"] == ["GPT2LMHeadModel"]
 
 
 def test_a_head_decides_the_architecture():

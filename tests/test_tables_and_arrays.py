@@ -1,6 +1,7 @@
 """Rows of text, images and vectors: what is embedded, the user's own files, and what is refused."""
 
 import gzip
+import shutil
 
 import numpy as np
 import pytest
@@ -54,6 +55,7 @@ def test_users_own_labelled_text(tmp_path):
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\t\n", "line 3: the label is empty"),
         (load_labelled_text, "a.tsv", "text\tlabel\na\tx\nb\tx\n", "every label is 'x'"),
         (load_labelled_text, "b.txt", "x", "the folder holds no .tsv or .csv"),
+        (load_pairs, "a.txt", "Well, go.\tBueno", "expected a file that ends with .tsv or .csv"),
     ],
 )
 def test_c66_malformed_rows_are_refused_with_file_and_line(tmp_path, load, name, content, words):
@@ -61,6 +63,27 @@ def test_c66_malformed_rows_are_refused_with_file_and_line(tmp_path, load, name,
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InvalidInput, match=words):
         load(str(tmp_path if name == "b.txt" else tmp_path / name))
+
+
+def test_files_that_are_parts_of_a_split_are_not_pooled(tmp_path):
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.tsv").write_text("a\tb\n")
+    with pytest.raises(InvalidInput, match=r"test.tsv: a folder's files are read as one table"):
+        load_pairs(str(tmp_path))
+    assert load_pairs(str(tmp_path / "train.tsv")).rows == [("a", "b")]
+
+
+def test_the_texts_of_a_table_come_in_the_order_of_its_splits():
+    """What masked language modelling trains on holds no text of classification's test split."""
+    from transformer_jax.data.sources.files import EMBEDDED
+    from transformer_jax.data.sources.tables import read_texts
+
+    movies = load_labelled_text("movie_snippets")
+    test = {movies.texts[i] for i in split_by_key(movies.texts, (0.78, 0.02, 0.2), 0)["test"]}
+    texts = read_texts(EMBEDDED["text"]["movie_snippets"])
+    assert len(texts) == len(set(movies.texts))
+    assert not test & set(texts[: int(0.79 * len(texts))])
+    assert test >= set(texts[int(0.82 * len(texts)) :])
 
 
 def test_missing_sources_name_what_is_embedded():
@@ -160,8 +183,16 @@ def test_folders_of_pictures(tmp_path):
     assert loaded.inputs.shape == (4, 4, 6, 3)
     assert loaded.inputs[:, 0, 0, 0].tolist() == [0, 1, 100, 101]
     assert (loaded.classes, loaded.first_test) == (("cat", "dog"), None)
+    for part in ("train", "val"):
+        shutil.copytree(tmp_path / "cat", tmp_path / "parts" / part / "cat")
+    with pytest.raises(InvalidInput, match=r"train, val: expected one folder of pictures for each"):
+        load_images(str(tmp_path / "parts"))
     odd = tmp_path / "dog" / "2.png"
+    Image.fromarray(np.full((4, 6), 1000, np.uint16)).save(odd)
+    with pytest.raises(InvalidInput, match=r"2.png: not a readable picture: mode I;16; expected 8"):
+        load_images(str(tmp_path))
     Image.fromarray(np.zeros((5, 6), np.uint8)).save(odd)
+    shutil.rmtree(tmp_path / "parts")
     with pytest.raises(InvalidInput, match=r"dog/2.png: \(5, 6, 1\).*make them one size"):
         load_images(str(tmp_path))
     odd.write_bytes(b"no picture")
@@ -180,6 +211,16 @@ GREY = np.zeros((4, 3, 3), np.uint8)
         ({"images": GREY.astype(float), "labels": np.arange(4)}, "expected uint8"),
         ({"images": GREY, "labels": np.arange(4), "classes": ["a", "b"]}, "labels 0 to 1, found 0"),
         ({"images": GREY, "labels": -np.arange(4)}, "found -3 to 0"),
+        ({"images": GREY, "labels": np.arange(4) * 10**6}, "label 3000000 among 4 examples"),
+        (
+            {
+                "train_images": GREY,
+                "train_labels": np.arange(2),
+                "test_images": GREY[:2],
+                "test_labels": np.arange(4),
+            },
+            "one integer label for each of 4 examples, got int64 .2,.",
+        ),
         ({"images": GREY[:0], "labels": np.arange(0)}, "expected examples, found none"),
         (
             {
@@ -228,6 +269,16 @@ def test_vectors(tmp_path):
     np.savez(tmp_path / "b.npz", vectors=vectors, labels=labels, lengths=lengths * 2)
     with pytest.raises(InvalidInput, match="expected lengths 1 to 7"):
         load_vectors(str(tmp_path / "b.npz"))
+    np.savez(tmp_path / "d.npz", vectors=vectors, labels=labels, lengths=lengths[::-1])
+    assert load_vectors(str(tmp_path / "d.npz")).sha256 != loaded.sha256
+    halves = {
+        f"{p}_{n}": a
+        for p in ("train", "test")
+        for n, a in (("vectors", vectors), ("labels", labels))
+    }
+    np.savez(tmp_path / "e.npz", **halves, train_lengths=lengths)
+    with pytest.raises(InvalidInput, match="lengths of the training and the test part, or none"):
+        load_vectors(str(tmp_path / "e.npz"))
     vectors[3, 2, 1] = np.nan
     np.savez(tmp_path / "c.npz", vectors=vectors, labels=labels)
     with pytest.raises(InvalidInput, match="example 3 holds a value that is not finite"):

@@ -278,6 +278,10 @@ def test_every_run_answers_in_its_own_way(runs):
         load_run(runs("pairs")).translate(["red cat " * 9])
     with pytest.raises(InvalidInput, match="expected a text with one ___"):
         load_run(runs("text")).fill_in("red cat")
+    with pytest.raises(InvalidInput, match="expected a list of texts, got one text"):
+        load_run(runs("pairs")).translate("red cat")
+    with pytest.raises(InvalidInput, match="expected at least one text, got none"):
+        load_run(runs("labelled")).classify([])
 
 
 @pytest.mark.xdist_group("tasks")
@@ -391,6 +395,40 @@ def test_word_vectors_fill_the_rows_of_their_words(sources, tmp_path):
 
 
 @pytest.mark.xdist_group("tasks")
+def test_weights_of_a_model_that_computes_otherwise_are_refused(runs, sources, tmp_path):
+    """The shapes are the same; a refusal claims no directory."""
+    start = {"initial.weights": runs("text"), "data.tokenizer": runs("text") / "tokenizer.json"}
+    for change, words in (
+        ({"model.num_heads": 4}, "model.num_heads: 2 there, 4 here"),
+        ({"model.activation": "relu"}, "model.activation: gelu there, relu here"),
+        ({"model.norm_epsilon": 1e-3}, "model.norm_epsilon: 1e-05 there, 0.001 here"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            train(config_for("labelled", sources["labelled"], **start | change), tmp_path / "a")
+    assert not (tmp_path / "a" / "config.json").exists()
+
+
+def test_pixel_statistics_are_exact_for_many_pixels(rng):
+    from transformer_jax.data.tasks.classification import pixel_statistics
+
+    mean, deviation = pixel_statistics(np.full((30_000, 16, 16, 3), 200, np.uint8))
+    np.testing.assert_allclose(mean, 200 / 255)
+    np.testing.assert_array_equal(deviation, 1e-6)
+    images = rng.integers(0, 256, (50, 4, 4, 3)).astype(np.uint8)
+    mean, deviation = pixel_statistics(images)
+    np.testing.assert_allclose(mean, (images / 255).mean((0, 1, 2)))
+    np.testing.assert_allclose(deviation, (images / 255).std((0, 1, 2)))
+
+
+def test_an_evaluation_of_nothing_is_refused_at_once(sources, tmp_path):
+    config = config_for(
+        "text", sources["text"], **{"data.masked_language_modelling.mask_rate": 1e-6}
+    )
+    with pytest.raises(InvalidInput, match="the tuning split has no hidden token to score"):
+        train(config, tmp_path / "a", Silent())
+
+
+@pytest.mark.xdist_group("tasks")
 def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path):
     start = {"initial.weights": runs("text"), "data.tokenizer": runs("text") / "tokenizer.json"}
     wider = start | {"model.width": 24}
@@ -444,6 +482,8 @@ def test_images_that_are_not_whole_patches_are_refused(sources, tmp_path):
         ("recurrent text", {"model.match_parameters": "encoder_decoder"}, "expected decoder"),
         ("labelled", {"initial.word_vectors": "v.txt"}, "expected word or a tokenizer.json"),
         ("images", {"model.vision_transformer.variant": "M/4"}, "a name like Ti/4"),
+        ("text", {"data.separate_documents": True}, "keeps no documents apart"),
+        ("recurrent pairs", {"model.width": 15}, "expected a divisor of model.width=15"),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(kind, changes, words):

@@ -50,11 +50,6 @@ def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence((seed, step, *purpose.encode())))
 
 
-def windows_per_epoch(num_places: int, length: int) -> int:
-    """Returns how many windows of an epoch's grid fit, wherever the grid begins."""
-    return num_places // length - 1
-
-
 def window_starts(
     seed: int, step: int, batch_size: int, num_places: int, length: int
 ) -> np.ndarray:
@@ -73,7 +68,7 @@ def window_starts(
     Returns:
       [B] int64.
     """
-    num_windows = windows_per_epoch(num_places, length)
+    num_windows = num_places // length - 1  # that fit wherever the grid begins
     windows, epochs = example_order(seed, step, batch_size, num_windows)
     left_over = num_places - num_windows * length
     offsets = {
@@ -102,7 +97,7 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
     Returns:
       split -> ascending indices; a share holds up to chance.
     """
-    places = np.array([_place(key, seed) for key in keys])
+    places = np.array([place_of(key, seed) for key in keys])
     edges = np.cumsum((0.0, *shares))
     edges[-1] = np.inf
     return {
@@ -111,8 +106,8 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
     }
 
 
-def _place(key: str, seed: int) -> float:
-    """A uniform number in [0, 1) that belongs to a key."""
+def place_of(key: str, seed: int) -> float:
+    """Returns a uniform number in [0, 1) that belongs to a key."""
     digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big") / 2**64
 

@@ -27,7 +27,7 @@ class Architecture(NamedTuple):
       prefix: what their names of the body begin with, in a model with a head.
       heads: what the names outside the body begin with.
       required: values of their settings that our model has built in, where they are given.
-      not_read: beginnings of names that our model has no use for.
+      not_read: names that our model has no use for; * stands for any part.
       tied: copy -> name of the array that it has to equal.
       renames: parts of names as their objects have them -> as their files have them.
     """

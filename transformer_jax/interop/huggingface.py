@@ -18,7 +18,7 @@ from transformer_jax.interop.architecture import Architecture
 
 # One row for each class of transformers that is known here.
 ARCHITECTURES = {**gpt2.ROWS, **bert.ROWS, **vit.ROWS, **bart.ROWS}
-_SHAPELESS = ("dropout_rate", "init_std", "dtype", "name", "parent", "variant")
+_SHAPELESS = ("position_options", "dropout_rate", "init_std", "dtype", "name", "parent", "variant")
 _HUB_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
 
 
@@ -259,8 +259,10 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
 
 def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -> None:
     save_file = _safetensors().save_file
-    if folder.exists() and any(folder.glob("*.safetensors")):
-        raise InvalidInput(f"{folder}: there are weights already; choose another folder")
+    if (folder / "config.json").exists() or any(folder.glob("*.safetensors")):
+        raise InvalidInput(
+            f"{folder}: there is a config.json or weights already; choose another folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(config, indent=1) + "\n"

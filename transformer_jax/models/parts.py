@@ -161,7 +161,7 @@ class Transformer(nn.Module):
         shared = {
             "use_bias": self.use_bias,
             "kernel_init": self.embedding_init,
-            "out_init": nn.initializers.normal(self.init_std / math.sqrt(2 * self.depth)),
+            "out_init": nn.initializers.normal(self.init_std / math.sqrt(2 * max(self.depth, 1))),
             "dtype": self.dtype,
         }
         attention = functools.partial(

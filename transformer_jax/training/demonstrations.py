@@ -3,6 +3,7 @@
 One row for each task; the loop, `sample` and `evaluate` look the row up.
 """
 
+import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -55,7 +56,8 @@ def show_continuation(run: Run, task: LanguageModelling) -> str:
     """The first token of the test split, continued."""
     options = run.config.sample
     prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
-    return prompt + run.sample(prompt or "\n", options.num_tokens, options.temperature)
+    drawn = run.sample(prompt or "\n", options.num_tokens, options.temperature)
+    return prompt + _glue(run) + drawn
 
 
 def show_translations(run: Run, task: Translation) -> str:
@@ -102,7 +104,12 @@ def show_confusions(run: Run, task: Classification) -> str:
 
 def continue_prompt(run: Run, prompt: str, **options: Any) -> str:
     """The prompt and what follows."""
-    return prompt + run.sample(prompt, **options)
+    return prompt + _glue(run) + run.sample(prompt, **options)
+
+
+def _glue(run: Run) -> str:
+    """What stands between a prompt and its continuation: tokens that are words hold no spaces."""
+    return " " if run.tokenizer is not None and run.tokenizer.token_bytes is None else ""
 
 
 def translate_prompt(run: Run, prompt: str, **options: Any) -> str:
@@ -124,6 +131,15 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> str:
 def answer_nothing(run: Run, prompt: str, **options: Any) -> str:
     """Refuses: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
+
+
+def refuse_missing_packages(task: str) -> None:
+    """Raises InvalidInput where a package that a task's scores need is not installed."""
+    for package in DEMONSTRATIONS[task].needs:
+        if importlib.util.find_spec(package) is None:
+            raise InvalidInput(
+                f"data.task={task} needs {package}: pip install 'transformer_jax[train]'"
+            )
 
 
 class Demonstration(NamedTuple):

@@ -15,6 +15,17 @@ from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.loading import load_run
 
+_UNSEEN_IN_SHAPES = (
+    "num_heads",
+    "wiring",
+    "norm",
+    "norm_epsilon",
+    "embedding_norm",
+    "activation",
+    "position",
+    "scale_embeddings",
+    "cell",
+)
 _EMBEDDING = "token_embedding/embedding"
 
 
@@ -25,10 +36,11 @@ class Start(NamedTuple):
     remarks: list[str]
 
 
-def start_from(params: Any, initial: ConfigDict, tokenizer: Tokenizer | None) -> Start:
+def start_from(model: Any, params: Any, initial: ConfigDict, tokenizer: Tokenizer | None) -> Start:
     """Replaces freshly drawn parameters by those that a config names.
 
     Args:
+      model: whose parameters they are.
       params: freshly drawn.
       initial: the config's section.
       tokenizer: of the task.
@@ -37,7 +49,7 @@ def start_from(params: Any, initial: ConfigDict, tokenizer: Tokenizer | None) ->
     """
     remarks = []
     if initial.weights is not None:
-        params, remark = _from_weights(params, initial.weights, tokenizer)
+        params, remark = _from_weights(model, params, initial.weights, tokenizer)
         remarks.append(remark)
     if initial.word_vectors is not None:
         params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
@@ -70,9 +82,28 @@ def _files_of(option: str, path: Path) -> list[Path]:
     return found
 
 
-def _from_weights(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
-    """Takes every array of the same path; refuses one of the same path and another shape."""
-    own, given = _by_path(params), _by_path(_read_weights(path, tokenizer))
+def _from_weights(
+    model: Any, params: Any, path: str, tokenizer: Tokenizer | None
+) -> tuple[Any, str]:
+    """Takes every array of the same path; refuses other shapes, and models that compute otherwise.
+
+    Arrays of the same shapes may belong to other computations: four heads or two, norms before or
+    after. So the fields that no shape shows have to be the same.
+    """
+    their_model, their_params = _read_weights(path, tokenizer)
+    different = [
+        f"  model.{field}: {theirs} there, {ours} here"
+        for field in _UNSEEN_IN_SHAPES
+        for theirs, ours in [(getattr(their_model, field, None), getattr(model, field, None))]
+        if theirs != ours and None not in (theirs, ours)
+    ]
+    if different:
+        raise InvalidInput(
+            "\n".join(
+                [f"initial.weights={path}: of a model that computes otherwise", *different[:6]]
+            )
+        )
+    own, given = _by_path(params), _by_path(their_params)
     shared = [name for name in own if name in given]
     wrong = [name for name in shared if own[name].shape != given[name].shape]
     if wrong or not shared:
@@ -95,18 +126,19 @@ def _from_weights(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[
     return _nested({**own, **taken}), remark
 
 
-def _read_weights(path: str, tokenizer: Tokenizer | None) -> Any:
+def _read_weights(path: str, tokenizer: Tokenizer | None) -> tuple[Any, Any]:
+    """The model that the weights belong to, and its parameters."""
     if not (Path(path) / "checkpoints").is_dir():
         from transformer_jax.interop import from_huggingface
 
-        return from_huggingface(path).params
+        return from_huggingface(path)
     run = load_run(path, say=lambda text: None)
     if run.tokenizer and tokenizer and fingerprint(run.tokenizer) != fingerprint(tokenizer):
         raise InvalidInput(
             f"initial.weights={path}: trained with another tokenizer; give "
             f"data.tokenizer={Path(path) / 'tokenizer.json'}"
         )
-    return run.params
+    return run.model, run.params
 
 
 def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:

@@ -12,7 +12,12 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint, special_tokens
+from transformer_jax.data.tokenizers import (
+    BPETokenizer,
+    Tokenizer,
+    fingerprint,
+    special_tokens,
+)
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from
 from transformer_jax.training.build import make_model
@@ -94,7 +99,7 @@ class Run:
         Raises:
           InvalidInput: a sentence is too long, or the model is no translator.
         """
-        tokenizer = self._tokenizer_for("translation")
+        tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
         length, specials = self.config.data.length, special_tokens(tokenizer)
         inputs = encode_sources(tokenizer, sentences, length)
         written = self._by_rows(
@@ -120,7 +125,7 @@ class Run:
         Raises:
           InvalidInput: the model classifies no texts.
         """
-        tokenizer = self._tokenizer_for("text_classification")
+        tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
         apply = jax.jit(lambda params, rows: self.model.apply({"params": params}, **rows))
         logits = self._by_rows(inputs, lambda rows: apply(self.params, rows))
@@ -141,6 +146,8 @@ class Run:
         if len(parts) != 2:
             raise InvalidInput(f"expected a text with one ___ to fill in, got {text!r}")
         specials = special_tokens(tokenizer)
+        if isinstance(tokenizer, BPETokenizer):
+            parts[0] = parts[0].removesuffix(" ")  # a word's token holds the space before it
         before, after = (tokenizer.encode(part).tolist() for part in parts)
         tokens = [specials.begin, *before, specials.mask, *after]
         if len(tokens) > self.model.max_length:
@@ -169,6 +176,16 @@ class Run:
             places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
             results.append(apply({name: array[places] for name, array in inputs.items()}))
         return np.concatenate(results)[:count]
+
+
+def _several(texts: Iterable[str]) -> list[str]:
+    """Refuses one text where several are expected, which would be read letter by letter."""
+    if isinstance(texts, str):
+        raise InvalidInput("expected a list of texts, got one text")
+    texts = list(texts)
+    if not texts:
+        raise InvalidInput("expected at least one text, got none")
+    return texts
 
 
 def _numbers(results: Any) -> np.ndarray:

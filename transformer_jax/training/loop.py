@@ -20,7 +20,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
 from transformer_jax.training.build import count_parameters, make_model, make_task
 from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
-from transformer_jax.training.demonstrations import DEMONSTRATIONS
+from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
 from transformer_jax.training.initial import (
@@ -69,9 +69,9 @@ def train(
       Interrupted: SIGTERM or SIGINT came; saved.
     """
     configs.check(config)
-    for package in ("orbax", *DEMONSTRATIONS[config.data.task].needs):
-        if importlib.util.find_spec(package) is None:
-            raise InvalidInput(f"training needs {package}: pip install 'transformer_jax[train]'")
+    if importlib.util.find_spec("orbax") is None:
+        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
+    refuse_missing_packages(config.data.task)
     progress = progress or Progress()
     directory = RunDirectory(workdir)
     directory.refuse_other_config(config)
@@ -92,11 +92,12 @@ class _Training:
     ) -> None:
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.task = make_task(config, directory.tokenizer())
-        self.model = make_model(config.model, self.task.sizes)
+        self._refuse_empty_evaluation()
         self.demonstration = DEMONSTRATIONS[config.data.task]
         self.optimizer = make_optimizer(config)
-        self.initial_state = make_initial_state(self.model, self.optimizer, config.seed)
         try:
+            self.model = make_model(config.model, self.task.sizes)
+            self.initial_state = make_initial_state(self.model, self.optimizer, config.seed)
             self.template = jax.eval_shape(self.initial_state)
         except ValueError as error:  # patches that do not fit the images, say
             raise InvalidInput(f"the model cannot take this data: {error}") from error
@@ -110,10 +111,15 @@ class _Training:
         self.warnings: list[str] = []
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
+        # Weights that are refused shall not claim the directory, so a new run draws its state now.
+        is_new = not directory.manifest_path.exists()
+        initial = fingerprint_of(config.initial) if is_new else {}
+        self.drawn = self._start() if is_new else None
         facts = {
             "seed": config.seed,
             "parameters": count_parameters(self.model),
             "sizes": self.task.sizes,
+            "initial": initial,
         }
         changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
         if changed:
@@ -121,6 +127,16 @@ class _Training:
                 f"{' and '.join(changed)} changed since this run began, so its end may differ by "
                 "some bits from an uninterrupted run's; manifest.json tells"
             )
+
+    def _refuse_empty_evaluation(self) -> None:
+        """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
+        for split in ("tuning", "test"):
+            batches = self.task.evaluation_batches(split, self.config.evaluation.batch_size)
+            if not any(batch["weights"].any() for batch in batches):
+                raise InvalidInput(
+                    f"data.source={self.config.data.source}: the {split} split has no "
+                    f"{self.task.target} to score; give more data, or other data.splits"
+                )
 
     # ---- the story
 
@@ -163,7 +179,9 @@ class _Training:
             )
         if restored is None:
             self.directory.cut_metrics(0)
-            return self._start()
+            if self.drawn is None:
+                self.directory.refuse_other_start(fingerprint_of(self.config.initial))
+            return self.drawn or self._start()
         self.directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
         self.directory.cut_metrics(restored.step)
@@ -174,8 +192,7 @@ class _Training:
     def _start(self) -> TrainState:
         """Draws the state at step 0, and puts in the weights that the config names."""
         state = jax.jit(self.initial_state)()
-        self.directory.refuse_other_start(fingerprint_of(self.config.initial))
-        start = start_from(state.params, self.config.initial, self.task.tokenizer)
+        start = start_from(self.model, state.params, self.config.initial, self.task.tokenizer)
         for remark in start.remarks:
             self.progress.say(remark)
         return state._replace(params=start.params)

@@ -331,7 +331,7 @@ def _cross_problems(flat: Mapping[str, Any]) -> list[str]:
     warmup = flat["schedule.warmup_cosine.warmup_steps"]
     position, matched = flat["model.position"], flat["model.match_parameters"]
     is_recurrent = architecture.startswith("recurrent")
-    has_own_width = is_recurrent or (
+    has_own_width = (is_recurrent and matched is None) or (
         architecture == "vision_transformer" and flat["model.vision_transformer.variant"]
     )
     fitting = ARCHITECTURES[task]
@@ -371,6 +371,9 @@ def _cross_problems(flat: Mapping[str, Any]) -> list[str]:
             flat["schedule.name"] == "warmup_cosine" and warmup >= steps
         ),
         f"evaluation.stride={stride}: expected at most data.length={length}": stride > length,
+        f"data.separate_documents=True: data.task={task} keeps no documents apart": (
+            flat["data.separate_documents"] and task != "language_modelling"
+        ),
         f"initial.word_vectors={flat['initial.word_vectors']}: they are for words; "
         f"data.tokenizer={flat['data.tokenizer']}, expected word or a tokenizer.json": (
             flat["initial.word_vectors"] and flat["data.tokenizer"] in ("byte", "char", "bpe")

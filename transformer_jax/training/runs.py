@@ -36,6 +36,7 @@ from transformer_jax.training.interruption import Interrupted
 
 _CHANGING = ("packages", "device", "git")  # may differ between the launches of a run
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
+_OLD_FACTS = {"text_sha256": "sha256", "tokens": "counts"}  # names before there were other tasks
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
@@ -162,7 +163,11 @@ class RunDirectory:
 
     def manifest(self) -> dict:
         """What ran."""
-        return _parse(self._text(self.manifest_path), self.manifest_path)
+        manifest = _parse(self._text(self.manifest_path), self.manifest_path)
+        for old, new in _OLD_FACTS.items():
+            if old in manifest["data"]:
+                manifest["data"][new] = manifest["data"].pop(old)
+        return manifest
 
     def status(self) -> str:
         """The first word of STATUS; `missing` without one."""
@@ -258,20 +263,18 @@ class RunDirectory:
             )
 
     def refuse_other_start(self, now: dict[str, str]) -> None:
-        """Notes what the run starts from; raises InvalidInput if it began to from other files.
+        """Raises InvalidInput where a run that has to start again would start from other files.
 
         Args:
           now: hashes of the files that hold initial weights.
         """
-        manifest = self.manifest()
-        stored = manifest.setdefault("initial", now)
+        stored = self.manifest().get("initial", now)
         changed = [option for option in now if stored.get(option) != now[option]]
         if changed:
             raise InvalidInput(
                 f"--workdir={self.path}: initial.{changed[0]} holds other weights than when this "
                 "run began; choose another --workdir"
             )
-        self.write_json("manifest.json", manifest)
 
     def amend_launch(self, **facts: Any) -> None:
         """Adds facts to this launch's entry in the manifest."""

@@ -2,7 +2,8 @@
 
 import hashlib
 import zipfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ _IDX_FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
+_PARTS = ("train", "test", "val", "valid", "validation")
 _CIFAR_ROW = 1 + 3 * 32 * 32
 
 
@@ -86,7 +88,7 @@ def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarr
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: not a readable .npz file of arrays: {error}") from error
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
     needed = [prefix + part for prefix in prefixes for part in (kind, "labels")]
@@ -97,10 +99,11 @@ def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarr
             f"found {', '.join(arrays) or 'none'}"
         )
     parts = [check(f"{path}: {prefix}{kind}", arrays[prefix + kind]) for prefix in prefixes]
-    lengths = None
-    if prefixes[0] + "lengths" in arrays:
-        lengths = np.concatenate([arrays[prefix + "lengths"] for prefix in prefixes])
-    classes = tuple(str(name) for name in arrays["classes"]) if "classes" in arrays else None
+    lengths = [arrays[prefix + "lengths"] for prefix in prefixes if f"{prefix}lengths" in arrays]
+    if len(lengths) not in (0, len(prefixes)):
+        raise InvalidInput(f"{path}: expected lengths of the training and the test part, or none")
+    names = np.atleast_1d(arrays["classes"]) if "classes" in arrays else None
+    classes = None if names is None else tuple(str(name) for name in names)
     labels = [arrays[prefix + "labels"] for prefix in prefixes]
     return _join(str(path), parts, labels, classes, lengths)
 
@@ -130,20 +133,26 @@ def _join(
     parts: list[np.ndarray],
     labels: list[np.ndarray],
     classes: tuple[str, ...] | None = None,
-    lengths: np.ndarray | None = None,
+    lengths: Sequence[np.ndarray] = (),
 ) -> Arrays:
     """Puts the training and the test part behind each other, and checks that they fit."""
     shapes = {part.shape[1:] for part in parts}
     if len(shapes) > 1:
         raise InvalidInput(f"{name}: training and test examples have shapes {sorted(shapes)}")
+    for part, mine in zip(parts, labels, strict=True):
+        if len(part) == 0:
+            raise InvalidInput(f"{name}: expected examples, found none")
+        if mine.shape != part.shape[:1] or not np.issubdtype(mine.dtype, np.integer):
+            raise InvalidInput(
+                f"{name}: expected one integer label for each of {len(part)} examples, got "
+                f"{mine.dtype} {mine.shape}"
+            )
     inputs, numbers = np.concatenate(parts), np.concatenate(labels)
-    if numbers.shape != inputs.shape[:1] or not np.issubdtype(numbers.dtype, np.integer):
+    if classes is None and numbers.max() >= len(numbers):
         raise InvalidInput(
-            f"{name}: expected one integer label for each of {len(inputs)} examples, got "
-            f"{numbers.dtype} {numbers.shape}"
+            f"{name}: label {numbers.max()} among {len(numbers)} examples: expected labels that "
+            "count the classes from 0"
         )
-    if len(inputs) == 0:
-        raise InvalidInput(f"{name}: expected examples, found none")
     if classes is None:
         classes = tuple(str(number) for number in range(int(numbers.max()) + 1))
     if numbers.min() < 0 or numbers.max() >= len(classes):
@@ -151,15 +160,17 @@ def _join(
             f"{name}: expected labels 0 to {len(classes) - 1}, found {numbers.min()} to "
             f"{numbers.max()}"
         )
-    if lengths is not None:
+    counts = np.concatenate(lengths) if lengths else None
+    if counts is not None:
         longest = inputs.shape[1]
-        if lengths.shape != numbers.shape or lengths.min() < 1 or lengths.max() > longest:
+        if counts.shape != numbers.shape or counts.min() < 1 or counts.max() > longest:
             raise InvalidInput(f"{name}: expected lengths 1 to {longest} for each example")
-    digest = hashlib.sha256(np.ascontiguousarray(inputs).tobytes())
-    digest.update(numbers.astype(np.int64).tobytes())
+    digest = hashlib.sha256(f"{inputs.shape} {classes} {len(parts[0])}".encode())
+    for array in (inputs, numbers.astype(np.int64), counts):
+        digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
     first_test = len(parts[0]) if len(parts) > 1 else None
     sha256 = digest.hexdigest()
-    return Arrays(inputs, lengths, numbers.astype(np.int32), classes, first_test, sha256)
+    return Arrays(inputs, counts, numbers.astype(np.int32), classes, first_test, sha256)
 
 
 # ---------------------------------------------------------------- folders
@@ -190,7 +201,7 @@ def _read_idx(path: Path) -> np.ndarray:
     try:
         with open_binary(path) as file:
             data = file.read()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
     axes = data[3] if len(data) > 3 else 0
     begin = 4 + 4 * axes
@@ -239,6 +250,13 @@ def _read_picture_folder(folder: Path) -> Arrays:
     parts = [folder / "train", folder / "test"]
     parts = parts if all(part.is_dir() for part in parts) else [folder]
     classes = tuple(sorted(place.name for place in parts[0].iterdir() if place.is_dir()))
+    others = {place.name for place in folder.iterdir() if place.is_dir()} - {"train", "test"}
+    strays = sorted(others) if len(parts) > 1 else sorted({*classes} & {*_PARTS})
+    if strays:
+        raise InvalidInput(
+            f"{folder}: {', '.join(strays)}: expected one folder of pictures for each class, or "
+            "these below train and test alone; tuning is drawn from train"
+        )
     if len(classes) < 2:
         raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")
     images, labels = [], []
@@ -276,7 +294,9 @@ def _read_picture(path: Path) -> np.ndarray:
         ) from error
     try:
         with Image.open(path) as picture:
-            is_grey = picture.mode in ("1", "L", "I", "I;16")
+            if picture.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {picture.mode}; expected 8 bits for each channel")
+            is_grey = picture.mode in ("1", "L")
             pixels = np.asarray(picture.convert("L" if is_grey else "RGB"))
     except (OSError, UnidentifiedImageError, ValueError) as error:
         raise InvalidInput(f"{path}: not a readable picture: {error}") from error

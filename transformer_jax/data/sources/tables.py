@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer_jax.data.order import place_of
 from transformer_jax.data.sources.files import find_files, lines_of
 from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)
+_ENDINGS = (".tsv", ".csv", ".tsv.gz", ".csv.gz")
 
 
 class Pairs(NamedTuple):
@@ -40,7 +42,7 @@ def load_pairs(source: str) -> Pairs:
       InvalidInput: no such source, or a row has fewer than two columns or an empty one.
     """
     rows = []
-    for path in find_files(source, "pairs", ".tsv", ".csv", ".tsv.gz", ".csv.gz"):
+    for path in _tables(source, "pairs"):
         for line, columns in _rows(path):
             if len(columns) < 2 or not columns[0].strip() or not columns[1].strip():
                 raise InvalidInput(
@@ -62,7 +64,7 @@ def load_labelled_text(source: str) -> LabelledText:
         empty text or label, or there is only one class.
     """
     rows = []
-    for path in find_files(source, "labelled text", ".tsv", ".csv", ".tsv.gz", ".csv.gz"):
+    for path in _tables(source, "labelled text"):
         rows += read_labelled_file(path)
     _refuse_empty(source, rows)
     classes = tuple(sorted({label for _, label in rows}))
@@ -73,28 +75,57 @@ def load_labelled_text(source: str) -> LabelledText:
     return LabelledText(list(texts), [number[label] for label in labels], classes, _sha256(rows))
 
 
+def _tables(source: str, kind: str) -> list[Path]:
+    """The files of a source; parts of a split would be pooled, so they are refused."""
+    files = find_files(source, kind, *_ENDINGS)
+    for file in files:
+        stem = file.name.split(".")[0]
+        if not file.name.endswith(_ENDINGS):
+            raise InvalidInput(f"{file}: expected a file that ends with {' or '.join(_ENDINGS)}")
+        if len(files) > 1 and stem in ("train", "test", "val", "valid", "validation", "dev"):
+            raise InvalidInput(
+                f"{file}: a folder's files are read as one table and split by data.splits; "
+                f"give one file, or name {stem} otherwise"
+            )
+    return files
+
+
+def read_texts(path: Path) -> list[str]:
+    """Returns the column `text` of a file, in an order that has nothing to do with the file's.
+
+    The order is that of `split_by_key` with seed 0: the first share of these texts and its train
+    split are the same texts, up to the border.
+    """
+    texts = {text: None for (text,) in _columns(path, "text")}
+    return sorted(texts, key=lambda text: place_of(text, 0))
+
+
 def read_labelled_file(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields the text and the label of each row of a file."""
+    """Gives the text and the label of each row of a file."""
+    return ((text, label) for text, label in _columns(path, "text", "label"))
+
+
+def _columns(path: Path, *names: str) -> Iterator[tuple[str, ...]]:
+    """Yields some columns of each row, by their names in the first."""
     numbered = _rows(path)
     _, header = next(numbered, (0, []))
-    missing = [name for name in ("text", "label") if name not in header]
-    if missing:
+    if any(name not in header for name in names):
         raise InvalidInput(
-            f"{path}: line 1: expected the names of the columns, text and label among them, "
+            f"{path}: line 1: expected the names of the columns, {' and '.join(names)} among them, "
             f"separated by {_separator(path)}, got {_shorten(header)}"
         )
-    places = header.index("text"), header.index("label")
+    places = [header.index(name) for name in names]
     for line, columns in numbered:
         if len(columns) != len(header):
             raise InvalidInput(
                 f"{path}: line {line}: expected {len(header)} columns like line 1, got "
                 f"{len(columns)}: {_shorten(columns)}"
             )
-        text, label = (columns[place].strip() for place in places)
-        if not text or not label:
-            empty = "text" if not text else "label"
-            raise InvalidInput(f"{path}: line {line}: the {empty} is empty")
-        yield text, label
+        values = tuple(columns[place].strip() for place in places)
+        for name, value in zip(names, values, strict=True):
+            if not value:
+                raise InvalidInput(f"{path}: line {line}: the {name} is empty")
+        yield values
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax.data.sources.files import find_files, is_table, lines_of
 from transformer_jax.data.sources.shards import open_shards
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
-from transformer_jax.data.sources.tables import read_labelled_file
+from transformer_jax.data.sources.tables import read_texts
 from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
@@ -29,7 +29,8 @@ def load_text(
 
     Args:
       source: an embedded name, a text file (.gz too), a folder of .txt files, a table whose column
-        `text` is read as lines, or a folder of shards made by `python -m experiments.tokenize`.
+        `text` is read as lines (see read_texts), or a folder of shards made by
+        `python -m experiments.tokenize`.
       tokenizer: as in make_tokenizer, trained on the whole text. Shards bring their own.
       vocab_size: tokens that a bpe tokenizer shall have.
       document_separator: the line that ends a document, kept as its last line; None makes each
@@ -88,5 +89,5 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
 def _lines_of(path: Path) -> Iterable[str]:
     """The lines of a text file; of a table, the texts of its rows."""
     if is_table(path):
-        return (f"{text}\n" for text, _ in read_labelled_file(path))
+        return (f"{text}\n" for text in read_texts(path))
     return lines_of(path)

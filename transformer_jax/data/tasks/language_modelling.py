@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.data.order import window_starts, windows_per_epoch
+from transformer_jax.data.order import window_starts
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
@@ -79,11 +79,6 @@ class LanguageModelling:
     def protocol(self) -> dict[str, Any]:
         """See Task."""
         return {"context": self.length, "stride": self.stride or self.length}
-
-    @property
-    def examples_per_epoch(self) -> int:
-        """Training windows in one epoch."""
-        return windows_per_epoch(len(self.splits["train"]) - 1, self.length)
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
