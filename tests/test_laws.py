@@ -30,6 +30,7 @@ VARIANTS = [
     for family, rows in FAMILIES.items()
     for name in rows
     if getattr(Decoder, family) != name or family == "position"  # the base case once
+    if name != "sinusoidal_2d"  # text has no rows and columns; test_architectures.py has images
 ]
 LENGTH, VOCAB = 6, 11
 
@@ -59,13 +60,24 @@ _apply = jax.jit(
 )
 
 
+_init = jax.jit(lambda model, key, tokens: model.init(key, tokens)["params"], static_argnums=0)
+
+
+def _loss(model, params, tokens):
+    logits = model.apply({"params": params}, tokens)
+    return total(sums_of(logits, tokens, jnp.ones(tokens.shape))).loss
+
+
+_value_and_gradients = jax.jit(jax.value_and_grad(_loss, argnums=1), static_argnums=0)
+
+
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda variant: f"{variant[0]}={variant[1]}")
 def case(request):
     family, name = request.param
     fields = {"vocab_size": VOCAB, "max_length": 8, "width": 16, "depth": 1, "num_heads": 2}
     model = Decoder(**fields | {family: name})
     tokens = jax.random.randint(jax.random.key(1), (3, LENGTH), 0, VOCAB)
-    params = model.init(jax.random.key(0), tokens)["params"]
+    params = _init(model, jax.random.key(0), tokens)
     return Case(model, _noise(params, jax.random.key(2)), tokens)
 
 
@@ -77,11 +89,8 @@ def test_shape_dtype_and_finite_logits(case):
 
 
 def test_every_parameter_gets_a_gradient(case):
-    def loss(params):
-        logits = case.model.apply({"params": params}, case.tokens)
-        return total(sums_of(logits, case.tokens, jnp.ones(case.tokens.shape))).loss
-
-    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(case.params)):
+    _, gradients = _value_and_gradients(case.model, case.params, case.tokens)
+    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         assert jnp.isfinite(gradient).all(), name
         # A bias of the keys adds the same to all scores of a row, which softmax ignores.
@@ -130,24 +139,21 @@ def test_vmap_over_examples_equals_the_batch(case):
 
 def test_vmap_over_the_parameters_of_seeds_equals_a_loop(case):
     keys = jnp.stack([jax.random.key(seed) for seed in range(2)])
-    init = lambda key: case.model.init(key, case.tokens)["params"]
-    stacked = jax.jit(jax.vmap(init))(keys)
-    singles = [jax.jit(init)(key) for key in keys]
-    for seed, single in enumerate(singles):
+    stacked = jax.jit(jax.vmap(lambda key: _init(case.model, key, case.tokens)))(keys)
+    vmapped = jax.vmap(lambda params: _value_and_gradients(case.model, params, case.tokens))
+    values, gradients = jax.jit(vmapped)(stacked)
+    for seed, key in enumerate(keys):
+        single = _init(case.model, key, case.tokens)
         jax.tree.map(
             lambda many, one, seed=seed: np.testing.assert_array_equal(many[seed], one),
             stacked,
             single,
         )
-    loss = lambda params: case.model.apply({"params": params}, case.tokens).var()
-    values, gradients = jax.jit(jax.vmap(jax.value_and_grad(loss)))(stacked)
-    one = jax.jit(jax.value_and_grad(loss))
-    for seed, single in enumerate(singles):
-        value, gradient = one(single)
-        np.testing.assert_allclose(values[seed], value, rtol=1e-4, atol=1e-8)
+        value, gradient = _value_and_gradients(case.model, single, case.tokens)
+        np.testing.assert_allclose(values[seed], value, rtol=1e-5)
         jax.tree.map(
             lambda many, g, seed=seed: np.testing.assert_allclose(
-                many[seed], g, rtol=1e-3, atol=1e-6
+                many[seed], g, rtol=1e-3, atol=1e-5
             ),
             gradients,
             gradient,
