@@ -4,6 +4,7 @@ Example:
   python -m experiments.compare runs/a runs/b --metric=eval/loss --out=comparison.png
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -105,12 +106,12 @@ def _warnings(runs: dict[str, RunDirectory]) -> list[str]:
     if differ([m["data"]["sha256"] for m in manifests]):
         warnings.append("trained and evaluated on different data: their losses do not compare")
     elif differ([m["data"].get("tokenizer_sha256") for m in manifests]):
-        warnings.append("different tokenizers: compare bits_per_byte, not loss per token")
+        warnings.append("different tokenizers: losses per token do not compare, bits_per_byte do")
     elif differ([m["data"]["counts"] for m in manifests]):
         warnings.append("the same data split otherwise: they are evaluated on different parts")
-    protocols = [_protocol(config) for config in configs]
+    protocols = [_protocol(run) for run in runs.values()]
     if differ(protocols):
-        warnings.append(f"evaluated otherwise: {', '.join(protocols)}")
+        warnings.append(f"evaluated otherwise: {'; '.join(protocols)}")
     budgets = [c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs]
     if differ([c["data.task"] for c in configs]):
         warnings.append("different tasks: their losses are of different things")
@@ -126,11 +127,19 @@ def _warnings(runs: dict[str, RunDirectory]) -> list[str]:
     return warnings
 
 
-def _protocol(config: dict[str, Any]) -> str:
-    length = config["data.length"]
-    stride = config["evaluation.stride"] or length
-    apart = ", documents apart" if config["data.separate_documents"] else ""
-    return f"context {length} stride {stride}{apart}"
+def _protocol(run: RunDirectory) -> str:
+    """How a finished run was scored, beside what its data decides; of others, how they will be."""
+    path = run.path / "evaluation.json"
+    if path.exists():
+        stored = json.loads(path.read_text(encoding="utf-8"))["tuning"]["protocol"]
+        counts = ("split", "examples", "targets", "bytes", "sentences")
+        scored = {name: value for name, value in stored.items() if name not in counts}
+    else:
+        config = flatten(run.config())
+        stride = config["evaluation.stride"] or config["data.length"]
+        scored = {"context": config["data.length"], "stride": stride}
+    apart = ", documents apart" if run.config().data.separate_documents else ""
+    return ", ".join(f"{name} {value}" for name, value in scored.items()) + apart
 
 
 def _verdict(runs: dict[str, RunDirectory]) -> str:

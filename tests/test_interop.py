@@ -224,6 +224,32 @@ def test_other_sources_are_refused(tmp_path):
         from_huggingface(tmp_path)
 
 
+def test_a_repository_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    from transformer_jax.interop import from_huggingface
+
+    folder, _ = gpt2_folder(tmp_path)
+    asked = []
+
+    def snapshot_download(repository, allow_patterns):
+        asked.append((repository, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    assert from_huggingface("someone/gpt2").model.width == 16
+    assert asked[0][0] == "someone/gpt2"
+    assert "config.json" in asked[0][1]
+    assert not any(pattern.endswith(".bin") for pattern in asked[0][1])  # pickles stay away
+
+    def offline(repository, allow_patterns):
+        raise OSError("no network\nsecond line")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(InvalidInput, match="someone/gpt2: no such folder, and the hub did not"):
+        from_huggingface("someone/gpt2")
+
+
 def test_what_they_cannot_compute_is_refused(tmp_path):
     from transformer_jax.interop import to_huggingface
 
