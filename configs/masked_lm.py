@@ -1,4 +1,14 @@
-"""Masked language modelling on the sentences of the film reviews, without their labels."""
+"""Masked language modelling on the sentences of the film reviews, without their labels.
+
+Command:   python -m experiments.train --config=configs/masked_lm.py --workdir=runs/masked_lm
+Takes:     about 4 minutes on 2 CPU cores (3,000 updates at about 80 ms, and evaluation).
+Expected:  nats per hidden token, seed 0, jax 0.10.2 on a CPU:
+             tuning      @MLM_TUNING@
+             test        @MLM_TEST@
+           Rotary positions matter here: with learned ones the loss stood at 6.3, hardly below what
+           single tokens tell, for 2,000 updates. The texts of movies.py's test split are not among
+           those that this trains on.
+"""
 
 from configs import movies
 
@@ -9,6 +19,9 @@ def get_config():
     config.data.task = "masked_language_modelling"
     config.data.splits = (0.75, 0.05, 0.2)
     config.model.dropout_rate = 0.1
+    config.model.init_std = 0.06
     config.training.steps = 3000
+    config.optimizer.learning_rate = 3e-3
+    config.schedule.warmup_cosine.final_fraction = 0.01
     config.evaluation.every = 500
     return config

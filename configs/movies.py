@@ -1,4 +1,16 @@
-"""Sentences from film reviews, positive or negative, with an encoder trained from scratch."""
+r"""Sentences from film reviews, positive or negative, with an encoder of two layers.
+
+Command:   python -m experiments.train --config=configs/movies.py --workdir=runs/movies
+           after masked_lm.py:  ... --config.initial.weights=runs/masked_lm \
+               --config.data.tokenizer=runs/masked_lm/tokenizer.json
+Takes:     about 2 minutes on 2 CPU cores (1,500 updates at about 60 ms, and evaluation).
+Expected:  accuracy on a random fifth of the sentences (2,117), seed 0, jax 0.10.2 on a CPU:
+             from scratch                          @MOVIES@
+             from masked_lm.py's weights           @MOVIES_FT@
+             from MiniLM's (movies_minilm.py)      0.8521
+             TF-IDF and a linear SVM               0.782 (scikit-learn, words and pairs of words)
+           A difference of 0.02 is about twice the standard error of so many sentences.
+"""
 
 from configs import reference
 
@@ -9,13 +21,14 @@ def get_config():
     config.data.task = "text_classification"
     config.data.source = "movie_snippets"
     config.data.tokenizer = "bpe"
-    config.data.vocab_size = 8000
+    config.data.vocab_size = 3000
     config.data.splits = (0.78, 0.02, 0.2)
     config.data.length = 64
     config.model.architecture = "encoder"
     config.model.encoder.pooling = "mean"
     config.model.use_bias = True
     config.model.depth = 2
+    config.model.position = "rotary"
     config.model.dropout_rate = 0.3
     config.training.steps = 1500
     config.training.batch_size = 32

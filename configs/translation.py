@@ -1,4 +1,15 @@
-"""English to Spanish on Tatoeba sentences with the first transformer's encoder–decoder, small."""
+"""English to Spanish on Tatoeba sentences with the first transformer's encoder–decoder, small.
+
+Command:   python -m experiments.train --config=configs/translation.py --workdir=runs/translation
+           (all 124,547 pairs: --config.data.source=tatoeba-en-es.tsv.gz and more updates)
+Takes:     about 6 minutes on 2 CPU cores (3,000 updates at about 95 ms, evaluation, translation).
+Expected:  greedy output for every test sentence against all its translations in the test split,
+           sacrebleu 2.6; seeds 0, 1, jax 0.10.2 on a CPU:
+             BLEU        @TR_BLEU@
+             chrF        @TR_CHRF@
+             loss        @TR_LOSS@ nats per token
+           775 of the 30,000 pairs do not fit into 24 tokens and are left out.
+"""
 
 from configs import reference
 

@@ -91,6 +91,17 @@ def test_the_numbers_over_seeds_are_the_records():
     assert statistics.mean(both) <= 1.88
 
 
+def test_the_table_repeats_the_records_in_the_configs():
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|", README, re.MULTILINE)
+    assert len(rows) >= 8
+    for name, result in rows:
+        source = (ROOT / "configs" / f"{name}.py").read_text()
+        known = [float(number) for number in re.findall(r"\d+\.\d+", source)]
+        for number in re.findall(r"\d+\.\d+", result):
+            # as many digits as the README gives
+            assert any(f"{other:.{len(number.split('.')[1])}f}" == number for other in known), name
+
+
 def check_the_main_job(place):
     """Runs what `make train` runs, whole, and compares it with what the README prints."""
     started = time.monotonic()
