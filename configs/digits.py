@@ -20,6 +20,7 @@ def get_config():
     config.data.task = "image_classification"
     config.data.source = "digits"
     config.data.splits = (0.85, 0.05, 0.1)
+    config.data.image_classification.max_rotation = 20.0
     config.data.image_classification.max_shift = 1
     config.model.architecture = "vision_transformer"
     config.model.vision_transformer.patch_size = 2

@@ -50,6 +50,8 @@ def get_config() -> ConfigDict:
     # Probability that a token has to be predicted; a number in (0, 1).
     data.masked_language_modelling.mask_rate = 0.15
     data.image_classification = ConfigDict()
+    # Most degrees by which a training image is turned; a number in [0, 180].
+    data.image_classification.max_rotation = 0.0
     # Most pixels by which a training image is moved in each direction; an integer >= 0.
     data.image_classification.max_shift = 0
     # Whether every other training image is mirrored left to right; True or False.

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import ROOT, checkpoint_of, fingerprint_of, tree_hash
 from transformer_jax import load_run
-from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
+from transformer_jax.data.tasks.classification import encode_texts, rotated, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer, special_tokens
@@ -115,6 +115,22 @@ def test_images_move_and_are_mirrored():
     assert any(np.array_equal(image, mirrored) for image in moved)
     same = shifted_and_flipped(images, np.random.default_rng(0), 0, False)
     np.testing.assert_array_equal(same, images)
+
+
+def test_images_turn_about_their_middle():
+    image = np.arange(9.0).reshape(1, 3, 3, 1)
+    fixed = lambda degrees: type("Draws", (), {"uniform": lambda *_: np.full((1, 1, 1), degrees)})
+    quarter = rotated(image, fixed(90.0), 180)[0, ..., 0]
+    np.testing.assert_allclose(quarter, np.rot90(image[0, ..., 0], -1), atol=1e-5)
+    np.testing.assert_allclose(rotated(image, fixed(0.0), 180), image, atol=1e-6)
+    eighth = rotated(image, fixed(45.0), 180)[0, ..., 0]
+    assert eighth[1, 1] == pytest.approx(4, abs=1e-5)
+    # Corners look sqrt(2) pixels away from the middle along one axis: beyond the edge in part.
+    inside = 2 - 2**0.5
+    assert sorted(eighth[[0, 0, 2, 2], [0, 2, 0, 2]]) == pytest.approx(
+        [value * inside for value in (1, 3, 5, 7)], abs=1e-5
+    )
+    assert rotated(image, None, 0) is image
 
 
 def test_pixels_are_normalised_by_the_training_split_alone(tmp_path):

@@ -152,6 +152,9 @@ RULES: dict[str, Rule] = {
     "data.masked_language_modelling.mask_rate": number(
         "in (0, 1)", "0.15", lambda value: 0 < value < 1
     ),
+    "data.image_classification.max_rotation": number(
+        "in [0, 180]", "15", lambda value: 0 <= value <= 180
+    ),
     "data.image_classification.max_shift": integer(0),
     "data.image_classification.flip": truth(),
     "data.document_separator": optional(text("a string", "<|endoftext|>")),
@@ -280,6 +283,7 @@ SOURCE_KINDS = {
 BEFORE = {
     "data.split_seed": 0,
     "data.masked_language_modelling.mask_rate": 0.15,
+    "data.image_classification.max_rotation": 0.0,
     "data.image_classification.max_shift": 0,
     "data.image_classification.flip": False,
     "model.match_parameters": None,

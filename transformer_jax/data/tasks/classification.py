@@ -151,14 +151,16 @@ def image_classification(
     splits: tuple[float, ...],
     split_seed: int,
     batch_size: int,
+    max_rotation: float,
     max_shift: int,
     flip: bool,
 ) -> Classification:
     """Images with labels; pixels are normalised by the training split's mean and deviation.
 
-    In training an image moves by up to `max_shift` pixels in each direction, zeros coming in, and
-    is mirrored every other time if `flip` says so. A source's own test set stays the test set; the
-    tuning split is then drawn from the rest, its share being of the rest's.
+    In training an image turns by up to `max_rotation` degrees and moves by up to `max_shift` pixels
+    in each direction, zeros coming in, and is mirrored every other time if `flip` says so. A
+    source's own test set stays the test set; the tuning split is then drawn from the rest, its
+    share being of the rest's.
     """
     arrays = load_images(source)
     parts = _array_splits(source, arrays, splits, split_seed)
@@ -170,7 +172,8 @@ def image_classification(
         return {"images": (scaled - mean.astype(np.float32)) / deviation.astype(np.float32)}
 
     def augment(inputs: Inputs, draws: np.random.Generator) -> Inputs:
-        return {"images": shifted_and_flipped(inputs["images"], draws, max_shift, flip)}
+        turned = rotated(inputs["images"], draws, max_rotation)
+        return {"images": shifted_and_flipped(turned, draws, max_shift, flip)}
 
     return Classification(
         {"images": arrays.inputs},
@@ -203,6 +206,36 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = shares @ values
     variance = (shares * (values - mean[:, None]) ** 2).sum(1)
     return mean, np.maximum(np.sqrt(variance), 1e-6)
+
+
+def rotated(images: np.ndarray, draws: np.random.Generator, max_rotation: float) -> np.ndarray:
+    """Turns each image about its middle by up to max_rotation degrees, zeros coming in.
+
+    Args:
+      images: [B, height, width, C].
+      draws: random numbers.
+      max_rotation: degrees; 0 leaves the images as they are.
+    Returns:
+      [B, height, width, C], float32 where anything turned: values between pixels are bilinear.
+    """
+    if max_rotation == 0:
+        return images
+    count, height, width, _ = images.shape
+    angles = np.deg2rad(draws.uniform(-max_rotation, max_rotation, (count, 1, 1)))
+    middle = np.array([(height - 1) / 2, (width - 1) / 2])
+    rows, columns = np.indices((height, width)) - middle[:, None, None]
+    from_rows = np.cos(angles) * rows - np.sin(angles) * columns + middle[0]
+    from_columns = np.sin(angles) * rows + np.cos(angles) * columns + middle[1]
+    wide = np.pad(images.astype(np.float32), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    examples = np.arange(count)[:, None, None]
+    turned = np.zeros(images.shape, np.float32)
+    for row in (np.floor(from_rows), np.floor(from_rows) + 1):
+        for column in (np.floor(from_columns), np.floor(from_columns) + 1):
+            share = (1 - np.abs(from_rows - row)) * (1 - np.abs(from_columns - column))
+            at_row = np.clip(row, -1, height).astype(int) + 1
+            at_column = np.clip(column, -1, width).astype(int) + 1
+            turned += share[..., None].astype(np.float32) * wide[examples, at_row, at_column]
+    return turned
 
 
 def shifted_and_flipped(
