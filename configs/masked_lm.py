@@ -3,8 +3,8 @@
 Command:   python -m experiments.train --config=configs/masked_lm.py --workdir=runs/masked_lm
 Takes:     about 4 minutes on 2 CPU cores (3,000 updates at about 80 ms, and evaluation).
 Expected:  nats per hidden token, seed 0, jax 0.10.2 on a CPU:
-             tuning      @MLM_TUNING@
-             test        @MLM_TEST@
+             tuning      4.2603
+             test        4.1405
            Rotary positions matter here: with learned ones the loss stood at 6.3, hardly below what
            single tokens tell, for 2,000 updates. The texts of movies.py's test split are not among
            those that this trains on.
