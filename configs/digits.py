@@ -3,7 +3,7 @@
 Command:   python -m experiments.train --config=configs/digits.py --workdir=runs/digits
 Takes:     about 1 minute on 2 CPU cores (3,000 updates at about 17 ms, and evaluation).
 Expected:  on the last quarter of the images, by other writers; seeds 0, 1, 2, jax 0.10.2 on a CPU:
-             accuracy    @DIGITS@
+             accuracy    0.9667, 0.9844, 0.9778
            The tuning split has the training writers and is nearly perfect under every setting, so
            it could not choose. What was tried before, all scored on the test split: learned
            positions without label smoothing, 2,000 updates, 0.984 and 0.956 (seeds 0, 1); the same

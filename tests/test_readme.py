@@ -1,5 +1,6 @@
 """The README's commands, letter by letter, and the numbers that it prints."""
 
+import os
 import re
 import shlex
 import shutil
@@ -21,6 +22,7 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
 ]
+QUICK = {"XLA_FLAGS": os.environ["XLA_FLAGS"]}  # compiled in a hurry, as the suite's own programs
 SHORT = ("--config.training.steps=20", "--config.schedule.warmup_cosine.warmup_steps=5")
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -55,13 +57,13 @@ def place(tmp_path_factory):
     return folder
 
 
-def run(place, line, *more):
+def run(place, line, *more, **environment):
     program, *arguments = shlex.split(line)
     assert program in ("python", sys.executable)
     done = subprocess.run(
         [sys.executable, *arguments, *more],
         cwd=place,
-        env=user_environment(HOME=str(place), COLUMNS="120"),
+        env=user_environment(HOME=str(place), COLUMNS="120", **environment),
         capture_output=True,
         text=True,
         check=False,
@@ -125,7 +127,7 @@ def test_the_commands_run_as_they_are_written(place):
     for line in COMMANDS:
         if not line.startswith("python -m experiments."):
             continue
-        output = run(place, line, *(SHORT if ".train " in line else ()))
+        output = run(place, line, *(SHORT if ".train " in line else ()), **QUICK)
         if ".compare " in line:
             assert "model.position" in output
             assert "no claim" in output

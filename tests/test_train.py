@@ -482,7 +482,7 @@ def test_plain_lines_hold_no_control_codes(tmp_path):
         "compiling the training step ...",
         "tokens/s",
         "ETA",
-        "bits per byte",
+        "bits_per_byte",
         "sample",
         "loss.png",
     ):
@@ -508,7 +508,7 @@ def test_progress_line_on_a_terminal_is_redrawn():
     progress = Progress(screen)
     with progress.busy("compiling"):
         pass
-    progress.step(5, 10, 2.5, 1234.0, 61.0)
+    progress.step(5, 10, 2.5, "1,234 tokens/s", 61.0)
     progress.close()
     text = screen.getvalue()
     assert "compiling" in text
