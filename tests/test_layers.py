@@ -173,7 +173,7 @@ def test_alibi_slopes_as_numbers():
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_encodings_agree_under_jit_and_vmap(position):
-    fields = {"max_length": 8, "width": 6, "head_dim": 4, "num_heads": 2}
+    fields = {"max_length": 8, "width": 8, "head_dim": 4, "num_heads": 2, "grid": (2, 4)}
     declared = POSITIONS[position].__dataclass_fields__
     module = POSITIONS[position](**{k: v for k, v in fields.items() if k in declared})
     positions = jnp.array([[0, 1, 2], [0, 1, 0]])
