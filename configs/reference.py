@@ -46,6 +46,9 @@ def get_config() -> ConfigDict:
     data.split_seed = 0
     # Tokens that the model sees at once, L, special ones included; an integer >= 2.
     data.length = 64
+    data.language_modelling = ConfigDict()
+    # Tokens at the beginning of each window that are read and not predicted; an integer >= 0.
+    data.language_modelling.unscored = 0
     data.masked_language_modelling = ConfigDict()
     # Probability that a token has to be predicted; a number in (0, 1).
     data.masked_language_modelling.mask_rate = 0.15
@@ -66,7 +69,7 @@ def get_config() -> ConfigDict:
     # with the same options; one of: decoder, encoder_decoder, or None: width is taken as it is.
     model.match_parameters = None
     model.encoder = ConfigDict()
-    # How one vector of the whole is taken; one of: class_token, mean.
+    # How one vector of the whole is taken; one of: class_token, mean, max.
     model.encoder.pooling = "class_token"
     # Kinds of text in one input (BERT's have 2); an integer >= 0, 0 has no embedding of them.
     model.encoder.num_types = 0
@@ -83,7 +86,7 @@ def get_config() -> ConfigDict:
     # A usual shape, instead of width, depth, num_heads, mlp_dim and patch_size;
     # a name like Ti/4: Ti, S, B, L or H, and the patch size, or None.
     model.vision_transformer.variant = None
-    # How one vector of the whole is taken; one of: class_token, mean.
+    # How one vector of the whole is taken; one of: class_token, mean, max.
     model.vision_transformer.pooling = "class_token"
     model.recurrent_decoder = ConfigDict()
     # One of: rnn, gru, lstm.
@@ -109,37 +112,91 @@ def get_config() -> ConfigDict:
     model.num_heads = 4
     # Features of one head, K; an integer >= 1, or None: width / num_heads.
     model.head_dim = None
-    # Features inside the feed-forward layer, F; an integer >= 1, or None: 4 * width.
+    # Features inside the feed-forward layer, F; an integer >= 1, or None: 4 * width, and 8/3 of it
+    # where a gate makes it three maps.
     model.mlp_dim = None
-    # What tells positions apart; one of: none, learned, sinusoidal, sinusoidal_2d, rotary, alibi.
+    # Heads of keys and values, G; an integer >= 1, a divisor of num_heads, or None: num_heads.
+    # 1 is multi-query attention.
+    model.num_kv_heads = None
+    # Features of one head's values; an integer >= 1, or None: head_dim.
+    model.value_dim = None
+    # What attention scores are multiplied with; a number > 0, or None: 1 / sqrt(head_dim).
+    model.attention_scale = None
+    # Norm of each head's queries and keys; one of: layer_norm, rms_norm, dynamic_tanh, none.
+    model.query_key_norm = "none"
+
+    # ---- Components. Each choice is a row of a table; the catalogue (docs/catalogue.md) says what
+    # the rows and their options are. A class of your own takes the place of a row by its import
+    # path, MODULE.NAME, with its options under `own`.
+    # What tells positions apart; one of: none, learned, sinusoidal, sinusoidal_2d, rotary, alibi,
+    # t5, shaw, contextual, or MODULE.NAME of your own.
     model.position = "learned"
-    model.position_options = ConfigDict()
-    model.position_options.learned = ConfigDict()
-    # Root mean square of the initial table; a number > 0.
-    model.position_options.learned.rms = 0.02
-    model.position_options.sinusoidal = ConfigDict()
-    # Root mean square of the table; a number > 0. The first transformer's is sqrt(1/2).
-    model.position_options.sinusoidal.rms = 0.02
-    # Longest wavelength over 2 pi, in positions; a number > 1.
-    model.position_options.sinusoidal.max_wavelength = 10_000.0
-    model.position_options.sinusoidal_2d = ConfigDict()
-    # Root mean square of the table; a number > 0.
-    model.position_options.sinusoidal_2d.rms = 0.02
-    # Longest wavelength over 2 pi, in patches; a number > 1.
-    model.position_options.sinusoidal_2d.max_wavelength = 10_000.0
-    model.position_options.rotary = ConfigDict()
-    # Longest wavelength over 2 pi, in positions ("base" or "theta"); a number > 1.
-    model.position_options.rotary.max_wavelength = 10_000.0
-    # Normalisation; one of: layer_norm, rms_norm.
+    model.position_options = options = ConfigDict()
+    # rms: root mean square of the initial table, the same for all of them unless it is asked for;
+    # the first transformer's table has sqrt(1/2). max_wavelength: over 2 pi, in positions.
+    options.learned = ConfigDict({"rms": 0.02})
+    options.sinusoidal = ConfigDict({"rms": 0.02, "max_wavelength": 10_000.0})
+    options.sinusoidal_2d = ConfigDict({"rms": 0.02, "max_wavelength": 10_000.0})
+    # share: of each head's features that are rotated. scaling: none, linear or ntk, to contexts
+    # that are longer by the factor.
+    options.rotary = ConfigDict(
+        {"max_wavelength": 10_000.0, "share": 1.0, "scaling": "none", "factor": 1.0}
+    )
+    options.t5 = ConfigDict({"num_buckets": 32, "max_distance": 128, "rms": 0.02})
+    options.shaw = ConfigDict({"max_distance": 16, "rms": 0.02})
+    options.contextual = ConfigDict({"max_count": 64, "rms": 0.02})
+    # How queries and keys become weights; one of: softmax, sink, sigmoid, linear, talking_heads,
+    # differential, or MODULE.NAME of your own.
+    model.attention = "softmax"
+    model.attention_options = options = ConfigDict()
+    # soft_cap: bends scores so that none is beyond it, or None.
+    options.softmax = ConfigDict({"soft_cap": None})
+    options.sigmoid = ConfigDict({"soft_cap": None})
+    options.differential = ConfigDict({"initial_lambda": 0.5})
+    # What self-attention may see; one of: full, window, prefix, or MODULE.NAME of your own.
+    model.mask = "full"
+    model.mask_options = options = ConfigDict()
+    # size: positions, with one's own. sinks: first positions that everybody sees.
+    options.window = ConfigDict({"size": 32, "sinks": 0})
+    # length: positions that see each other; data.language_modelling.unscored has to cover them.
+    options.prefix = ConfigDict({"length": 16})
+    # The layer on each position alone; one of: mlp, gated, mixture, none, or MODULE.NAME of your
+    # own. gated with the activation silu is SwiGLU, with gelu GEGLU.
+    model.feed_forward = "mlp"
+    model.feed_forward_options = options = ConfigDict()
+    # Experts, how many a token takes, and the weight of the load-balancing loss.
+    options.mixture = ConfigDict({"num_experts": 4, "num_chosen": 2, "balance": 0.01})
+    # Function inside the feed-forward layer; one of: gelu, gelu_tanh, relu, relu_squared, silu, or
+    # MODULE.NAME of your own.
+    model.activation = "gelu"
+    # Normalisation; one of: layer_norm, rms_norm, dynamic_tanh, none, or MODULE.NAME of your own.
     model.norm = "layer_norm"
+    model.norm_options = options = ConfigDict()
+    options.dynamic_tanh = ConfigDict({"initial_alpha": 0.5})
     # What a norm adds before it takes the root; a number > 0. GPT-2 has 1e-5, BERT 1e-12.
     model.norm_epsilon = 1e-5
     # Whether a norm follows the sum of the embeddings, as in BERT; True or False.
     model.embedding_norm = False
-    # Where the norms stand; one of: pre, post.
+    # How branches and norms are joined; one of: pre, post, sandwich, parallel, no_residual, rezero,
+    # layer_scale, deep_norm, or MODULE.NAME of your own.
     model.wiring = "pre"
-    # Function inside the feed-forward layer; one of: gelu, gelu_tanh, relu.
-    model.activation = "gelu"
+    model.wiring_options = options = ConfigDict()
+    # share_norm: whether attention and feed-forward layer read one norm, as in GPT-J.
+    options.parallel = ConfigDict({"share_norm": False})
+    options.layer_scale = ConfigDict({"initial": 0.1})
+    # Where kernels start; one of: normal, depth_scaled, xavier, fan_in, or MODULE.NAME of your own.
+    model.initialisation = "depth_scaled"
+    model.initialisation_options = options = ConfigDict()
+    # gain: multiplies the deviation of the kernels.
+    options.xavier = ConfigDict({"gain": 1.0})
+    options.fan_in = ConfigDict({"gain": 1.0})
+    # How initial values, learning rates and scores go with the width; one of: standard, mup, or
+    # MODULE.NAME of your own.
+    model.parametrisation = "standard"
+    model.parametrisation_options = options = ConfigDict()
+    # base_width: for which init_std and the learning rate were chosen.
+    options.mup = ConfigDict({"base_width": 64})
+
     # Whether projections, feed-forward maps and layer norms have a bias; True or False.
     model.use_bias = False
     # Whether a decoder's output layer is its token embedding, transformer or recurrent;
@@ -148,6 +205,9 @@ def get_config() -> ConfigDict:
     # Share dropped in training: after the embedding, of the attention weights, after each
     # sublayer; a number in [0, 1).
     model.dropout_rate = 0.0
+    # Share of the examples for which the last block's branches are left out in training, earlier
+    # blocks having less; a number in [0, 1).
+    model.stochastic_depth = 0.0
     # Standard deviation of the initial kernels and embeddings; a number > 0.
     model.init_std = 0.02
     # Precision of the computation; one of: float32, bfloat16. Parameters, optimizer, softmax,
@@ -178,38 +238,52 @@ def get_config() -> ConfigDict:
     # Parameters that stay as they start; beginnings of parameter paths, such as token_embedding or
     # block_0/attention.
     training.frozen = ()
+    # Decay a step of a running mean of the weights, which is evaluated, shown and loaded in their
+    # place; a number in (0, 1), or None: the weights themselves.
+    training.weight_ema = None
     # Largest global norm of the gradient, larger ones are scaled down; a number > 0, or None.
     training.clip_norm = 1.0
 
     config.optimizer = optimizer = ConfigDict()
-    # One of: adamw.
+    # One of: adamw, adam, sgd, lion, adafactor, muon, schedule_free, sam, or MODULE.NAME of your
+    # own.
     optimizer.name = "adamw"
     # Peak learning rate; a number > 0.
     optimizer.learning_rate = 1e-3
     # Decoupled weight decay, times the learning rate; a number >= 0.
     optimizer.weight_decay = 0.1
-    # Names of the parameters that decay; some of: kernel, embedding, bias, scale.
+    # Names of the parameters that decay; some of: kernel, embedding, bias, scale, gain, alpha,
+    # sink, lambda.
     optimizer.decay_parameters = ("kernel", "embedding")
-    optimizer.adamw = ConfigDict()
-    # Decay of the first moment a step; a number in [0, 1).
-    optimizer.adamw.b1 = 0.9
-    # Decay of the second moment a step; a number in [0, 1).
-    optimizer.adamw.b2 = 0.99
-    # Added to the root of the second moment; a number > 0.
-    optimizer.adamw.eps = 1e-8
+    # Further factors of the learning rate by path; PATH=NUMBER, path the beginning of parameter
+    # paths, number >= 0. 0 freezes.
+    optimizer.learning_rate_multipliers = ()
+    # The same for weight decay; PATH=NUMBER, path the beginning of parameter paths, number >= 0.
+    optimizer.decay_multipliers = ()
+    # b1, b2: decay of the first and second moments a step. eps: added to the second's root.
+    optimizer.adamw = ConfigDict({"b1": 0.9, "b2": 0.99, "eps": 1e-8})
+    optimizer.adam = ConfigDict({"b1": 0.9, "b2": 0.999, "eps": 1e-8})
+    optimizer.sgd = ConfigDict({"momentum": 0.9, "nesterov": False})
+    optimizer.lion = ConfigDict({"b1": 0.9, "b2": 0.99})
+    optimizer.adafactor = ConfigDict({"decay_rate": 0.8, "clip": 1.0, "scale_by_parameters": False})
+    optimizer.muon = ConfigDict({"beta": 0.95, "nesterov": True, "b1": 0.9, "b2": 0.99})
+    optimizer.schedule_free = ConfigDict({"b1": 0.9, "b2": 0.99, "eps": 1e-8})
+    # rho: how far away the worst point nearby is looked for.
+    optimizer.sam = ConfigDict({"rho": 0.05, "b1": 0.9, "b2": 0.99, "eps": 1e-8})
 
     config.schedule = schedule = ConfigDict()
-    # How the learning rate moves; one of: constant, warmup_cosine, inverse_square_root.
+    # How the learning rate moves; one of: constant, warmup_constant, warmup_cosine, warmup_linear,
+    # warmup_stable_decay, inverse_square_root, or MODULE.NAME of your own.
     schedule.name = "warmup_cosine"
-    schedule.warmup_cosine = ConfigDict()
-    # Updates of linear warm-up from 0; an integer >= 0, less than training.steps.
-    schedule.warmup_cosine.warmup_steps = 100
-    # Learning rate at the last update over the peak; a number in [0, 1].
-    schedule.warmup_cosine.final_fraction = 0.1
-
-    schedule.inverse_square_root = ConfigDict()
-    # Updates of linear warm-up; an integer >= 1.
-    schedule.inverse_square_root.warmup_steps = 4000
+    # warmup_steps: updates of linear warm-up, less than training.steps. final_fraction: learning
+    # rate of the last update over the peak. decay_fraction: share of the updates in which it falls.
+    schedule.warmup_constant = ConfigDict({"warmup_steps": 100})
+    schedule.warmup_cosine = ConfigDict({"warmup_steps": 100, "final_fraction": 0.1})
+    schedule.warmup_linear = ConfigDict({"warmup_steps": 100, "final_fraction": 0.0})
+    schedule.warmup_stable_decay = ConfigDict(
+        {"warmup_steps": 100, "decay_fraction": 0.2, "final_fraction": 0.0}
+    )
+    schedule.inverse_square_root = ConfigDict({"warmup_steps": 4000})
 
     # ---- What is measured and kept; none of these changes a bit of the trained parameters
     config.evaluation = evaluation = ConfigDict()

@@ -9,7 +9,8 @@ from typing import NoReturn
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training.config import load_config
-from transformer_jax.training.rules import RULES, suggest
+from transformer_jax.training.rule import suggest
+from transformer_jax.training.rules import RULES
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +31,16 @@ class Parser(argparse.ArgumentParser):
         self.takes_config = takes_config
         if takes_config:
             self.add_argument("--config", required=True, help="a Python file with get_config()")
+
+    def add_allow(self) -> None:
+        """Takes the modules of a run's own classes that may be imported."""
+        self.add_argument(
+            "--allow",
+            action="append",
+            default=[],
+            metavar="MODULE",
+            help="import this module if the run names a class in it; several times for several",
+        )
 
     def error(self, message: str) -> NoReturn:
         """Refuses in our words instead of printing the usage."""

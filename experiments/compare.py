@@ -11,7 +11,7 @@ from typing import Any
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.config import CADENCE, flatten
-from transformer_jax.training.rules import suggest
+from transformer_jax.training.rule import suggest
 from transformer_jax.training.runs import RunDirectory
 
 

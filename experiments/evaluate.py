@@ -17,6 +17,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--split", default="test", choices=SPLITS, help="which part (test)")
     parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
+    parser.add_allow()
     arguments = parser.read(argv)
     directory = RunDirectory(arguments.workdir)
     config = directory.config()
@@ -35,7 +36,7 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.loading import load_run
 
     refuse_missing_packages(config.data.task)
-    run = load_run(arguments.workdir)
+    run = load_run(arguments.workdir, allow=arguments.allow)
     task = make_task(config, run.tokenizer, stride=stride)
     if arguments.stride is not None and "stride" not in task.protocol:
         raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")

@@ -18,14 +18,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--top_k", type=int, help="draw among the k likeliest tokens")
     parser.add_argument("--top_p", type=float, default=1.0, help="nucleus probability (1)")
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text (0)")
+    parser.add_allow()
     arguments = parser.read(argv)
     use_compilation_cache()
 
     from transformer_jax.training.demonstrations import DEMONSTRATIONS
     from transformer_jax.training.loading import load_run
 
-    run = load_run(arguments.workdir)
-    options = {name: value for name, value in vars(arguments).items() if name != "workdir"}
+    options = vars(arguments)
+    run = load_run(options.pop("workdir"), allow=options.pop("allow"))
     print(DEMONSTRATIONS[run.config.data.task].answer(run, **options))
 
 

@@ -8,7 +8,7 @@ Example:
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.sources.files import refuse_missing
-from transformer_jax.training.rules import SOURCE_KINDS
+from transformer_jax.training.combinations import SOURCE_KINDS
 from transformer_jax.training.runs import RunDirectory
 
 

@@ -42,6 +42,7 @@ CASES = {
     "encoder": (Encoder(**TEXT, num_types=2), READING | {"types": draw(3, LENGTH, high=2)}),
     "encoder class token": (Encoder(**TEXT, num_classes=4), READING),
     "encoder mean": (Encoder(**TEXT, num_classes=4, pooling="mean", wiring="pre"), READING),
+    "encoder max": (Encoder(**TEXT, num_classes=4, pooling="max"), READING),
     "encoder of vectors": (Encoder(**SMALL, num_features=5, max_length=8, num_classes=4), VECTORS),
     "encoder_decoder": (EncoderDecoder(**TEXT | {"depth": 2}), SOURCES),
     "encoder_decoder pre": (

@@ -106,7 +106,8 @@ def test_runs_from_before_there_were_other_tasks_are_read(tiny_run, tmp_path):
         inner = config
         for section in sections:
             inner = inner[section]
-        del inner[name]
+        if inner[name] == BEFORE[key]:  # a warm-up that fits the run has always been there
+            del inner[name]
     (old / "config.json").write_text(json.dumps(config))
     assert load_run(old).step == 50
     done = command("compare", tiny_run, old)

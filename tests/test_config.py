@@ -1,5 +1,6 @@
 """Configs: the reference explains every rule, and nothing wrong gets through."""
 
+import importlib
 import inspect
 import json
 import re
@@ -13,8 +14,10 @@ from configs import reference
 from tests.conftest import ROOT, TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training import config as configs
+from transformer_jax.training.combinations import ARCHITECTURES, SOURCE_KINDS
 from transformer_jax.training.config import flatten, load_config
-from transformer_jax.training.rules import ARCHITECTURES, BEFORE, RULES, SOURCE_KINDS
+from transformer_jax.training.rows import FAMILIES, TABLES, rows_of
+from transformer_jax.training.rules import BEFORE, DEFAULTS, RULES
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
 
@@ -29,10 +32,14 @@ def refusal(**overrides):
 
 
 def test_every_option_stands_once_in_the_reference_with_its_rule():
+    """Options of rows are explained in the row's docstring, and stand there with its default."""
     flat = flatten(reference.get_config())
     assert sorted(flat) == sorted(RULES)
+    assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
     source = inspect.getsource(reference)
     for key, rule in RULES.items():
+        if key in DEFAULTS:
+            continue
         lines = re.findall(rf"((?: +#.*\n)+) +(?:config\.)?{re.escape(key)} = ", source)
         assert len(lines) == 1, f"{key}: expected one comment in configs/reference.py"
         comment = " ".join(line.strip(" #") for line in lines[0].splitlines()).lower()
@@ -46,40 +53,42 @@ def test_every_default_and_every_example_is_allowed():
         assert RULES[key].accepts(RULES[key].parse(RULES[key].example)), key
 
 
-def test_names_in_the_rules_are_the_rows_of_the_tables():
+def test_what_is_read_from_the_source_is_what_python_makes_of_it():
+    """Names of rows, and names and defaults of their options, against the tables themselves."""
+    for key, (file, table) in TABLES.items():
+        module = importlib.import_module(
+            "transformer_jax."
+            + file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        )
+        rows = getattr(module, table)
+        assert list(rows_of(key)) == list(rows)
+        for name, read in rows_of(key).items():
+            fields = inspect.signature(rows[name]).parameters if read.options else {}
+            for option, (_, default) in ((o, vars(v).values()) for o, v in read.options.items()):
+                assert fields[option].default == default, (key, name, option)
+        if key in FAMILIES:
+            assert all(read.says for read in rows_of(key).values()), key
+
+
+def test_types_of_options_all_have_a_rule():
+    from transformer_jax import options
+    from transformer_jax.training import rows
+
+    named = {name for name in vars(options) if name[0].isupper()} - {"Annotated"}
+    assert named == set(rows._TYPES)
+
+
+def test_tables_of_tasks_are_complete():
     from transformer_jax.data.sources.files import EMBEDDED
     from transformer_jax.data.tasks import TASKS
     from transformer_jax.data.tokenizers import TOKENIZERS
-    from transformer_jax.layers.blocks import WIRINGS
-    from transformer_jax.layers.feedforward import ACTIVATIONS
-    from transformer_jax.layers.norms import NORMS
-    from transformer_jax.layers.pooling import POOLINGS
-    from transformer_jax.layers.positions import POSITIONS
     from transformer_jax.models import MODELS
-    from transformer_jax.models.recurrent import CELLS
     from transformer_jax.models.vision import VARIANTS
     from transformer_jax.training.demonstrations import DEMONSTRATIONS
-    from transformer_jax.training.optimizers import OPTIMIZERS, SCHEDULES
 
-    tables = {
-        "data.task": TASKS,
-        "model.architecture": MODELS,
-        "model.position": POSITIONS,
-        "model.norm": NORMS,
-        "model.wiring": WIRINGS,
-        "model.activation": ACTIVATIONS,
-        "optimizer.name": OPTIMIZERS,
-        "schedule.name": SCHEDULES,
-    }
-    tables |= {
-        "data.tokenizer": [*TOKENIZERS, "or the path of a tokenizer.json"],
-        "model.encoder.pooling": POOLINGS,
-        "model.vision_transformer.pooling": POOLINGS,
-        "model.recurrent_decoder.cell": CELLS,
-        "model.recurrent_encoder_decoder.cell": CELLS,
-    }
-    for key, table in tables.items():
-        assert RULES[key].allowed == f"one of: {', '.join(table)}"
+    assert RULES["data.tokenizer"].allowed == (
+        f"one of: {', '.join(TOKENIZERS)}, or the path of a tokenizer.json"
+    )
     sizes = "|".join(VARIANTS)
     assert RULES["model.vision_transformer.variant"].accepts(f"{next(iter(VARIANTS))}/4")
     assert f"({sizes})" == "(Ti|S|B|L|H)"

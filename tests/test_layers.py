@@ -2,26 +2,39 @@
 
 import math
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer_jax import sinusoidal_positions
-from transformer_jax.layers.blocks import WIRINGS, post_norm, pre_norm
-from transformer_jax.layers.embeddings import TokenEmbedding
+from transformer_jax.layers.blocks import (
+    WIRINGS,
+    Block,
+    DeepNorm,
+    LayerScale,
+    NoResidual,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    ReZero,
+    SandwichNorm,
+)
+from transformer_jax.layers.embeddings import TokenEmbedding, lookup
 from transformer_jax.layers.feedforward import ACTIVATIONS, FeedForward
 from transformer_jax.layers.linear import Linear, linear
 from transformer_jax.layers.norms import NORMS, layer_norm, rms_norm
+from transformer_jax.layers.position_terms import rotate
 from transformer_jax.layers.positions import (
     POSITIONS,
     ALiBiPositions,
     LearnedPositions,
     RotaryPositions,
     SinusoidalPositions,
-    lookup,
-    rotate,
+    T5Positions,
 )
+from transformer_jax.models import make_with_known_fields
 
 
 def normal(rng, *shape):
@@ -89,12 +102,70 @@ def test_feed_forward_acts_on_each_position_alone(rng):
     np.testing.assert_allclose(together, alone, atol=1e-7)
 
 
-def test_wirings_are_the_papers():
-    double, halve = lambda x: 2 * x, lambda x: x / 2
-    assert pre_norm(8.0, double, halve) == 8 + 2 * 4
-    assert post_norm(8.0, double, halve) == (8 + 16) / 2
-    assert WIRINGS["pre"].final_norm
-    assert not WIRINGS["post"].final_norm
+@pytest.mark.parametrize(
+    ("wiring", "expected", "norms", "final_norm"),
+    [
+        (PreNorm(), (8 + 8) + 3 * 8, ["f", "g"], True),
+        (PostNorm(), ((8 + 16) / 2) * 4 / 2, ["f", "g"], False),
+        (SandwichNorm(), (8 + 4) + 3 * 6 / 2, ["f", "f_out", "g", "g_out"], True),
+        (Parallel(), 8 + 2 * 4 + 3 * 4, ["f", "g"], True),
+        (Parallel(share_norm=True), 8 + 2 * 4 + 3 * 4, ["f"], True),
+        (NoResidual(), 3 * (2 * 4) / 2, ["f", "g"], True),
+        (DeepNorm(depth=8), (2 * ((2 * 8 + 16) / 2) + 3 * 16) / 2, ["f", "g"], False),
+    ],
+)
+def test_wirings_are_the_papers(wiring, expected, norms, final_norm):
+    """With f(x) = 2x, g(x) = 3x and a norm that halves, on the number 8, written out."""
+    made = []
+
+    def make_norm(name):
+        made.append(name.removesuffix("_norm"))
+        return lambda x: x / 2
+
+    branches = {"f": lambda x: 2 * x, "g": lambda x: 3 * x}
+    assert wiring(8.0, branches, make_norm) == expected
+    assert made == norms
+    assert wiring.final_norm == final_norm
+
+
+@pytest.mark.parametrize(
+    ("wiring", "shape", "start", "expected"),
+    [(ReZero(), (1,), 0.0, 1 + 0.5 * 2), (LayerScale(), (2,), 0.1, 1 + 0.5 * 2 * 0.5)],
+)
+def test_wirings_with_learned_gains(wiring, shape, start, expected):
+    """f(x) = 2x, a norm that halves, on ones; the gain starts as the paper's and is then 1/2."""
+
+    class Wired(nn.Module):
+        @nn.compact
+        def __call__(self, inputs):
+            return wiring(inputs, {"f": lambda x: 2 * x}, lambda name: lambda x: x / 2)
+
+    inputs = jnp.ones((1, 2))
+    params = Wired().init(jax.random.key(0), inputs)["params"]
+    assert params["f_gain"]["gain"].tolist() == pytest.approx([start] * shape[0])
+    halves = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.5), params)
+    np.testing.assert_allclose(Wired().apply({"params": halves}, inputs), expected)
+
+
+def test_deep_norm_starts_values_and_writing_kernels_smaller():
+    assert DeepNorm(depth=8).branch_gain == pytest.approx(64**-0.25)
+    assert WIRINGS["pre"]().branch_gain == 1
+
+
+def test_whole_branches_are_left_out_by_example_and_kept_in_the_mean():
+    """Of 4,000 examples a quarter lose their branch; the others' grow by 4/3."""
+    block = Block(
+        lambda name: lambda hidden, **_: jnp.ones_like(hidden),
+        lambda name: lambda hidden: jnp.zeros_like(hidden),
+        lambda name: lambda hidden: hidden,
+        branch_dropout_rate=0.25,
+    )
+    inputs = jnp.zeros((4000, 3, 2))
+    out = block.apply({}, inputs, train=True, rngs={"dropout": jax.random.key(0)})
+    np.testing.assert_array_equal(out, jnp.broadcast_to(out[:, :1, :1], out.shape))
+    assert {round(float(v), 4) for v in jnp.unique(out)} == {0.0, 1.3333}
+    assert float((out[:, 0, 0] == 0).mean()) == pytest.approx(0.25, abs=0.03)
+    np.testing.assert_array_equal(block.apply({}, inputs), jnp.ones_like(inputs))
 
 
 # ---------------------------------------------------------------- positions
@@ -174,23 +245,30 @@ def test_alibi_slopes_as_numbers():
 @pytest.mark.parametrize("position", POSITIONS)
 def test_encodings_agree_under_jit_and_vmap(position):
     fields = {"max_length": 8, "width": 8, "head_dim": 4, "num_heads": 2, "grid": (2, 4)}
-    declared = POSITIONS[position].__dataclass_fields__
-    module = POSITIONS[position](**{k: v for k, v in fields.items() if k in declared})
+    known = fields | {"bidirectional": False}
+    module = make_with_known_fields(POSITIONS[position], known)
     positions = jnp.array([[0, 1, 2], [0, 1, 0]])
     variables = module.init(jax.random.key(0), positions)
-    eager = module.apply(variables, positions)
-    for other in (
-        jax.jit(module.apply)(variables, positions),
-        jax.vmap(module.apply, (None, 0))(variables, positions),
-    ):
+    query, key = (jax.random.normal(jax.random.key(n), (2, 2, 3, 4)) for n in (1, 2))
+
+    def apply(positions, query, key):
+        terms = module.apply(variables, positions)
+        if terms.content_bias is None:
+            return terms
+        return terms.content_bias(query, key, None)
+
+    eager = apply(positions, query, key)
+    for other in (jax.jit(apply)(positions, query, key), jax.vmap(apply)(positions, query, key)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), eager, other)
 
 
 def test_odd_sizes_are_refused():
     with pytest.raises(ValueError, match="width: expected an even number of features, got 5"):
         sinusoidal_positions(4, 5)
-    with pytest.raises(ValueError, match="head_dim: rotary positions need an even size, got 3"):
+    with pytest.raises(ValueError, match=r"head_dim: rotary positions turn pairs; 1\.0 of 3"):
         RotaryPositions(head_dim=3).apply({}, jnp.arange(2))
+    with pytest.raises(ValueError, match="num_buckets: expected at least 4"):
+        T5Positions(2, bidirectional=True, num_buckets=2).init(jax.random.key(0), jnp.arange(2))
 
 
 # ---------------------------------------------------------------- embeddings

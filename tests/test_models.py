@@ -148,10 +148,18 @@ def test_a_users_own_classes_take_the_place_of_names():
     [
         (
             {"position": "learnt"},
-            "position: expected one of none, learned, sinusoidal, sinusoidal_2d, rotary, alibi, got",
+            "position: expected one of none, learned, sinusoidal, sinusoidal_2d, rotary, alibi, t5",
         ),
-        ({"norm": "batch"}, "norm: expected one of layer_norm, rms_norm, got 'batch'"),
-        ({"wiring": "sandwich"}, "wiring: expected one of pre, post"),
+        ({"norm": "batch"}, "norm: expected one of layer_norm, rms_norm, .*got 'batch'"),
+        ({"wiring": "dense"}, "wiring: expected one of pre, post"),
+        ({"attention": "cosine"}, "attention: expected one of softmax"),
+        ({"attention": "linear", "attention_scale": 1.0}, "attention_scale: linear attention has"),
+        ({"attention": "linear", "position": "alibi"}, "bias: linear attention has no scores"),
+        ({"feed_forward": "moe"}, "feed_forward: expected one of mlp, gated"),
+        ({"mask": "causal"}, "mask: expected one of full, window, prefix"),
+        ({"initialisation": "he"}, "initialisation: expected one of normal"),
+        ({"parametrisation": "ntk"}, "parametrisation: expected one of standard, mup"),
+        ({"num_kv_heads": 3}, "num_kv_heads: expected a divisor of num_heads 4, got 3"),
         ({"activation": "swish"}, "activation: expected one of gelu"),
         ({"num_heads": 5}, "num_heads: expected a divisor of width 64, got 5"),
     ],
@@ -170,7 +178,7 @@ def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found():
     """A decoder that sees no future stays at ln V; with the mask broken it falls below."""
     import optax
 
-    from transformer_jax.models import decoder as models
+    from transformer_jax.models import parts
 
     def final_loss():
         model = Decoder(vocab_size=8, max_length=8, width=32, depth=2, num_heads=2, init_std=0.1)
@@ -199,9 +207,9 @@ def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found():
         return float(run(jax.random.key(0))[-20:].mean())
 
     assert final_loss() > math.log(8) - 0.05
-    whole = models.causal_mask
+    whole = parts.causal_mask
     try:
-        models.causal_mask = lambda length: jnp.ones((length, length), bool)
+        parts.causal_mask = lambda length: jnp.ones((length, length), bool)
         assert final_loss() < math.log(8) - 0.3
     finally:
-        models.causal_mask = whole
+        parts.causal_mask = whole

@@ -11,7 +11,7 @@ from tests.conftest import tiny_config
 from transformer_jax.training.build import make_model
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.metrics import summary, sums_of, total
-from transformer_jax.training.optimizers import decay_mask, make_optimizer, make_schedule
+from transformer_jax.training.optimizers import decay_of, make_optimizer, make_schedule
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
 
 VOCAB = 13
@@ -109,14 +109,19 @@ def test_schedule_at_its_corners():
 
 
 def test_decay_goes_by_name_even_for_stacked_parameters():
-    _, model, _, state = setup(model__use_bias=True)
+    config, _, _, state = setup(
+        model__use_bias=True,
+        optimizer__decay_multipliers="block_0=0.5,block_0/attention=0.5",
+        training__frozen="token_embedding",
+    )
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state.params)
     for params in (state.params, stacked):
-        mask = decay_mask(params, ("kernel", "embedding"))
-        attention = mask["block_0"]["attention"]["query"]
-        assert attention == {"kernel": True, "bias": False}
-        assert mask["final_norm"] == {"scale": False, "bias": False}
-        assert mask["token_embedding"]["embedding"]
+        decays = jax.tree_util.tree_map_with_path(lambda path, _: decay_of(path, config), params)
+        attention = decays["block_0"]["attention"]["query"]
+        assert attention == {"kernel": pytest.approx(0.025), "bias": 0}
+        assert decays["block_0"]["feed_forward"]["up"]["kernel"] == pytest.approx(0.05)
+        assert decays["final_norm"] == {"scale": 0, "bias": 0}
+        assert decays["token_embedding"]["embedding"] == 0  # frozen
 
 
 # ---------------------------------------------------------------- the update
@@ -242,7 +247,7 @@ def test_c47_the_step_counts_beyond_2_to_the_24():
 
 def test_the_first_transformers_schedule_is_the_papers():
     """width^-0.5 * min(n^-0.5, n * warmup^-1.5), equation 3, with width 512 and 4,000 updates."""
-    from transformer_jax.training.optimizers import inverse_square_root
+    from transformer_jax.training.schedules import inverse_square_root
 
     schedule = inverse_square_root((512 * 4000) ** -0.5, 100_000, 4000)
     for n in (1, 100, 4000, 4001, 50_000):

@@ -23,7 +23,7 @@ MODULES = {
     "feed_forward": (FeedForward(mlp_dim=6), VECTORS, {}),
     "block": (Block(ATTENTION, FeedForward, LayerNorm), VECTORS, {"mask": causal_mask(4)}),
     "token_embedding": (TokenEmbedding(11, 8), TOKENS, {}),
-    **{name: (norm(), VECTORS, {}) for name, norm in NORMS.items()},
+    **{name: (norm(), VECTORS, {}) for name, norm in NORMS.items() if name != "none"},
 }
 
 

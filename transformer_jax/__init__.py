@@ -2,15 +2,21 @@
 
 Reading order:
   shapes, masks       the letters of the dimensions; who may attend to whom
-  layers/             linear, norms, attention, positions, feedforward, embeddings, pooling, blocks
+  options             types of what a component lets its user choose
+  layers/             linear, norms, weights and attention, position_terms and positions,
+                      feedforward, embeddings, pooling, blocks; initialisation, parametrisation:
+                      where values start, and how they go with the width
   models/             what the layers add up to: decoder, encoder, encoder_decoder, vision, and the
                       recurrent baselines; parts: what they share
+  laws                what every component keeps, to be tried on your own
   generation          drawing new text, writing after a source
   interop/            Hugging Face weights in and out
   data/               sources (text, tables, arrays), tokenizers, tasks: examples -> Batch (numpy)
-  training/           rules, config: what may be asked for; losses, metrics, optimizers, step,
-                      evaluation: one update; checkpoints, runs, loading: one directory;
-                      initial: weights to start from; demonstrations: what a model shows of itself;
+  training/           rule, rows, rules, combinations, config: what may be asked for; losses,
+                      metrics, schedules, optimizers, step, evaluation: one update; own: components
+                      of the user's; coordinates: sizes by width; checkpoints, runs, loading: one
+                      directory; initial: weights to start from; demonstrations: what a model
+                      shows of itself;
                       loop: a run, top to bottom
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`

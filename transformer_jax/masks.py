@@ -8,6 +8,8 @@ that it is.
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.options import Count, Natural
+
 
 def causal_mask(length: int, key_length: int | None = None) -> Array:
     """Returns the mask that hides the future: query i sees keys j <= i.
@@ -101,3 +103,59 @@ def _offsets(length: int, key_length: int | None) -> Array:
     key_length = length if key_length is None else key_length
     queries = jnp.arange(length) + (key_length - length)
     return jnp.arange(key_length)[None, :] - queries[:, None]
+
+
+# ---------------------------------------------------------------- rows: what self-attention may see
+
+
+def full(positions: Array, causal: Array | None) -> Array | None:
+    """Everything, or in a causal model everything that came before (Vaswani et al. 2017, 3.2.3).
+
+    Args:
+      positions: [..., L] int.
+      causal: [L, L] bool in a causal model; None in one that looks both ways.
+    Returns:
+      [..., L, L] bool, or None where nothing is hidden.
+    """
+    return causal
+
+
+def window(
+    positions: Array, causal: Array | None, size: Count = 32, sinks: Natural = 0
+) -> Array | None:
+    """Positions less than `size` away, and the first few (Beltagy et al. 2020, arXiv:2004.05150).
+
+    A causal query sees itself and the size - 1 positions before, as in Mistral. The first `sinks`
+    positions stay visible, as attention sinks (Xiao et al. 2023, arXiv:2309.17453, section 3.2).
+
+    Args:
+      positions: [..., L] int.
+      causal: [L, L] bool in a causal model; None in one that looks both ways.
+      size: positions, with the query's own.
+      sinks: first positions that everybody sees.
+    Returns:
+      [..., L, L] bool.
+    """
+    distance = jnp.abs(positions[..., None, :] - positions[..., :, None])
+    near = (distance < size) | (positions < sinks)[..., None, :]
+    return near if causal is None else near & causal
+
+
+def prefix(positions: Array, causal: Array | None, length: Count = 16) -> Array | None:
+    """The first positions see each other, the rest is causal (Raffel et al. 2020, figure 4).
+
+    Args:
+      positions: [..., L] int.
+      causal: [L, L] bool.
+      length: positions of the prefix.
+    Returns:
+      [..., L, L] bool.
+    Raises:
+      ValueError: the model is not causal, so there is nothing that a prefix would add.
+    """
+    if causal is None:
+        raise ValueError("mask: a prefix is for causal models; this one sees everything")
+    return causal | (positions < length)[..., None, :]
+
+
+MASKS = {"full": full, "window": window, "prefix": prefix}

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from flax.core import FrozenDict
+
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.layouts import Entry
 
@@ -12,8 +14,11 @@ _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu_squared",
+    "silu": "silu",
 }
-_THEIR_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+_THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+_SCALINGS = {"default": "none", "linear": "linear"}
 
 
 class Architecture(NamedTuple):
@@ -70,3 +75,35 @@ def labels_of(count: int) -> dict[str, Any]:
 def num_labels(settings: Settings) -> int:
     """Returns the number of classes of their config; without names of classes it is 2."""
     return len(settings.get("id2label") or {0: "", 1: ""})
+
+
+def rotation_of(settings: Settings) -> FrozenDict:
+    """Returns the options of our rotary positions for their settings, of old files or new ones."""
+    old = {"rope_theta": settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))}
+    old |= {"partial_rotary_factor": settings.get("rotary_pct", 1.0)}
+    rope = {**old, **(settings.get("rope_scaling") or {}), **settings.get("rope_parameters", {})}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in _SCALINGS:
+        known = ", ".join(_SCALINGS)
+        raise InvalidInput(f"config.json: rope_type={kind}: expected one of {known}")
+    return FrozenDict(
+        {
+            "max_wavelength": float(rope["rope_theta"]),
+            "share": float(rope["partial_rotary_factor"]),
+            "scaling": _SCALINGS[kind],
+            "factor": float(rope.get("factor", 1.0)),
+        }
+    )
+
+
+def rotation_settings(model: Any) -> dict[str, Any]:
+    """Returns their settings, as old and as new files have them, of our rotary positions."""
+    if model.position != "rotary":
+        return {}
+    options = {"max_wavelength": 10_000.0, "share": 1.0, "scaling": "none", "factor": 1.0}
+    options |= model.position_options
+    theta, share = options["max_wavelength"], options["share"]
+    rope = {"rope_theta": theta, "rope_type": "default", "partial_rotary_factor": share}
+    if options["scaling"] != "none":
+        rope |= {"rope_type": options["scaling"], "factor": options["factor"]}
+    return {"rope_theta": theta, "rope_parameters": rope}

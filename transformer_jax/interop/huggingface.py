@@ -1,4 +1,4 @@
-"""Hugging Face weights in and out: GPT-2, BERT, ViT and BART."""
+"""Hugging Face weights in and out, of the architectures in ARCHITECTURES."""
 
 import dataclasses
 import fnmatch
@@ -13,12 +13,32 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop import bart, bert, gpt2, vit
+from transformer_jax.interop import bart, bert, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
+from transformer_jax.models import options_in_effect
 
 # One row for each class of transformers that is known here.
-ARCHITECTURES = {**gpt2.ROWS, **bert.ROWS, **vit.ROWS, **bart.ROWS}
-_SHAPELESS = ("position_options", "dropout_rate", "init_std", "dtype", "name", "parent", "variant")
+ARCHITECTURES = {
+    **gpt2.ROWS,
+    **llama.ROWS,
+    **neox.ROWS,
+    **bert.ROWS,
+    **t5.ROWS,
+    **vit.ROWS,
+    **bart.ROWS,
+}
+# Fields that say where training starts and how it goes, and nothing of what is computed.
+_OF_TRAINING = (
+    "dropout_rate",
+    "stochastic_depth",
+    "init_std",
+    "initialisation",
+    "initialisation_options",
+    "dtype",
+    "name",
+    "parent",
+    "variant",
+)
 _HUB_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
 
 
@@ -54,8 +74,9 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         object of transformers, or a repository's name on the hub (needs the package
         huggingface_hub and the network).
     Returns:
-      The model and its parameters. GPT2Model and GPT2LMHeadModel become a Decoder; BertModel,
-      BertForMaskedLM and BertForSequenceClassification an Encoder; ViTModel and
+      The model and its parameters. GPT2Model, GPT2LMHeadModel and LlamaForCausalLM, Mistral...,
+      Qwen3..., GPTNeoX..., BloomForCausalLM become a Decoder; BertModel, BertForMaskedLM,
+      BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
       ViTForImageClassification a VisionTransformer; BartForConditionalGeneration an
       EncoderDecoder. Bodies without a head give hidden vectors; a BertModel's pooler is not read.
     Raises:
@@ -127,9 +148,10 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
         model = row.make(config)
     except KeyError as error:
         raise InvalidInput(f"{origin}: config.json has no {error}") from error
-    state = _plain_names(row, state, origin)
     entries = row.entries(model)
-    _refuse_names("arrays", set(state), {entry.theirs for entry in entries}, origin)
+    expected = {entry.theirs for entry in entries}
+    state = _plain_names(row, state, expected, origin)
+    _refuse_names("arrays", set(state), expected, origin)
     flat = {}
     for entry in entries:
         ours = entry.layout.to_ours(state[entry.theirs])
@@ -144,7 +166,7 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
 
 
 def _plain_names(
-    row: Architecture, state: Mapping[str, np.ndarray], origin: str
+    row: Architecture, state: Mapping[str, np.ndarray], expected: set[str], origin: str
 ) -> dict[str, np.ndarray]:
     """Takes prefixes, new names, copies and what is not read out of their state."""
     plain = {}
@@ -155,7 +177,7 @@ def _plain_names(
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in row.not_read):
             plain[name] = array
     for copy, original in row.tied.items():
-        if copy in plain and original in plain:
+        if copy in plain.keys() - expected and original in plain:
             if not np.array_equal(plain[copy], plain[original]):
                 raise InvalidInput(f"{origin}: {copy} differs from {original}; expected them tied")
             del plain[copy]
@@ -208,7 +230,7 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
         different = {
             field.name: (getattr(model, field.name), getattr(theirs, field.name))
             for field in dataclasses.fields(theirs)
-            if field.name not in _SHAPELESS
+            if field.name not in _OF_TRAINING
             and _resolved(model, field.name) != _resolved(theirs, field.name)
         }
         if not different:
@@ -224,7 +246,14 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
 def _resolved(model: Any, field: str) -> Any:
     """A field's value, with what None stands for."""
     value = getattr(model, field)
-    defaults = {"mlp_dim": 4 * model.width, "head_dim": model.width // model.num_heads}
+    if field.endswith("_options"):
+        return options_in_effect(model, field.removesuffix("_options"))
+    maps = 8 / 3 if model.feed_forward == "gated" else 4
+    defaults = {
+        "mlp_dim": round(maps * model.width),
+        "head_dim": model.width // model.num_heads,
+        "num_kv_heads": model.num_heads,
+    }
     return defaults.get(field) if value is None else value
 
 

@@ -1,7 +1,7 @@
 """How one of our arrays lies in one of theirs: pairs of inverse functions on numpy arrays."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,6 +46,23 @@ def patches(patch_size: int, channels: int) -> Layout:
     )
 
 
+def interleaved_heads(num_heads: int) -> Layout:
+    """Theirs is [H * 3 * K, D]: query, key and value of a head together; ours [D, 3 * H * K].
+
+    Biases are the same without D.
+    """
+
+    def to_ours(array: np.ndarray) -> np.ndarray:
+        split = array.reshape(num_heads, 3, -1, *array.shape[1:])
+        return np.moveaxis(split, 1, 0).reshape(array.shape).T
+
+    def to_theirs(array: np.ndarray) -> np.ndarray:
+        split = array.T.reshape(3, num_heads, -1, *array.T.shape[1:])
+        return np.moveaxis(split, 0, 1).reshape(array.T.shape)
+
+    return Layout(to_ours, to_theirs)
+
+
 class Entry(NamedTuple):
     """Where an array stands here and there.
 
@@ -77,3 +94,18 @@ def norm(ours: str, theirs: str) -> list[Entry]:
 def embedding(ours: str, theirs: str, layout: Layout = SAME) -> list[Entry]:
     """An embedding table."""
     return [Entry((f"{ours}/embedding",), theirs, layout)]
+
+
+def kernel(ours: str, theirs: str) -> list[Entry]:
+    """The kernel of a map without a bias."""
+    return [Entry((f"{ours}/kernel",), f"{theirs}.weight", TRANSPOSED)]
+
+
+def scale(ours: str, theirs: str) -> list[Entry]:
+    """The scale of a norm without a bias."""
+    return [Entry((f"{ours}/scale",), f"{theirs}.weight")]
+
+
+def output_layer(model: Any) -> list[Entry]:
+    """The output layer of a language model, where it is not the embedding."""
+    return [] if model.tie_embeddings else kernel("output", "lm_head")

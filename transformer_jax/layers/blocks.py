@@ -1,42 +1,207 @@
 """The residual block: how attention, feed-forward layer and norms are wired together."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol
 
 import flax.linen as nn
 from jax import Array
 
-from transformer_jax.layers.positions import NO_TERMS, PositionTerms
+from transformer_jax.layers.linear import Initializer
+from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
+from transformer_jax.options import Positive, Switch
 
 Map = Callable[[Array], Array]
 ModuleFactory = Callable[..., nn.Module]
+Branches = Mapping[str, Map]
 
 
-def pre_norm(inputs: Array, sublayer: Map, norm: Map) -> Array:
-    """Returns x + sublayer(norm(x)): GPT-2's and ViT's wiring (Xiong et al. 2020, section 3)."""
-    return inputs + sublayer(norm(inputs))
+class Wiring(Protocol):
+    """Sends a residual stream through the branches of a block; a row of WIRINGS.
 
-
-def post_norm(inputs: Array, sublayer: Map, norm: Map) -> Array:
-    """Returns norm(x + sublayer(x)): the first transformer's wiring (Vaswani et al. 2017, 3.1)."""
-    return norm(inputs + sublayer(inputs))
-
-
-class Wiring(NamedTuple):
-    """Where the norm stands, and what follows from it.
+    A wiring is called inside the block, so that the norms that it makes are the block's, under the
+    branch's name, whatever the wiring.
 
     Attributes:
-      connect: joins a residual stream, a sublayer and its norm.
       final_norm: whether the stack ends with a norm: its last block's sum is not normalised yet.
     """
 
-    connect: Callable[[Array, Map, Map], Array]
-    final_norm: bool
+    final_norm: ClassVar[bool]
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        ...
+
+    @property
+    def branch_gain(self) -> float:
+        """What the initial deviation of values and of kernels that write is multiplied with."""
+        ...
+
+
+class _PlainGain:
+    branch_gain: ClassVar[float] = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PreNorm(_PlainGain):
+    """x + f(norm(x)): GPT-2's and ViT's wiring (Xiong et al. 2020, arXiv:2002.04745, section 3)."""
+
+    final_norm: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        for name, branch in branches.items():
+            hidden = hidden + branch(make_norm(name=f"{name}_norm")(hidden))
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class PostNorm(_PlainGain):
+    """norm(x + f(x)): the first transformer's wiring (Vaswani et al. 2017, section 3.1)."""
+
+    final_norm: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        for name, branch in branches.items():
+            hidden = make_norm(name=f"{name}_norm")(hidden + branch(hidden))
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class SandwichNorm(_PlainGain):
+    """x + norm(f(norm(x))): CogView's wiring (Ding et al. 2021, arXiv:2105.13290, section 2.4)."""
+
+    final_norm: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        for name, branch in branches.items():
+            inner = branch(make_norm(name=f"{name}_norm")(hidden))
+            hidden = hidden + make_norm(name=f"{name}_out_norm")(inner)
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel(_PlainGain):
+    """x + f(norm(x)) + g(norm(x)): GPT-J's and GPT-NeoX's wiring (arXiv:2204.06745, section 2.1).
+
+    Attributes:
+      share_norm: whether all branches read one norm, as in GPT-J, or each its own, as in GPT-NeoX.
+    """
+
+    share_norm: Switch = False
+    final_norm: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        first = next(iter(branches))
+        read_by = [first] if self.share_norm else list(branches)
+        normed = {name: make_norm(name=f"{name}_norm")(hidden) for name in read_by}
+        for name, branch in branches.items():
+            hidden = hidden + branch(normed.get(name, normed[first]))
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class NoResidual(_PlainGain):
+    """f(norm(x)): what the residual connection is for (He et al. 2016, arXiv:1512.03385)."""
+
+    final_norm: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        for name, branch in branches.items():
+            hidden = branch(make_norm(name=f"{name}_norm")(hidden))
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class ReZero(_PlainGain):
+    """x + alpha f(x), alpha a learned number that starts at 0, and no norm at all.
+
+    Bachlechner et al. 2020, arXiv:2003.04887, equation 2.
+    """
+
+    final_norm: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        for name, branch in branches.items():
+            hidden = hidden + Gain(1, nn.initializers.zeros, name=f"{name}_gain")(branch(hidden))
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerScale(_PlainGain):
+    """x + diag(gains) f(norm(x)), the gains learned (Touvron et al. 2021, arXiv:2103.17239, eq. 4).
+
+    Attributes:
+      initial: the gains at the start; the paper's 0.1 up to 18 blocks, 1e-5 up to 24, then 1e-6.
+    """
+
+    initial: Positive = 0.1
+    final_norm: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        start = nn.initializers.constant(self.initial)
+        for name, branch in branches.items():
+            inner = branch(make_norm(name=f"{name}_norm")(hidden))
+            hidden = hidden + Gain(hidden.shape[-1], start, name=f"{name}_gain")(inner)
+        return hidden
+
+
+@dataclasses.dataclass(frozen=True)
+class DeepNorm:
+    """norm(alpha x + f(x)), alpha = (2N)^(1/4): post-norm for very deep stacks of N blocks.
+
+    Values and kernels that write start (8N)^(-1/4) times smaller. Wang et al. 2022,
+    arXiv:2203.00555, figure 2, for an encoder or a decoder alone; each side of an encoder–decoder
+    is taken as one, where the paper has other exponents.
+
+    Attributes:
+      depth: number of blocks, N.
+    """
+
+    depth: int
+    final_norm: ClassVar[bool] = False
+
+    @property
+    def branch_gain(self) -> float:
+        """(8N)^(-1/4)."""
+        return (8 * max(self.depth, 1)) ** -0.25
+
+    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
+        """[..., L, D] -> [..., L, D]."""
+        alpha = (2 * max(self.depth, 1)) ** 0.25
+        for name, branch in branches.items():
+            hidden = make_norm(name=f"{name}_norm")(alpha * hidden + branch(hidden))
+        return hidden
+
+
+class Gain(nn.Module):
+    """Multiplies each feature, or all by the same number, with something learned."""
+
+    features: int
+    initial: Initializer
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        gain = self.param("gain", self.initial, (self.features,))
+        return inputs * gain.astype(inputs.dtype)
 
 
 WIRINGS = {
-    "pre": Wiring(pre_norm, final_norm=True),
-    "post": Wiring(post_norm, final_norm=False),
+    "pre": PreNorm,
+    "post": PostNorm,
+    "sandwich": SandwichNorm,
+    "parallel": Parallel,
+    "no_residual": NoResidual,
+    "rezero": ReZero,
+    "layer_scale": LayerScale,
+    "deep_norm": DeepNorm,
 }
 
 
@@ -50,17 +215,19 @@ class Block(nn.Module):
 
     Attributes:
       attention: makes the attention module.
-      feed_forward: makes the feed-forward module.
+      feed_forward: makes the feed-forward module, or None for a block without one.
       norm: makes a norm.
-      wiring: where the norms stand.
-      dropout_rate: share of each sublayer's output that is dropped in training.
+      wiring: how they are joined.
+      dropout_rate: share of each branch's output that is dropped in training.
+      branch_dropout_rate: share of the examples for which a whole branch is left out in training.
     """
 
     attention: ModuleFactory
-    feed_forward: ModuleFactory
+    feed_forward: Callable[..., nn.Module | None]
     norm: ModuleFactory
-    wiring: Wiring = WIRINGS["pre"]
+    wiring: Wiring = PreNorm()
     dropout_rate: float = 0.0
+    branch_dropout_rate: float = 0.0
 
     @nn.compact
     def __call__(
@@ -86,20 +253,24 @@ class Block(nn.Module):
         attention = self.attention(name="attention")
         feed_forward = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+        whole = nn.Dropout(
+            self.branch_dropout_rate, broadcast_dims=(-2, -1), deterministic=not train
+        )
 
         def attend(hidden: Array) -> Array:
-            positional = {"bias": terms.bias, "rotation": terms.rotation}
-            return dropout(attention(hidden, mask=mask, **positional, train=train))
+            return whole(dropout(attention(hidden, mask=mask, terms=terms, train=train)))
 
         def look(hidden: Array) -> Array:
             cross = self.attention(name="cross_attention")
-            return dropout(cross(hidden, memory, mask=memory_mask, train=train))
+            return whole(dropout(cross(hidden, memory, mask=memory_mask, train=train)))
 
         def think(hidden: Array) -> Array:
-            return dropout(feed_forward(hidden))
+            assert feed_forward is not None
+            return whole(dropout(feed_forward(hidden)))
 
-        connect = self.wiring.connect
-        hidden = connect(inputs, attend, self.norm(name="attention_norm"))
+        branches: dict[str, Map] = {"attention": attend}
         if memory is not None:
-            hidden = connect(hidden, look, self.norm(name="cross_attention_norm"))
-        return connect(hidden, think, self.norm(name="feed_forward_norm"))
+            branches["cross_attention"] = look
+        if feed_forward is not None:
+            branches["feed_forward"] = think
+        return self.wiring(inputs, branches, self.norm)

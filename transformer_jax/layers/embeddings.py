@@ -6,7 +6,6 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.layers.linear import Initializer, linear
-from transformer_jax.layers.positions import lookup
 
 
 class TokenEmbedding(nn.Module):
@@ -50,3 +49,16 @@ class TokenEmbedding(nn.Module):
         """
         wide = jnp.promote_types(hidden.dtype, jnp.float32)
         return linear(hidden, self.embedding.T.astype(hidden.dtype), out_dtype=wide)
+
+
+def lookup(table: Array, indices: Array) -> Array:
+    """Returns rows of a table; an index outside it gives NaN instead of the nearest row.
+
+    Args:
+      table: [V, D].
+      indices: [...] int.
+    Returns:
+      [..., D].
+    """
+    indices = jnp.where(indices < 0, table.shape[0], indices)  # -1 would mean the last row
+    return table.at[indices].get(mode="fill", fill_value=jnp.nan)

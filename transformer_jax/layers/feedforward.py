@@ -5,10 +5,12 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.layers.linear import Initializer, Linear
+from transformer_jax.options import Count, NonNegative
 
 
 def gelu(inputs: Array) -> Array:
@@ -29,7 +31,23 @@ def relu(inputs: Array) -> Array:
     return jnp.maximum(inputs, 0)
 
 
-ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}
+def relu_squared(inputs: Array) -> Array:
+    """Returns max(x, 0)^2 (So et al. 2021, arXiv:2109.08668, section 3)."""
+    return jnp.square(relu(inputs))
+
+
+def silu(inputs: Array) -> Array:
+    """Returns x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv:1710.05941)."""
+    return jax.nn.silu(inputs)
+
+
+ACTIVATIONS = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+    "relu_squared": relu_squared,
+    "silu": silu,
+}
 
 
 class FeedForward(nn.Module):
@@ -62,3 +80,137 @@ class FeedForward(nn.Module):
         out_init = self.out_init or self.kernel_init
         down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
         return down(self.activation(hidden))
+
+
+class GatedFeedForward(nn.Module):
+    """Three affine maps, of which one opens gates: SwiGLU with silu, GEGLU with gelu.
+
+    FFN(x) = (activation(x W_gate) * (x W_up)) W_down. Shazeer 2020, arXiv:2002.05202, equation 6.
+
+    Attributes:
+      mlp_dim: features inside, F; if not given, 8/3 of the width, which has as many parameters as
+        two maps of 4 * width.
+      activation: the function of the gates.
+      use_bias: whether the maps have a bias.
+      kernel_init: initial values of the kernels that read.
+      out_init: initial values of the last kernel; kernel_init if not given.
+      dtype: dtype of the computation; None takes that of inputs and parameters together.
+    """
+
+    mlp_dim: int | None = None
+    activation: Callable[[Array], Array] = silu
+    use_bias: bool = True
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    out_init: Initializer | None = None
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        width = inputs.shape[-1]
+        mlp_dim = self.mlp_dim or round(8 * width / 3)
+        read = [
+            Linear(mlp_dim, self.use_bias, self.kernel_init, self.dtype, name=name)(inputs)
+            for name in ("gate", "up")
+        ]
+        out_init = self.out_init or self.kernel_init
+        down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
+        return down(self.activation(read[0]) * read[1])
+
+
+def no_feed_forward(name: str | None = None) -> None:
+    """Nothing: a block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
+
+
+class MixtureOfExperts(nn.Module):
+    """Several feed-forward layers, of which each token takes the few that a router scores highest.
+
+    y = sum over the chosen e of p_e FFN_e(x), p the router's softmax, of the chosen ones alone made
+    to sum to 1 (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise). No token
+    is dropped. All experts are computed for all tokens and weighted, which costs num_experts /
+    num_chosen times what is needed.
+
+    The load-balancing loss, E * sum over e of (share of tokens that chose e) * (mean of p_e) / k
+    (Fedus et al. 2022, arXiv:2101.03961, equation 4; 1 where all are used alike), is taken for
+    each sequence, padding included, and given out under `losses`, times `balance`. No biases.
+
+    Attributes:
+      mlp_dim: features inside each expert, F; 4 * width if not given.
+      activation: the function between the two maps.
+      kernel_init: initial values of the router and of the kernels that read.
+      out_init: initial values of the kernels that write; kernel_init if not given.
+      dtype: dtype of the computation; None takes that of inputs and parameters together.
+      num_experts: experts, E.
+      num_chosen: experts that a token takes, k.
+      balance: weight of the load-balancing loss; the paper's 0.01.
+    """
+
+    mlp_dim: int | None = None
+    activation: Callable[[Array], Array] = gelu
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    out_init: Initializer | None = None
+    dtype: DTypeLike | None = None
+    num_experts: Count = 4
+    num_chosen: Count = 2
+    balance: NonNegative = 0.01
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., L, D] -> [..., L, D].
+
+        Raises:
+          ValueError: more experts are chosen than there are.
+        """
+        if self.num_chosen > self.num_experts:
+            raise ValueError(
+                f"num_chosen: expected at most num_experts {self.num_experts}, "
+                f"got {self.num_chosen}"
+            )
+        width = inputs.shape[-1]
+        mlp_dim = self.mlp_dim or 4 * width
+        router = Linear(self.num_experts, False, self.kernel_init, name="router")
+        wide = jnp.promote_types(inputs.dtype, jnp.float32)
+        scores_LE = router(inputs.astype(wide))
+        shares_LE = jax.nn.softmax(scores_LE, axis=-1)
+        _, chosen = jax.lax.top_k(scores_LE, self.num_chosen)
+        taken_LE = jax.nn.one_hot(chosen, self.num_experts, dtype=wide).sum(-2)
+        gates_LE = shares_LE * taken_LE
+        gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
+        used, wanted = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
+        balance = self.num_experts * (jax.lax.stop_gradient(used) * wanted).sum(-1)
+        self.sow("losses", "balance", self.balance * balance)
+        experts = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
+        hidden = self.activation(experts(inputs[..., None, :]))
+        out_init = self.out_init or self.kernel_init
+        written = Experts(self.num_experts, width, out_init, self.dtype, name="down")(hidden)
+        return (written * gates_LE[..., None].astype(written.dtype)).sum(-2)
+
+
+class Experts(nn.Module):
+    """One linear map for each expert, in one kernel [E, D, F]."""
+
+    num_experts: int
+    features: int
+    kernel_init: Initializer
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., E, D] (or [..., 1, D] for all of them) -> [..., E, features]."""
+        shape = (inputs.shape[-1], self.features)
+        keys = lambda key: jax.random.split(key, self.num_experts)  # noqa: E731
+        draw = lambda key, _: jax.vmap(lambda k: self.kernel_init(k, shape))(keys(key))  # noqa: E731
+        kernel_EDF = self.param("kernel", draw, (self.num_experts, *shape))
+        inputs, kernel_EDF = promote_dtype(inputs, kernel_EDF, dtype=self.dtype)
+        repeated = jnp.broadcast_to(
+            inputs, (*inputs.shape[:-2], self.num_experts, inputs.shape[-1])
+        )
+        return jnp.einsum("...ED,EDF->...EF", repeated, kernel_EDF)
+
+
+FEED_FORWARDS = {
+    "mlp": FeedForward,
+    "gated": GatedFeedForward,
+    "mixture": MixtureOfExperts,
+    "none": no_feed_forward,
+}

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.options import Positive
+
 
 def layer_norm(
     inputs: Array, scale: Array | None = None, bias: Array | None = None, epsilon: float = 1e-5
@@ -85,4 +87,41 @@ class RMSNorm(nn.Module):
         return rms_norm(inputs, scale, self.epsilon)
 
 
-NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+class DynamicTanh(nn.Module):
+    """tanh(alpha x) * scale + bias, alpha one learned number: no statistics at all.
+
+    Zhu et al. 2025, arXiv:2503.10622, equation 2.
+
+    Attributes:
+      use_bias: whether there is a bias.
+      initial_alpha: alpha at the start; the paper's 0.5.
+    """
+
+    use_bias: bool = True
+    initial_alpha: Positive = 0.5
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        width = inputs.shape[-1:]
+        alpha = self.param("alpha", nn.initializers.constant(self.initial_alpha), (1,))
+        scale = self.param("scale", nn.initializers.ones, width)
+        bias = self.param("bias", nn.initializers.zeros, width) if self.use_bias else None
+        return _affine(jnp.tanh(alpha * _widen(inputs)), scale, bias, inputs.dtype)
+
+
+class NoNorm(nn.Module):
+    """Gives what it gets."""
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        return inputs
+
+
+NORMS = {
+    "layer_norm": LayerNorm,
+    "rms_norm": RMSNorm,
+    "dynamic_tanh": DynamicTanh,
+    "none": NoNorm,
+}

@@ -1,7 +1,7 @@
 """From the vectors of all places to one vector of the whole."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+import dataclasses
+from typing import ClassVar, Protocol
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -10,51 +10,68 @@ from jax import Array
 from transformer_jax.layers.linear import Initializer
 
 
-def first_place(hidden: Array, is_token: Array | None = None) -> Array:
-    """Returns the vector of the class token, which stands first (Devlin et al. 2019, section 3).
-
-    Args:
-      hidden: [..., L, D].
-      is_token: [..., L] bool; not needed.
-    Returns:
-      [..., D].
-    """
-    return hidden[..., 0, :]
-
-
-def mean_of_places(hidden: Array, is_token: Array | None = None) -> Array:
-    """Returns the mean over all places that are no padding (Reimers and Gurevych 2019, section 3).
-
-    Args:
-      hidden: [..., L, D].
-      is_token: [..., L] bool, False where there is padding; all are tokens if not given.
-    Returns:
-      [..., D]; 0 where all is padding. Sums in float32 or wider.
-    """
-    wide = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
-    if is_token is None:
-        return wide.mean(-2).astype(hidden.dtype)
-    kept = jnp.where(is_token[..., None], wide, 0).sum(-2)
-    count = is_token.sum(-1, keepdims=True)
-    return (kept / jnp.maximum(count, 1)).astype(hidden.dtype)
-
-
-class Pooling(NamedTuple):
-    """How one vector is taken, and what it needs.
+class Pooling(Protocol):
+    """How one vector is taken; a row of POOLINGS.
 
     Attributes:
-      pool: hidden [..., L, D] and is_token [..., L] or None -> [..., D].
       adds_token: whether a class token has to stand first.
     """
 
-    pool: Callable[[Array, Array | None], Array]
-    adds_token: bool
+    adds_token: ClassVar[bool]
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] and [..., L] bool, False where there is padding -> [..., D]."""
+        ...
 
 
-POOLINGS = {
-    "class_token": Pooling(first_place, adds_token=True),
-    "mean": Pooling(mean_of_places, adds_token=False),
-}
+@dataclasses.dataclass(frozen=True)
+class FirstPlace:
+    """The vector of the class token, which stands first (Devlin et al. 2019, section 3)."""
+
+    adds_token: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        return hidden[..., 0, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanOfPlaces:
+    """The mean over all places that are no padding (Reimers and Gurevych 2019, section 3).
+
+    0 where all is padding. Sums in float32 or wider.
+    """
+
+    adds_token: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        wide = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
+        if is_token is None:
+            return wide.mean(-2).astype(hidden.dtype)
+        kept = jnp.where(is_token[..., None], wide, 0).sum(-2)
+        count = is_token.sum(-1, keepdims=True)
+        return (kept / jnp.maximum(count, 1)).astype(hidden.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestOfPlaces:
+    """The largest value of each feature over the places (Conneau et al. 2017, arXiv:1705.02364).
+
+    0 where all is padding.
+    """
+
+    adds_token: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        if is_token is None:
+            return hidden.max(-2)
+        largest = jnp.where(is_token[..., None], hidden, -jnp.inf).max(-2)
+        return jnp.where(is_token.any(-1, keepdims=True), largest, 0)
+
+
+POOLINGS = {"class_token": FirstPlace, "mean": MeanOfPlaces, "max": LargestOfPlaces}
 
 
 class ClassToken(nn.Module):

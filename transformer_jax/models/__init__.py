@@ -3,7 +3,13 @@
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.parts import make_with_known_fields, row
+from transformer_jax.models.parts import (
+    FAMILIES,
+    Transformer,
+    make_with_known_fields,
+    options_in_effect,
+    row,
+)
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoderDecoder
 from transformer_jax.models.vision import VisionTransformer
 
@@ -17,13 +23,16 @@ MODELS = {
 }
 
 __all__ = [
+    "FAMILIES",
     "MODELS",
     "Decoder",
     "Encoder",
     "EncoderDecoder",
     "RecurrentDecoder",
     "RecurrentEncoderDecoder",
+    "Transformer",
     "VisionTransformer",
     "make_with_known_fields",
+    "options_in_effect",
     "row",
 ]

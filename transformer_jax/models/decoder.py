@@ -4,7 +4,6 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.masks import causal_mask, segment_mask
 from transformer_jax.models.parts import Transformer, check_tokens
 
 
@@ -49,13 +48,11 @@ class Decoder(Transformer, kw_only=True):
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
         length = tokens.shape[-1]
         positions = jnp.arange(length) if positions is None else positions
-        mask = causal_mask(length)
-        if segments is not None:
-            mask = mask & segment_mask(segments)
         embedding = self.make_embedding(self.vocab_size, name="token_embedding")
         hidden = self.run_blocks(
-            embedding(tokens), positions, mask, train, max_length=self.max_length
+            embedding(tokens), positions, True, segments, train, max_length=self.max_length
         )
+        hidden = self.for_logits(hidden)
         if self.tie_embeddings:
             return embedding.attend(hidden)
         return self.make_output(self.vocab_size, use_bias=False, name="output")(hidden)

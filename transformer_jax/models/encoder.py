@@ -1,5 +1,7 @@
 """The encoder: every place sees every other."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -9,7 +11,6 @@ from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
-from transformer_jax.masks import segment_mask
 from transformer_jax.models.parts import Transformer, check_tokens, row
 
 
@@ -28,8 +29,8 @@ class Encoder(Transformer, kw_only=True):
         0 the hidden vectors, and C > 0 the logits of C classes of the whole.
       num_types: kinds of text in one input, BERT's two sentences say; 0 has no embedding of them.
       pooling: a name in POOLINGS. `class_token` takes the first token's vector through BERT's
-        tanh layer, and puts a learned vector in front of inputs that are vectors; `mean` takes
-        the mean over all tokens.
+        tanh layer, and puts a learned vector in front of inputs that are vectors; `mean` and
+        `max` are over all tokens.
     """
 
     vocab_size: int | None = None
@@ -37,9 +38,9 @@ class Encoder(Transformer, kw_only=True):
     max_length: int
     num_classes: int | None = None
     num_types: int = 0
-    pooling: str | Pooling = "class_token"
+    pooling: str | Callable[[], Pooling] = "class_token"
     embedding_norm: bool = True
-    wiring: str | Wiring = "post"
+    wiring: str | Callable[..., Wiring] = "post"
 
     @nn.compact
     def __call__(
@@ -67,7 +68,7 @@ class Encoder(Transformer, kw_only=True):
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
-        pooling = row(POOLINGS, self.pooling, "pooling")
+        pooling = row(POOLINGS, self.pooling, "pooling")()
         embedding = None
         if self.vocab_size is not None:
             if tokens is None:
@@ -83,18 +84,20 @@ class Encoder(Transformer, kw_only=True):
         if self.num_types:
             types = jnp.zeros(hidden.shape[:-1], jnp.int32) if types is None else types
             hidden = hidden + self.make_embedding(self.num_types, name="type_embedding")(types)
-        mask = None if segments is None else segment_mask(segments)
-        hidden = self.run_blocks(hidden, positions, mask, train, max_length=self._most_places())
+        hidden = self.run_blocks(
+            hidden, positions, False, segments, train, max_length=self._most_places()
+        )
         if self.num_classes is None:
             return self._token_logits(hidden, embedding)
         if self.num_classes == 0:
             return hidden
-        pooled = pooling.pool(hidden, None if segments is None else segments > 0)
+        pooled = pooling(hidden, None if segments is None else segments > 0)
         if pooling.adds_token and embedding is not None:
             pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
             pooled = jnp.tanh(pooler(pooled))
         pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
-        return self.make_output(self.num_classes, use_bias=True, name="head")(pooled)
+        head = self.make_output(self.num_classes, use_bias=True, name="head")
+        return head(self.for_logits(pooled))
 
     def _most_places(self) -> int:
         """Longest sequence inside: a class token in front of vectors is one more."""
@@ -125,7 +128,7 @@ class Encoder(Transformer, kw_only=True):
         transform = Linear(self.width, True, self.embedding_init, self.dtype, name="transform")
         activation = row(ACTIVATIONS, self.activation, "activation")
         hidden = self.make_norm(name="transform_norm")(activation(transform(hidden)))
-        return OutputBias(name="output_bias")(embedding.attend(hidden))
+        return OutputBias(name="output_bias")(embedding.attend(self.for_logits(hidden)))
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.layers.blocks import ModuleFactory, Wiring
-from transformer_jax.masks import causal_mask, padding_mask, segment_mask
+from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
 from transformer_jax.models.parts import Stack, Transformer, check_tokens, shared_fields
 
@@ -35,7 +35,7 @@ class EncoderDecoder(Transformer, kw_only=True):
     depth: int = 6
     num_heads: int = 8
     position: str | ModuleFactory = "sinusoidal"
-    wiring: str | Wiring = "post"
+    wiring: str | Callable[..., Wiring] = "post"
     activation: str | Callable[[Array], Array] = "relu"
 
     def setup(self) -> None:
@@ -89,13 +89,12 @@ class EncoderDecoder(Transformer, kw_only=True):
           [..., 1, M] bool or None.
         """
         check_tokens(self.max_length, source, source_segments=source_segments)
-        mask = memory_mask = None
-        if source_segments is not None:
-            mask = segment_mask(source_segments)
-            memory_mask = padding_mask(source_segments > 0)
+        memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
         embedded = self._scaled(self.token_embedding(source))
         positions = jnp.arange(source.shape[-1])
-        hidden = self.encoder(embedded, positions, mask, train, max_length=self.max_length)
+        hidden = self.encoder(
+            embedded, positions, False, source_segments, train, max_length=self.max_length
+        )
         return hidden, memory_mask
 
     def decode(
@@ -117,13 +116,13 @@ class EncoderDecoder(Transformer, kw_only=True):
           [..., L, V].
         """
         check_tokens(self.max_length, tokens, segments=segments)
-        mask = causal_mask(tokens.shape[-1])
-        if segments is not None:
-            mask = mask & segment_mask(segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded = self._scaled(embedding(tokens))
         positions = jnp.arange(tokens.shape[-1])
-        hidden = self.decoder(embedded, positions, mask, train, *memory, max_length=self.max_length)
+        hidden = self.decoder(
+            embedded, positions, True, segments, train, *memory, max_length=self.max_length
+        )
+        hidden = self.for_logits(hidden)
         logits = embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
         return self.logits_bias(logits) if self.output_bias else logits
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import math
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -15,11 +15,39 @@ from jax.typing import DTypeLike
 from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import WIRINGS, Block, ModuleFactory, Wiring
 from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.feedforward import ACTIVATIONS, FeedForward
+from transformer_jax.layers.feedforward import ACTIVATIONS, FEED_FORWARDS
+from transformer_jax.layers.initialisation import INITIALISATIONS, Starts
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.norms import NORMS
+from transformer_jax.layers.parametrisation import PARAMETRISATIONS, Standard
 from transformer_jax.layers.positions import POSITIONS
+from transformer_jax.layers.weights import ATTENTIONS
+from transformer_jax.masks import MASKS, causal_mask, segment_mask
 from transformer_jax.shapes import check_shapes
+
+# Every family of components, by the field that chooses its row.
+FAMILIES: dict[str, Mapping[str, Any]] = {
+    "position": POSITIONS,
+    "attention": ATTENTIONS,
+    "query_key_norm": NORMS,
+    "mask": MASKS,
+    "feed_forward": FEED_FORWARDS,
+    "activation": ACTIVATIONS,
+    "norm": NORMS,
+    "wiring": WIRINGS,
+    "initialisation": INITIALISATIONS,
+    "parametrisation": PARAMETRISATIONS,
+}
+# Options that only say where a parameter starts.
+_STARTS = {
+    "learned": ("rms",),
+    "t5": ("rms",),
+    "shaw": ("rms",),
+    "contextual": ("rms",),
+    "differential": ("initial_lambda",),
+    "dynamic_tanh": ("initial_alpha",),
+    "layer_scale": ("initial",),
+}
 
 
 def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
@@ -35,39 +63,71 @@ def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
     return table[choice]
 
 
-def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> nn.Module:
-    """Makes a module from what its class declares among the known values, and from its own ones.
+def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
+    """Makes a row's object from what it declares among the known values, and from its own ones.
 
-    So a row of a table takes what it needs (`max_length`, `width`, `head_dim`, ...) and nobody has
-    to know which row it is.
+    So a row of a table, a class with fields or a function, takes what it needs (`max_length`,
+    `width`, `head_dim`, ...) and nobody has to know which row it is.
     """
-    declared = {field.name for field in dataclasses.fields(module)}
+    if dataclasses.is_dataclass(module):
+        declared = {field.name for field in dataclasses.fields(module)}
+    else:
+        declared = set(inspect.signature(module).parameters)
     return module(**{name: known[name] for name in declared & known.keys()}, **own)
+
+
+def options_in_effect(model: Any, family: str) -> dict[str, Any]:
+    """Returns the arguments of a model's row with their defaults, without those of a start alone.
+
+    Two models that compute the same from the same parameters have the same.
+    """
+    choice = getattr(model, family)
+    parameters = inspect.signature(row(FAMILIES[family], choice, family)).parameters
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    given = {**defaults, **getattr(model, f"{family}_options")}
+    return {name: given[name] for name in given if name not in _STARTS.get(choice, ())}
 
 
 class Transformer(nn.Module):
     """The fields of every transformer, and the stack of blocks that they describe; abstract.
 
-    Kernels and embeddings start from a normal distribution of deviation `init_std`; kernels that
-    write into the residual stream from `init_std / sqrt(2 * depth)` (Radford et al. 2019, 2.3).
+    Each family of components is a table; a field chooses a row by its name (or gives a class of
+    your own that is like the rows), and `..._options` holds further fields of that row.
 
     Attributes:
       width: model width, D.
       depth: number of blocks.
       num_heads: attention heads, H.
+      num_kv_heads: heads of keys and values, G, a divisor of H; H if not given.
       head_dim: features of one head, K; width / num_heads if not given.
-      mlp_dim: features inside the feed-forward layer, F; 4 * width if not given.
-      position: a name in POSITIONS, or a class like those in it.
-      position_options: further fields of that class.
-      norm: a name in NORMS, or a class.
+      value_dim: features of one head's values, V; head_dim if not given.
+      mlp_dim: features inside the feed-forward layer, F; that of the row if not given.
+      position: a row of POSITIONS.
+      position_options: its fields.
+      attention: a row of ATTENTIONS.
+      attention_options: its fields.
+      attention_scale: what scores are multiplied with; 1 / sqrt(head_dim) if not given.
+      query_key_norm: a row of NORMS, for the queries and the keys of each head.
+      mask: a row of MASKS, for self-attention.
+      mask_options: its arguments.
+      feed_forward: a row of FEED_FORWARDS.
+      feed_forward_options: its fields.
+      activation: a row of ACTIVATIONS.
+      norm: a row of NORMS.
+      norm_options: its fields.
       norm_epsilon: what each norm adds before it takes the root.
       embedding_norm: whether a norm follows the sum of the embeddings, as in BERT and BART.
-      wiring: a name in WIRINGS, or a Wiring.
-      activation: a name in ACTIVATIONS, or a function.
-      attention: the attention module's class, taking the fields of MultiHeadAttention.
-      use_bias: whether projections, feed-forward maps and layer norms have a bias.
+      wiring: a row of WIRINGS.
+      wiring_options: its fields.
+      initialisation: a row of INITIALISATIONS.
+      initialisation_options: its arguments.
+      parametrisation: a row of PARAMETRISATIONS.
+      parametrisation_options: its fields.
+      use_bias: whether projections, feed-forward maps and norms have a bias.
       dropout_rate: share dropped in training after the embedding, on the attention weights and
-        after each sublayer.
+        after each branch.
+      stochastic_depth: share of the examples for which the last block's branches are left out in
+        training; earlier blocks have proportionally less (Huang et al. 2016, arXiv:1603.09382).
       init_std: deviation of the initial values.
       dtype: dtype of the computation, bfloat16 say; parameters, norms, softmax and logits stay
         float32. None takes the parameters' dtype.
@@ -76,25 +136,89 @@ class Transformer(nn.Module):
     width: int = 128
     depth: int = 4
     num_heads: int = 4
+    num_kv_heads: int | None = None
     head_dim: int | None = None
+    value_dim: int | None = None
     mlp_dim: int | None = None
     position: str | ModuleFactory = "learned"
     position_options: Mapping[str, Any] = FrozenDict()
+    attention: str | ModuleFactory = "softmax"
+    attention_options: Mapping[str, Any] = FrozenDict()
+    attention_scale: float | None = None
+    query_key_norm: str | ModuleFactory = "none"
+    mask: str | Callable[..., Array | None] = "full"
+    mask_options: Mapping[str, Any] = FrozenDict()
+    feed_forward: str | Callable[..., nn.Module | None] = "mlp"
+    feed_forward_options: Mapping[str, Any] = FrozenDict()
+    activation: str | Callable[[Array], Array] = "gelu"
     norm: str | ModuleFactory = "layer_norm"
+    norm_options: Mapping[str, Any] = FrozenDict()
     norm_epsilon: float = 1e-5
     embedding_norm: bool = False
-    wiring: str | Wiring = "pre"
-    activation: str | Callable[[Array], Array] = "gelu"
-    attention: ModuleFactory = MultiHeadAttention
+    wiring: str | Callable[..., Wiring] = "pre"
+    wiring_options: Mapping[str, Any] = FrozenDict()
+    initialisation: str | Callable[..., Starts] = "depth_scaled"
+    initialisation_options: Mapping[str, Any] = FrozenDict()
+    parametrisation: str | Callable[..., Standard] = "standard"
+    parametrisation_options: Mapping[str, Any] = FrozenDict()
     use_bias: bool = True
     dropout_rate: float = 0.0
+    stochastic_depth: float = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None
+
+    # ---- rows
+
+    def choose(self, family: str, **known: Any) -> Any:
+        """Makes what a family's row gives, from the model's sizes, what is known, and its options.
+
+        Raises:
+          ValueError: no such row.
+        """
+        chosen = self._row(family)
+        return make_with_known_fields(
+            chosen, {**self._sizes(), **known}, **getattr(self, f"{family}_options")
+        )
+
+    def _row(self, family: str) -> Any:
+        return row(FAMILIES[family], getattr(self, family), family)
+
+    def _sizes(self) -> dict[str, Any]:
+        head_dim = self.head_dim or self.width // self.num_heads
+        named = ("width", "depth", "num_heads", "use_bias")
+        return {name: getattr(self, name) for name in named} | {
+            "head_dim": head_dim,
+            "scale": self._scale(head_dim),
+            "epsilon": self.norm_epsilon,
+        }
+
+    def _scale(self, head_dim: int) -> float | None:
+        if self.attention_scale is not None:
+            return self.attention_scale
+        grows = self.head_dim is None
+        return self.parametrised.scale(head_dim, grows, self.width)
+
+    @property
+    def parametrised(self) -> Standard:
+        """How the model goes with its width."""
+        return self._row("parametrisation")(**self.parametrisation_options)
+
+    @property
+    def starts(self) -> Starts:
+        """Initial values by what a parameter is for."""
+        return self.choose(
+            "initialisation",
+            std=self.init_std,
+            kernel_gain=self.parametrised.kernel_gain(self.width),
+            branch_gain=self.choose("wiring").branch_gain,
+        )
+
+    # ---- parts
 
     @property
     def embedding_init(self) -> Initializer:
         """Initial values of embeddings and of kernels outside the blocks."""
-        return nn.initializers.normal(self.init_std)
+        return self.starts.embedding
 
     def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
         """Makes a token embedding of this width."""
@@ -105,17 +229,26 @@ class Transformer(nn.Module):
         wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
         return Linear(features, use_bias, self.embedding_init, self.dtype, wide, name=name)
 
+    def for_logits(self, hidden: Array) -> Array:
+        """What the output layer reads: [..., D], as large as the parametrisation wants it."""
+        gain = self.parametrised.logits_gain(self.width)
+        return hidden if gain == 1 else hidden * gain
+
     @property
     def make_norm(self) -> ModuleFactory:
         """Makes a norm, in whichever module it is called."""
-        known = {"use_bias": self.use_bias, "epsilon": self.norm_epsilon}
-        return functools.partial(make_with_known_fields, row(NORMS, self.norm, "norm"), known)
+        return self._norm_factory("norm", self.norm_options)
+
+    def _norm_factory(self, family: str, options: Mapping[str, Any]) -> ModuleFactory:
+        chosen = self._row(family)
+        return functools.partial(make_with_known_fields, chosen, self._sizes(), **options)
 
     def run_blocks(
         self,
         embedded: Array,
         positions: Array,
-        mask: Array | None,
+        causal: bool,
+        segments: Array | None,
         train: bool,
         memory: Array | None = None,
         memory_mask: Array | None = None,
@@ -128,7 +261,8 @@ class Transformer(nn.Module):
         Args:
           embedded: [..., L, D].
           positions: [..., L] int.
-          mask: [..., L, L] bool, True = may attend.
+          causal: whether no place may look ahead.
+          segments: [..., L] int, places of other segments are not seen, nor is 0; None sees all.
           train: whether dropout is on.
           memory: [..., M, D], what cross-attention looks at, in blocks that then have one.
           memory_mask: [..., L, M] bool.
@@ -136,50 +270,82 @@ class Transformer(nn.Module):
         Returns:
           [..., L, D], normalised.
         """
-        terms = self._position_encoding(known)(positions)
+        encoding = self.choose("position", bidirectional=not causal, name="positions", **known)
+        terms = encoding(positions)
         hidden = embedded
         if terms.embedding is not None:
             hidden = hidden + terms.embedding.astype(hidden.dtype)
         if self.embedding_norm:
             hidden = self.make_norm(name="embedding_norm")(hidden)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        wiring = row(WIRINGS, self.wiring, "wiring")
-        make_block = self._block_factory(wiring)
-        masks = {"mask": mask, "memory_mask": memory_mask}
+        masks = {
+            "mask": self.attention_mask(positions, causal, segments),
+            "memory_mask": memory_mask,
+        }
+        wiring, starts = self.choose("wiring"), self.starts
         for layer in range(self.depth):
-            block = make_block(name=f"block_{layer}")
+            block = Block(
+                self._attention_factory(starts),
+                self._feed_forward_factory(starts),
+                self.make_norm,
+                wiring,
+                self.dropout_rate,
+                self.stochastic_depth * (layer + 1) / self.depth,
+                name=f"block_{layer}",
+            )
             hidden = block(hidden, memory, terms=terms, train=train, **masks)
         return self.make_norm(name="final_norm")(hidden) if wiring.final_norm else hidden
 
-    def _position_encoding(self, known: Mapping[str, Any]) -> nn.Module:
-        head_dim = self.head_dim or self.width // self.num_heads
-        known = {"width": self.width, "num_heads": self.num_heads, "head_dim": head_dim, **known}
-        chosen = row(POSITIONS, self.position, "position")
-        return make_with_known_fields(chosen, known, **self.position_options, name="positions")
+    def attention_mask(
+        self, positions: Array, causal: bool, segments: Array | None
+    ) -> Array | None:
+        """Returns what self-attention may see: [..., L, L] bool, or None where nothing is hidden.
 
-    def _block_factory(self, wiring: Wiring) -> ModuleFactory:
-        shared = {
-            "use_bias": self.use_bias,
-            "kernel_init": self.embedding_init,
-            "out_init": nn.initializers.normal(self.init_std / math.sqrt(2 * max(self.depth, 1))),
+        Args:
+          positions: [..., L] int.
+          causal: whether no place may look ahead.
+          segments: [..., L] int, places of other segments are not seen, nor is 0; None sees all.
+        """
+        ahead_hidden = causal_mask(positions.shape[-1]) if causal else None
+        mask = self._row("mask")(positions, ahead_hidden, **self.mask_options)
+        if segments is None:
+            return mask
+        return segment_mask(segments) if mask is None else mask & segment_mask(segments)
+
+    def _attention_factory(self, starts: Starts) -> ModuleFactory:
+        weights = self._row("attention")
+        known = self._sizes() | {"kernel_init": starts.embedding}
+        declared = {field.name for field in dataclasses.fields(weights)}
+        if self.attention_scale is not None and "scale" not in declared:
+            raise ValueError(f"attention_scale: {self.attention} attention has no scale")
+        return functools.partial(
+            MultiHeadAttention,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            value_dim=self.value_dim,
+            use_bias=self.use_bias,
+            dropout_rate=self.dropout_rate,
+            weights=functools.partial(
+                make_with_known_fields, weights, known, **self.attention_options
+            ),
+            query_key_norm=self._norm_factory("query_key_norm", {}),
+            kernel_init=starts.reading,
+            value_init=starts.value,
+            out_init=starts.writing,
+            dtype=self.dtype,
+        )
+
+    def _feed_forward_factory(self, starts: Starts) -> Callable[..., nn.Module | None]:
+        known = self._sizes() | {
+            "mlp_dim": self.mlp_dim,
+            "activation": self._row("activation"),
+            "kernel_init": starts.reading,
+            "out_init": starts.writing,
             "dtype": self.dtype,
         }
-        attention = functools.partial(
-            self.attention,
-            num_heads=self.num_heads,
-            head_dim=self.head_dim,
-            dropout_rate=self.dropout_rate,
-            **shared,
-        )
-        feed_forward = functools.partial(
-            FeedForward,
-            mlp_dim=self.mlp_dim,
-            activation=row(ACTIVATIONS, self.activation, "activation"),
-            **shared,
-        )
-        return functools.partial(
-            Block, attention, feed_forward, self.make_norm, wiring, self.dropout_rate
-        )
+        chosen = self._row("feed_forward")
+        return functools.partial(make_with_known_fields, chosen, known, **self.feed_forward_options)
 
 
 class Stack(Transformer):

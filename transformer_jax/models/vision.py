@@ -1,5 +1,7 @@
 """The vision transformer: an image is a sequence of patches."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -66,14 +68,14 @@ class VisionTransformer(Transformer, kw_only=True):
       num_classes: classes, C; 0 gives the hidden vectors of all places instead.
       patch_size: pixels along each side of a patch.
       variant: a usual name such as "Ti/4"; it sets width, depth, heads, mlp_dim and patch_size.
-      pooling: a name in POOLINGS: a class token, or the mean over the patches.
+      pooling: a name in POOLINGS: a class token, or the mean or the maximum over the patches.
     """
 
     image_shape: tuple[int, int, int]
     num_classes: int
     patch_size: int = 4
     variant: str | None = None
-    pooling: str | Pooling = "class_token"
+    pooling: str | Callable[[], Pooling] = "class_token"
 
     def __post_init__(self) -> None:
         """Writes the variant's values into the fields."""
@@ -96,7 +98,7 @@ class VisionTransformer(Transformer, kw_only=True):
         """
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
-        pooling = row(POOLINGS, self.pooling, "pooling")
+        pooling = row(POOLINGS, self.pooling, "pooling")()
         projection = Linear(self.width, True, self.embedding_init, self.dtype, name="patches")
         hidden = projection(patches_of(images, self.patch_size))
         grid = (images.shape[-3] // self.patch_size, images.shape[-2] // self.patch_size)
@@ -104,13 +106,14 @@ class VisionTransformer(Transformer, kw_only=True):
             hidden = ClassToken(self.embedding_init, name="class_token")(hidden)
         places = hidden.shape[-2]
         hidden = self.run_blocks(
-            hidden, jnp.arange(places), None, train, max_length=places, grid=grid
+            hidden, jnp.arange(places), False, None, train, max_length=places, grid=grid
         )
         if self.num_classes == 0:
             return hidden
-        pooled = pooling.pool(hidden, None)
+        pooled = pooling(hidden, None)
         pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
-        return self.make_output(self.num_classes, use_bias=True, name="head")(pooled)
+        head = self.make_output(self.num_classes, use_bias=True, name="head")
+        return head(self.for_logits(pooled))
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

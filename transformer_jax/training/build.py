@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +15,9 @@ from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS, row
 from transformer_jax.training.config import options_of
+from transformer_jax.training.own import chosen
+from transformer_jax.training.rows import OWN
+from transformer_jax.training.rule import is_own
 
 
 def make_task(config: ConfigDict, tokenizer: Tokenizer | None = None, **changes: Any) -> Task:
@@ -41,7 +44,7 @@ def make_task(config: ConfigDict, tokenizer: Tokenizer | None = None, **changes:
     return make(**{name: known[name] for name in declared})
 
 
-def make_model(model: ConfigDict, sizes: Mapping[str, Any]) -> Any:
+def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:
     """Makes the module that a config's `model` section describes.
 
     An option is a field of the module's class; the options of a row (`position_options.rotary`) and
@@ -50,7 +53,14 @@ def make_model(model: ConfigDict, sizes: Mapping[str, Any]) -> Any:
     Args:
       model: the section.
       sizes: what the data says about fields of the class: vocab_size, num_classes, ...
+      allow: modules of the user's own rows that may be imported.
     """
+    rows = {
+        key.removeprefix("model."): chosen({}, model[key.removeprefix("model.")], key, allow)
+        for key in OWN
+        if key.startswith("model.") and is_own(model[key.removeprefix("model.")])
+    }
+    sizes = {**sizes, **rows}
     if model.match_parameters is None:
         return _make(model.architecture, model, sizes)
     wanted = count_parameters(_make(model.match_parameters, model, sizes))

@@ -10,12 +10,15 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.training.rows import FAMILIES
+from transformer_jax.training.rule import is_own, suggest
 from transformer_jax.training.rules import (
     BEFORE,
-    RULES,
+    DEFAULTS,
     problems_of,
+    problems_of_own_rows,
     refused_value,
-    suggest,
+    rule_for,
     unknown_key,
 )
 
@@ -65,22 +68,27 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
       InvalidInput: the file cannot be used, or any key or value is wrong.
     """
     config = _run_config_file(path)
+    for key in DEFAULTS.keys() - flatten(config).keys():
+        _assign(config, key, DEFAULTS[key])
     report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
     problems = []
-    for key, value in overrides.items():
-        if key not in RULES:
+    # A class of the user's own is named before its options are looked up in it.
+    for key in sorted(overrides, key=lambda key: key not in FAMILIES):
+        value, rule = overrides[key], rule_for(key, flatten(config))
+        if rule is None:
             problems.append(unknown_key(key))
             continue
         try:
-            parsed = RULES[key].parse(value)
+            parsed = rule.parse(value)
         except (ValueError, OverflowError):
             parsed = _UNREADABLE
-        if RULES[key].accepts(parsed):
+        if rule.accepts(parsed):
             _assign(config, key, parsed)
         else:
-            problems.append(refused_value(key, value))
+            problems.append(refused_value(key, value, rule))
     # A value that was refused above still has its default, so nothing is reported twice.
-    report(problems + problems_of(flatten(config)))
+    flat = flatten(config)
+    report(problems + problems_of(flat) + problems_of_own_rows(flat))
     return config.lock()
 
 
@@ -122,8 +130,11 @@ def _line_in(file: Path, error: Exception) -> str:
 def _assign(config: ConfigDict, key: str, value: Any) -> None:
     *sections, name = key.split(".")
     for section in sections:
+        with config.unlocked():
+            if section not in config:
+                config[section] = ConfigDict()
         config = config[section]
-    with config.ignore_type():
+    with config.unlocked(), config.ignore_type():
         config[name] = value
 
 
@@ -166,8 +177,12 @@ def from_json(stored: str, origin: str) -> ConfigDict:
 
 
 def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
-    """Returns the options of a chosen row: the sub-section of its name, if it has one."""
-    return dict(section[name]) if name in section else {}
+    """Returns the options of a chosen row: the sub-section of its name, if it has one.
+
+    A class of the user's own, named by MODULE.NAME, has its options under `own`.
+    """
+    place = "own" if is_own(name) else name
+    return dict(section[place]) if place in section else {}
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:

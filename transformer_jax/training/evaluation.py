@@ -1,6 +1,5 @@
 """A whole split, scored: every target once, sums first."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ class Evaluation(NamedTuple):
 
 def make_score(model: nn.Module) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example."""
-    return jax.jit(functools.partial(score_batch, model))
+    return jax.jit(lambda params, batch: score_batch(model, params, batch)[0])
 
 
 def evaluate(

@@ -1,6 +1,7 @@
 """What training starts from beside freshly drawn values: others' weights, and word vectors."""
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +14,19 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
+from transformer_jax.models import options_in_effect
 from transformer_jax.training.loading import load_run
 
+# Fields that change what is computed and no shape. Masks and stretched rotations are left to the
+# user: a longer context or a window is what one may be training for.
 _UNSEEN_IN_SHAPES = (
     "num_heads",
+    "attention",
+    "attention_scale",
+    "query_key_norm",
+    "feed_forward",
     "wiring",
+    "parametrisation",
     "norm",
     "norm_epsilon",
     "embedding_norm",
@@ -26,6 +35,8 @@ _UNSEEN_IN_SHAPES = (
     "scale_embeddings",
     "cell",
 )
+_OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
+_STRETCHING = ("scaling", "factor", "balance")
 _EMBEDDING = "token_embedding/embedding"
 
 
@@ -36,7 +47,13 @@ class Start(NamedTuple):
     remarks: list[str]
 
 
-def start_from(model: Any, params: Any, initial: ConfigDict, tokenizer: Tokenizer | None) -> Start:
+def start_from(
+    model: Any,
+    params: Any,
+    initial: ConfigDict,
+    tokenizer: Tokenizer | None,
+    allow: Collection[str] = (),
+) -> Start:
     """Replaces freshly drawn parameters by those that a config names.
 
     Args:
@@ -44,12 +61,13 @@ def start_from(model: Any, params: Any, initial: ConfigDict, tokenizer: Tokenize
       params: freshly drawn.
       initial: the config's section.
       tokenizer: of the task.
+      allow: modules that a run which the weights are of may have imported.
     Raises:
       InvalidInput: weights or vectors cannot be read, or do not fit.
     """
     remarks = []
     if initial.weights is not None:
-        params, remark = _from_weights(model, params, initial.weights, tokenizer)
+        params, remark = _from_weights(model, params, initial.weights, tokenizer, allow)
         remarks.append(remark)
     if initial.word_vectors is not None:
         params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
@@ -83,19 +101,19 @@ def _files_of(option: str, path: Path) -> list[Path]:
 
 
 def _from_weights(
-    model: Any, params: Any, path: str, tokenizer: Tokenizer | None
+    model: Any, params: Any, path: str, tokenizer: Tokenizer | None, allow: Collection[str]
 ) -> tuple[Any, str]:
     """Takes every array of the same path; refuses other shapes, and models that compute otherwise.
 
     Arrays of the same shapes may belong to other computations: four heads or two, norms before or
     after. So the fields that no shape shows have to be the same.
     """
-    their_model, their_params = _read_weights(path, tokenizer)
+    their_model, their_params = _read_weights(path, tokenizer, allow)
+    theirs, ours = _unseen_in_shapes(their_model), _unseen_in_shapes(model)
     different = [
-        f"  model.{field}: {theirs} there, {ours} here"
-        for field in _UNSEEN_IN_SHAPES
-        for theirs, ours in [(getattr(their_model, field, None), getattr(model, field, None))]
-        if theirs != ours and None not in (theirs, ours)
+        f"  model.{field}: {theirs[field]} there, {ours[field]} here"
+        for field in theirs.keys() & ours.keys()
+        if theirs[field] != ours[field]
     ]
     if different:
         raise InvalidInput(
@@ -126,13 +144,26 @@ def _from_weights(
     return _nested({**own, **taken}), remark
 
 
-def _read_weights(path: str, tokenizer: Tokenizer | None) -> tuple[Any, Any]:
+def _unseen_in_shapes(model: Any) -> dict[str, Any]:
+    """What no shape shows of how a model computes, by the option of a config."""
+    fields = {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
+    for family in _OPTIONS_UNSEEN:
+        if hasattr(model, f"{family}_options"):
+            options = options_in_effect(model, family).items()
+            place = f"{family}_options.{fields[family]}"
+            fields |= {f"{place}.{name}": v for name, v in options if name not in _STRETCHING}
+    return fields
+
+
+def _read_weights(
+    path: str, tokenizer: Tokenizer | None, allow: Collection[str]
+) -> tuple[Any, Any]:
     """The model that the weights belong to, and its parameters."""
     if not (Path(path) / "checkpoints").is_dir():
         from transformer_jax.interop import from_huggingface
 
         return from_huggingface(path)
-    run = load_run(path, say=lambda text: None)
+    run = load_run(path, say=lambda text: None, allow=allow)
     if run.tokenizer and tokenizer and fingerprint(run.tokenizer) != fingerprint(tokenizer):
         raise InvalidInput(
             f"initial.weights={path}: trained with another tokenizer; give "

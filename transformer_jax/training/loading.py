@@ -1,7 +1,7 @@
 """A trained model with all that it needs, out of its run directory."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from
 from transformer_jax.training.build import make_model
 from transformer_jax.training.checkpoints import Checkpoints
-from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.optimizers import evaluated_params, make_optimizer
 from transformer_jax.training.rules import RULES
 from transformer_jax.training.runs import RunDirectory
 from transformer_jax.training.step import make_initial_state
@@ -37,7 +37,7 @@ class Run:
     Attributes:
       config: the run's resolved config.
       model: the Linen module; `model.apply({'params': params}, **inputs)` gives logits.
-      params: of the newest whole checkpoint.
+      params: of the newest whole checkpoint; the mean of the weights, where one was kept.
       tokenizer: text <-> tokens; None if the model reads no text.
       step: optimizer updates behind the parameters.
       classes: names of the classes, for models that classify.
@@ -196,14 +196,18 @@ def _numbers(results: Any) -> np.ndarray:
     return results
 
 
-def load_run(workdir: str | Path, say: Callable[[str], None] = print) -> Run:
+def load_run(
+    workdir: str | Path, say: Callable[[str], None] = print, allow: Collection[str] = ()
+) -> Run:
     """Loads the newest whole checkpoint of a run; writes nothing, so a read-only copy will do.
 
     Args:
       workdir: the run's directory.
       say: takes one line about each checkpoint that is skipped.
+      allow: modules of the run's own classes that may be imported; without them a run that names
+        such a class is refused, and nothing of it is executed.
     Returns:
-      The run, ready to apply.
+      The run, ready to apply, with the mean of the weights if it was trained with one.
     Raises:
       InvalidInput: no run, no whole checkpoint, a damaged or foreign one, or another tokenizer
         than the run was trained with.
@@ -214,11 +218,12 @@ def load_run(workdir: str | Path, say: Callable[[str], None] = print) -> Run:
         raise InvalidInput(
             f"{directory.tokenizer_path}: not the tokenizer that this run was trained with"
         )
-    model = make_model(config.model, directory.sizes())
-    optimizer = make_optimizer(config)
+    model = make_model(config.model, directory.sizes(), allow)
+    optimizer = make_optimizer(config, allow)
     template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
     restored = Checkpoints(directory.checkpoints, say=say).restore(template, read_only=True)
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
     classes = tuple(manifest["data"].get("classes", ()))
-    return Run(config, model, restored.state.params, tokenizer, restored.step, classes)
+    params = evaluated_params(restored.state.opt_state, restored.state.params)
+    return Run(config, model, params, tokenizer, restored.step, classes)

@@ -30,7 +30,12 @@ from transformer_jax.training.initial import (
 )
 from transformer_jax.training.interruption import Interrupted, StopSignal
 from transformer_jax.training.loading import Run
-from transformer_jax.training.optimizers import make_optimizer, make_schedule
+from transformer_jax.training.optimizers import (
+    evaluated_params,
+    make_optimizer,
+    make_schedule,
+)
+from transformer_jax.training.own import fingerprint_of_own, own_modules
 from transformer_jax.training.pictures import draw_loss_curve
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.records import StepLog
@@ -94,9 +99,10 @@ class _Training:
         self.task = make_task(config, directory.tokenizer())
         self._refuse_empty_evaluation()
         self.demonstration = DEMONSTRATIONS[config.data.task]
-        self.optimizer = make_optimizer(config)
+        own = own_modules(config)  # the user's config names them, so they may be imported
+        self.optimizer = make_optimizer(config, own)
         try:
-            self.model = make_model(config.model, self.task.sizes)
+            self.model = make_model(config.model, self.task.sizes, own)
             self.initial_state = make_initial_state(self.model, self.optimizer, config.seed)
             self.template = jax.eval_shape(self.initial_state)
         except ValueError as error:  # patches that do not fit the images, say
@@ -104,7 +110,10 @@ class _Training:
         refuse_unknown_prefixes(self.template.params, config.training.frozen)
         self.score = make_score(self.model)
         self.log = StepLog(
-            config.logging.every, config.training.steps, make_schedule(config), self.task.counted
+            config.logging.every,
+            config.training.steps,
+            make_schedule(config, own),
+            self.task.counted,
         )
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self._warn)
         self.capacity = self._capacity()
@@ -120,6 +129,7 @@ class _Training:
             "parameters": count_parameters(self.model),
             "sizes": self.task.sizes,
             "initial": initial,
+            "own_rows": fingerprint_of_own(config),
         }
         changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
         if changed:
@@ -127,6 +137,9 @@ class _Training:
                 f"{' and '.join(changed)} changed since this run began, so its end may differ by "
                 "some bits from an uninterrupted run's; manifest.json tells"
             )
+        for choice, digest in directory.manifest().get("own_rows", {}).items():
+            if digest != facts["own_rows"].get(choice):
+                self._warn(f"the code of {choice} changed since this run began")
 
     def _refuse_empty_evaluation(self) -> None:
         """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
@@ -192,10 +205,15 @@ class _Training:
     def _start(self) -> TrainState:
         """Draws the state at step 0, and puts in the weights that the config names."""
         state = jax.jit(self.initial_state)()
-        start = start_from(self.model, state.params, self.config.initial, self.task.tokenizer)
+        config = self.config
+        start = start_from(
+            self.model, state.params, config.initial, self.task.tokenizer, own_modules(config)
+        )
         for remark in start.remarks:
             self.progress.say(remark)
-        return state._replace(params=start.params)
+        # An optimizer may keep weights of its own, a mean say, which begin where these begin.
+        opt_state = jax.jit(self.optimizer.init)(start.params)
+        return state._replace(params=start.params, opt_state=opt_state)
 
     def _announce(self) -> None:
         config, manifest, task = self.config, self.directory.manifest(), self.task
@@ -287,9 +305,10 @@ class _Training:
         """Scores the tuning split into the step's row; at the end the test split too."""
         names = {"tuning": "eval"} | ({"test": "test"} if is_last else {})
         batch_size, scored = self.config.evaluation.batch_size, {}
+        params = evaluated_params(state.opt_state, state.params)
         for split in names:
             self.progress.note(f"evaluating the {split} split ...")
-            scored[split] = evaluate(self.score, state.params, self.task, split, batch_size)
+            scored[split] = evaluate(self.score, params, self.task, split, batch_size)
             if is_last:
                 written = self.demonstration.scores(self._run(state), self.task, split)
                 scored[split].means.update(written.means)
@@ -369,7 +388,7 @@ class _Training:
         return Run(
             self.config,
             self.model,
-            state.params,
+            evaluated_params(state.opt_state, state.params),
             self.task.tokenizer,
             self.directory.step,
             classes,

@@ -45,8 +45,8 @@ def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.
 
 def score_batch(
     model: nn.Module, params: Any, batch: Batch, smoothing: float = 0.0, **options: Any
-) -> Sums:
-    """Applies a model to a batch and returns the sums of each example.
+) -> tuple[Sums, Array]:
+    """Applies a model to a batch; returns sums by example, and what layers add to the loss.
 
     Args:
       model: takes the batch's inputs.
@@ -54,9 +54,12 @@ def score_batch(
       batch: as data makes it.
       smoothing: of the targets, in training.
       **options: further arguments of `model.apply`, such as train and rngs.
+    Returns:
+      Sums of [B] each; and [B], the sum of what is sown under `losses`, 0 in most models.
     """
-    logits = cast(Array, model.apply({"params": params}, **batch["inputs"], **options))
-    return sums_of(logits, batch["targets"], batch["weights"], smoothing)
+    logits, sown = model.apply({"params": params}, **batch["inputs"], **options, mutable=["losses"])
+    sums = sums_of(cast(Array, logits), batch["targets"], batch["weights"], smoothing)
+    return sums, sum(jax.tree.leaves(sown), jnp.zeros_like(sums.loss))
 
 
 def total(sums: Sums) -> Sums:

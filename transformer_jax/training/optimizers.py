@@ -1,120 +1,347 @@
-"""Optimizers and learning-rate schedules, by name, all from optax."""
+"""Optimizers by name, all from optax, and what is the same around each of them.
+
+A row gets the parts that every optimizer needs (how weights decay, how the learning rate goes) and
+puts its own rule where it belongs among them.
+"""
 
 import functools
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
+import optax.contrib
+from jax import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.models import row
+from transformer_jax.models import FAMILIES
+from transformer_jax.options import Positive, Share, Switch
 from transformer_jax.training.config import options_of
+from transformer_jax.training.own import chosen
+from transformer_jax.training.schedules import SCHEDULES
+
+Transformation = optax.GradientTransformation | optax.GradientTransformationExtraArgs
 
 
-def constant(peak: float, steps: int) -> optax.Schedule:
-    """The peak learning rate throughout."""
-    return optax.constant_schedule(peak)
+class Around(NamedTuple):
+    """What stands around an optimizer's own rule.
 
-
-def warmup_cosine(
-    peak: float, steps: int, warmup_steps: int, final_fraction: float
-) -> optax.Schedule:
-    """Linear warm-up, then half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5).
-
-    Update n = 1 .. steps uses the curve's value at n: the first update already moves, update
-    warmup_steps has the peak, and the last one has final_fraction * peak.
-
-    Args:
-      peak: learning rate after the warm-up.
-      steps: updates in the run.
-      warmup_steps: updates of linear warm-up.
-      final_fraction: learning rate of the last update over the peak.
-    """
-    curve = optax.warmup_cosine_decay_schedule(
-        0.0, peak, warmup_steps, steps, end_value=peak * final_fraction
-    )
-    return lambda count: curve(count + 1)
-
-
-def inverse_square_root(peak: float, steps: int, warmup_steps: int) -> optax.Schedule:
-    """The first transformer's schedule (Vaswani et al. 2017, section 5.3, equation 3).
-
-    Update n = 1, 2, ... uses peak * min(n / warmup_steps, sqrt(warmup_steps / n)). The paper's
-    width^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) has the peak (width * warmup_steps)^-0.5.
-
-    Args:
-      peak: learning rate after the warm-up.
-      steps: updates in the run; the curve does not depend on them.
-      warmup_steps: updates of linear warm-up, at least 1.
+    Attributes:
+      decay: adds weight decay to what comes in, for the parameters that decay.
+      rate: turns what comes in into updates: times minus the learning rate, by path.
+      clip: of the gradient; comes before the rule. Only for rules that take further gradients.
+      schedule: the learning rate alone.
     """
 
-    def rate(count: Any) -> Any:
-        update = jnp.asarray(count + 1, jnp.float32)
-        return peak * jnp.minimum(update / warmup_steps, jnp.sqrt(warmup_steps / update))
-
-    return rate
-
-
-SCHEDULES = {
-    "constant": constant,
-    "warmup_cosine": warmup_cosine,
-    "inverse_square_root": inverse_square_root,
-}
+    decay: Transformation
+    rate: Transformation
+    clip: Transformation
+    schedule: optax.Schedule
 
 
 def adamw(
-    learning_rate: optax.Schedule, weight_decay: float, decays: Any, **moments: Any
-) -> optax.GradientTransformation:
+    around: Around, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+) -> Transformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2)."""
-    return optax.adamw(learning_rate, weight_decay=weight_decay, mask=decays, **moments)
+    return optax.chain(optax.scale_by_adam(b1, b2, eps), around.decay, around.rate)
 
 
-OPTIMIZERS = {"adamw": adamw}
+def adam(
+    around: Around, b1: Share = 0.9, b2: Share = 0.999, eps: Positive = 1e-8
+) -> Transformation:
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient."""
+    return optax.chain(around.decay, optax.scale_by_adam(b1, b2, eps), around.rate)
 
 
-def decay_mask(params, names: tuple[str, ...]):
-    """Returns a tree of bools: which parameters decay, by the last part of their path.
+def sgd(around: Around, momentum: Share = 0.9, nesterov: Switch = False) -> Transformation:
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam."""
+    return optax.chain(around.decay, optax.trace(momentum, nesterov), around.rate)
 
-    By name and not by number of axes, which is wrong for parameters stacked over layers or seeds.
+
+def lion(around: Around, b1: Share = 0.9, b2: Share = 0.99) -> Transformation:
+    """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
+
+    Its rate should be 3 to 10 times lower than AdamW's, and its decay as much higher.
     """
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in names, params)
+    return optax.chain(optax.scale_by_lion(b1, b2), around.decay, around.rate)
+
+
+def adafactor(
+    around: Around,
+    decay_rate: Share = 0.8,
+    clip: Positive = 1.0,
+    scale_by_parameters: Switch = False,
+) -> Transformation:
+    """Second moments as rows times columns (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
+
+    Args:
+      around: what stands around the rule.
+      decay_rate: exponent with which older moments fade.
+      clip: largest root mean square of an update.
+      scale_by_parameters: whether updates are relative to the size of the parameters, as in the
+        paper; then the rate should be higher.
+    """
+    relative = [optax.scale_by_param_block_rms()] if scale_by_parameters else []
+    moments = optax.scale_by_factored_rms(decay_rate=decay_rate)
+    rule = [moments, optax.clip_by_block_rms(clip), *relative]
+    return optax.chain(*rule, around.decay, around.rate)
+
+
+def muon(
+    around: Around, beta: Share = 0.95, nesterov: Switch = True, b1: Share = 0.9, b2: Share = 0.99
+) -> Transformation:
+    """Orthogonalised momentum for the blocks' kernels, AdamW for all else.
+
+    Jordan et al. 2024, kellerjordan.github.io/posts/muon; updates are scaled to the size of
+    AdamW's, 0.2 sqrt(max(inputs, outputs)), so that one learning rate serves both (Liu et al.
+    2025, arXiv:2502.16982, section 2.2). Which axes are a matrix goes by the parameter's name, so
+    kernels of experts, stacked in front, are taken one by one.
+
+    Args:
+      around: what stands around the rule.
+      beta: decay of the momentum.
+      nesterov: whether the momentum looks ahead.
+      b1: of AdamW, for embeddings, norms, biases and what is outside the blocks.
+      b2: of AdamW.
+    """
+
+    def matrices(params: Any) -> Any:
+        numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: numbers if is_hidden_kernel(path) else None, params
+        )
+
+    def labels(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, _: "muon" if is_hidden_kernel(path) else "adam", params
+        )
+
+    orthogonal = optax.contrib.scale_by_muon(
+        beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
+    )
+    as_adam = _by_path(lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5))
+    rules: dict = {"muon": optax.chain(orthogonal, as_adam), "adam": optax.scale_by_adam(b1, b2)}
+    return optax.chain(optax.partition(rules, labels), around.decay, around.rate)
+
+
+def schedule_free(
+    around: Around, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+) -> Transformation:
+    """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
+
+    Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Goes with the schedules `constant` and
+    `warmup_constant`. Models are evaluated, shown and loaded with the mean.
+    """
+    base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
+    return optax.contrib.schedule_free(base, around.schedule, b1=b1)
+
+
+def sam(
+    around: Around,
+    rho: Positive = 0.05,
+    b1: Share = 0.9,
+    b2: Share = 0.99,
+    eps: Positive = 1e-8,
+) -> Transformation:
+    """AdamW on the gradient at the worst point nearby (Foret et al. 2021, arXiv:2010.01412, eq. 2).
+
+    An update costs two gradients.
+
+    Args:
+      around: what stands around the rule.
+      rho: distance of that point, as a norm over all parameters.
+      b1: of AdamW.
+      b2: of AdamW.
+      eps: of AdamW.
+    """
+    climb = optax.chain(optax.contrib.normalize(), optax.sgd(rho))
+    descend = optax.chain(around.clip, adamw(around, b1, b2, eps))
+    return optax.contrib.sam(descend, climb, opaque_mode=True, reset_state=False)
+
+
+OPTIMIZERS = {
+    "adamw": adamw,
+    "adam": adam,
+    "sgd": sgd,
+    "lion": lion,
+    "adafactor": adafactor,
+    "muon": muon,
+    "schedule_free": schedule_free,
+    "sam": sam,
+}
+
+
+# ---------------------------------------------------------------- by path
+
+
+def path_text(path: tuple) -> str:
+    """Returns the path of a parameter with / between its names."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def begins(path: tuple, prefix: str) -> bool:
+    """Returns whether a path begins with whole names: block_1 does not begin block_11/attention."""
+    return f"{path_text(path)}/".startswith(f"{prefix}/")
+
+
+def is_hidden_kernel(path: tuple) -> bool:
+    """Returns whether a parameter is a matrix from the width to something as wide, in a block."""
+    names = path_text(path).split("/")
+    in_block = any(name.startswith("block_") for name in names)
+    return in_block and names[-1] == "kernel" and names[-2] not in ("router", "scores", "weights")
 
 
 def frozen_mask(params, prefixes: tuple[str, ...]):
-    """Returns a tree of bools: which parameters stay as they are, by the beginning of their path.
+    """Returns a tree of bools: which parameters stay as they are, by their path's beginning."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: any(begins(path, prefix) for prefix in prefixes), params
+    )
 
-    A prefix is whole names joined by /: block_1 is not a prefix of block_11/attention.
+
+def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
+    """Returns the product of the PATH=NUMBER whose path a parameter's begins with."""
+    product = 1.0
+    for text in multipliers:
+        prefix, _, factor = text.partition("=")
+        product *= float(factor) if begins(path, prefix) else 1.0
+    return product
+
+
+def decay_of(path: tuple, config: ConfigDict) -> float:
+    """Returns how strongly a parameter decays: by the last name of its path, and its beginning.
+
+    By name and not by number of axes, which is wrong for parameters stacked over layers or seeds.
+    """
+    optimizer = config.optimizer
+    decays = path_text(path).rsplit("/", 1)[-1] in optimizer.decay_parameters
+    is_frozen = any(begins(path, prefix) for prefix in config.training.frozen)
+    if is_frozen or not decays:
+        return 0.0
+    return optimizer.weight_decay * multiplier(path, optimizer.decay_multipliers)
+
+
+def rate_of(path: tuple, optimizer: ConfigDict, hidden_gain: float) -> float:
+    """Returns what a parameter's learning rate is multiplied with."""
+    gain = hidden_gain if is_hidden_kernel(path) else 1.0
+    return gain * multiplier(path, optimizer.learning_rate_multipliers)
+
+
+def _by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
+    """A transformation without state that treats each parameter by its path."""
+
+    def update(updates: Any, params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(function, updates, params)
+
+    return optax.stateless(update)
+
+
+# ---------------------------------------------------------------- means of weights
+
+
+class WeightMean(NamedTuple):
+    """The exponential moving average of the weights; a part of the optimizer's state."""
+
+    mean: Any
+
+
+def weight_mean(decay: float) -> Transformation:
+    """Keeps mean = decay * mean + (1 - decay) * weights; changes no update.
+
+    It begins with the initial weights. Polyak and Juditsky 1992; as in Tarvainen and Valpola 2017,
+    arXiv:1703.01780, equation 1.
     """
 
-    def is_frozen(path: tuple, _: Any) -> bool:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return any(f"{name}/".startswith(f"{prefix}/") for prefix in prefixes)
+    def update(updates: Any, state: WeightMean, params: Any) -> tuple[Any, WeightMean]:
+        new = optax.apply_updates(params, updates)
+        mean = jax.tree.map(lambda m, p: decay * m + (1 - decay) * p, state.mean, new)
+        return updates, WeightMean(mean)
 
-    return jax.tree_util.tree_map_with_path(is_frozen, params)
+    return optax.GradientTransformation(WeightMean, update)  # ty: ignore[invalid-argument-type]
 
 
-def make_schedule(config: ConfigDict) -> optax.Schedule:
+def evaluated_params(opt_state: Any, params: Any) -> Any:
+    """Returns the weights to evaluate, show and load: a mean of them, where the optimizer has one.
+
+    Args:
+      opt_state: of make_optimizer.
+      params: those that are trained.
+    """
+    kinds = (WeightMean, optax.contrib.ScheduleFreeState)
+    states = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, kinds))
+    for state in states:
+        if isinstance(state, WeightMean):
+            return state.mean
+        if isinstance(state, optax.contrib.ScheduleFreeState):
+            return optax.contrib.schedule_free_eval_params(state, params)
+    return params
+
+
+# ---------------------------------------------------------------- from a config
+
+
+def make_schedule(config: ConfigDict, allow: Collection[str] = ()) -> optax.Schedule:
     """Returns the learning rate of the update that follows `count` earlier ones."""
     name = config.schedule.name
-    schedule = row(SCHEDULES, name, "schedule.name")
+    schedule = chosen(SCHEDULES, name, "schedule.name", allow)
     options = options_of(config.schedule, name)
     return schedule(config.optimizer.learning_rate, config.training.steps, **options)
 
 
-def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Returns clipping by global norm, if wanted, the config's optimizer, and what is frozen."""
-    name = config.optimizer.name
-    optimizer = row(OPTIMIZERS, name, "optimizer.name")(
-        make_schedule(config),
-        config.optimizer.weight_decay,
-        functools.partial(decay_mask, names=config.optimizer.decay_parameters),
-        **options_of(config.optimizer, name),
+def make_optimizer(
+    config: ConfigDict, allow: Collection[str] = ()
+) -> optax.GradientTransformationExtraArgs:
+    """Returns clipping by global norm, if wanted, the config's optimizer, and what is frozen.
+
+    Args:
+      config: whole.
+      allow: modules of the user's own rows that may be imported.
+    """
+    options, limit = config.optimizer, config.training.clip_norm
+    clip = optax.identity() if limit is None else optax.clip_by_global_norm(limit)
+    schedule = make_schedule(config, allow)
+    rate = _rate_by_path(config, schedule, allow)
+    around = Around(_decay_by_path(config), rate, clip, schedule)
+    make = chosen(OPTIMIZERS, options.name, "optimizer.name", allow)
+    optimizer = make(around, **options_of(options, options.name))
+    if limit is not None:
+        optimizer = optax.chain(clip, optimizer)
+    if config.training.frozen:
+        frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
+        stop = optax.masked(optax.set_to_zero(), frozen)
+        optimizer = optax.chain(stop, optimizer, stop)  # clipping does not see them
+    if config.training.weight_ema is not None:
+        optimizer = optax.chain(optimizer, weight_mean(config.training.weight_ema))
+    return optax.with_extra_args_support(optimizer)
+
+
+def _rate_by_path(
+    config: ConfigDict, schedule: optax.Schedule, allow: Collection[str]
+) -> Transformation:
+    """Minus the learning rate, times what a parameter's path makes of it."""
+    name = config.model.parametrisation
+    parametrised = chosen(FAMILIES["parametrisation"], name, "model.parametrisation", allow)(
+        **options_of(config.model.parametrisation_options, name)
     )
-    if config.training.clip_norm is not None:
-        optimizer = optax.chain(optax.clip_by_global_norm(config.training.clip_norm), optimizer)
-    if not config.training.frozen:
-        return optimizer
-    frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
-    stop = optax.masked(optax.set_to_zero(), frozen)
-    return optax.chain(stop, optimizer, stop)  # neither clipping nor weight decay sees them
+    gain = parametrised.learning_rate_gain(config.model.width)
+    same = optax.scale_by_learning_rate(schedule)
+
+    def scaled(path: tuple, update: Array) -> Array:
+        rate = rate_of(path, config.optimizer, gain)
+        return update if rate == 1 else update * rate
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, state = same.update(updates, state, params)
+        return jax.tree_util.tree_map_with_path(scaled, updates), state
+
+    return optax.GradientTransformation(same.init, update)
+
+
+def _decay_by_path(config: ConfigDict) -> Transformation:
+    def decayed(path: tuple, update: Array, param: Array | None) -> Array:
+        assert param is not None
+        return update + decay_of(path, config) * param
+
+    def decays(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, _: decay_of(path, config) > 0, params)
+
+    return optax.masked(_by_path(decayed), decays)

@@ -62,7 +62,7 @@ def make_initial_state(
 
 def make_train_step(
     model: nn.Module,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformationExtraArgs,
     seed: int,
     accumulation: int = 1,
     smoothing: float = 0.0,
@@ -84,8 +84,9 @@ def make_train_step(
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
         options = {"train": True, "rngs": {"dropout": key}}
-        sums = total(score_batch(model, params, part, smoothing, **options))
-        return sums.loss, sums
+        sums, added = score_batch(model, params, part, smoothing, **options)
+        # What layers add to the loss counts for each example as much as its targets do.
+        return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
     def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
         differentiate = jax.grad(loss_sum, has_aux=True)
@@ -110,8 +111,15 @@ def make_train_step(
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
+        def gradients_at(params: Any, _: int) -> Any:
+            """For optimizers that look at further points."""
+            summed, sums = summed_gradients(params, batch, key)
+            return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed)
+
         def update() -> TrainState:
-            updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+            updates, opt_state = optimizer.update(
+                gradients, state.opt_state, state.params, grad_fn=gradients_at
+            )
             params = optax.apply_updates(state.params, updates)
             return TrainState(state.step + 1, params, opt_state)
 

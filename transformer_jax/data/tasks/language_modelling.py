@@ -33,6 +33,8 @@ class LanguageModelling:
       separate_documents: whether documents in one window are kept apart: no attention and no
         prediction across their borders, positions from 0 in each.
       stride: tokens between the starts of two evaluated windows, 1 .. length; length if None.
+      unscored: tokens at the beginning of each window, or of each document that is kept apart, that
+        are read and not predicted: what a prefix shows is no prediction.
       facts: see Task.
     """
 
@@ -42,6 +44,7 @@ class LanguageModelling:
     batch_size: int
     separate_documents: bool = False
     stride: int | None = None
+    unscored: int = 0
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     counted: ClassVar[str] = "tokens"
     target: ClassVar[str] = "token"
@@ -60,12 +63,14 @@ class LanguageModelling:
         length: int,
         batch_size: int,
         stride: int | None,
+        unscored: int,
     ) -> "LanguageModelling":
         """Reads the text that the options of a config name."""
         stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
         streams = stream.split(splits)
         facts = text_facts(source, sha256, tokenizer, streams)
-        return cls(tokenizer, streams, length, batch_size, separate_documents, stride, facts)
+        shape = (length, batch_size, separate_documents, stride, unscored)
+        return cls(tokenizer, streams, *shape, facts)
 
     def __post_init__(self) -> None:
         refuse_short_splits(self.splits, self.length + 1, self.length)
@@ -78,7 +83,8 @@ class LanguageModelling:
     @property
     def protocol(self) -> dict[str, Any]:
         """See Task."""
-        return {"context": self.length, "stride": self.stride or self.length}
+        protocol = {"context": self.length, "stride": self.stride or self.length}
+        return protocol | ({"unscored": self.unscored} if self.unscored else {})
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
@@ -123,6 +129,7 @@ class LanguageModelling:
             segments, positions = stream.documents(starts, self.length + 1)
             inputs |= {"segments": segments[:, :-1], "positions": positions[:, :-1]}
             weights *= segments[:, 1:] == segments[:, :-1]
+        weights *= inputs.get("positions", np.arange(self.length)) >= self.unscored
         return {"inputs": inputs, "targets": tokens[:, 1:], "weights": weights}
 
 

@@ -1,0 +1,167 @@
+r"""Writes the catalogue of components: what each row of each table is, its options, laws and cost.
+
+Example:
+  python -m experiments.catalogue --out=docs/catalogue.md
+"""
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.training.rows import FAMILIES, TABLES, Row, rows_of
+
+# key of a config -> heading, and what the rows of the table are for
+_TITLES = {
+    "model.position": ("Positions", "What tells a transformer where a token stands."),
+    "model.attention": ("Attention", "How queries and keys become weights."),
+    "model.mask": ("Masks", "What self-attention may see."),
+    "model.feed_forward": ("Feed-forward layers", "The layer on each position alone."),
+    "model.activation": ("Activations", "The function inside the feed-forward layer."),
+    "model.norm": ("Norms", "Normalisation; also of queries and keys (`model.query_key_norm`)."),
+    "model.wiring": ("Wirings", "How branches and norms are joined into blocks."),
+    "model.initialisation": ("Initialisations", "Where kernels start."),
+    "model.parametrisation": (
+        "Parametrisations",
+        "How initial values, learning rates and scores go with the width.",
+    ),
+    "model.encoder.pooling": ("Poolings", "How one vector of a whole input is taken."),
+    "optimizer.name": ("Optimizers", "All from optax, behind clipping, decay and rates by path."),
+    "schedule.name": ("Schedules", "How the learning rate moves."),
+}
+_HEAD = """# Components
+
+Every row of every table, from its docstring; written by `python -m experiments.catalogue`. A config
+chooses a row by its name (`--config.model.position=rotary`) and sets its options under its name
+(`--config.model.position_options.rotary.share=0.5`). A class of your own takes a row's place by its
+import path, see the README.
+
+Parameters and operations are those of the row in a decoder of the shape of `configs/shakespeare.py`
+(width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are the compiler's
+count for the loss of one window and its gradient, before it optimises, not times. Laws are those of
+`transformer_jax/laws.py`, kept out of all that apply.
+"""
+
+
+class Cost(NamedTuple):
+    """What a row costs in a decoder, over the default's.
+
+    Attributes:
+      parameters: of the whole model.
+      operations: of the loss and its gradient.
+      laws: how many are kept, out of how many.
+    """
+
+    parameters: float
+    operations: float
+    laws: tuple[int, int]
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, measures every row and writes the page."""
+    parser = Parser("catalogue", __doc__)
+    parser.add_argument("--out", default="docs/catalogue.md", help="the page (docs/catalogue.md)")
+    arguments = parser.read(argv)
+    use_compilation_cache()
+    out = Path(arguments.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page(measure_all()), encoding="utf-8")
+    print(f"wrote {out}")
+
+
+def page(costs: dict[tuple[str, str], Cost]) -> str:
+    """Returns the page as Markdown.
+
+    Args:
+      costs: (key, row) -> cost, where one is known.
+    """
+    parts = [_HEAD]
+    for key, (title, what) in _TITLES.items():
+        parts.append(f"\n## {title}\n\n{what} `{key}`\n")
+        for name, row in rows_of(key).items():
+            parts.append(entry(key, name, row, costs.get((key, name))))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
+    """Returns what the page says of one row."""
+    described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
+    lines = [f"### `{name}`\n", described or f"`{row.definition}`", ""]
+    section = FAMILIES.get(key)
+    for option, told in row.options.items():
+        meaning = _meaning(row.says, option)
+        lines.append(
+            f"- `{section}.{name}.{option}` = {told.default!r} ({told.rule.allowed}){meaning}"
+        )
+    if cost is not None:
+        kept, of = cost.laws
+        lines.append(
+            f"- {cost.parameters:.3f} times the parameters, {cost.operations:.3f} times the "
+            f"operations; {kept} of {of} laws kept"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _meaning(says: str, option: str) -> str:
+    """What the docstring says of an option, on one line."""
+    found = re.search(rf"^ *{option}: ((?:.*\n?)(?:^ {{4,}}.*\n?)*)", says, re.MULTILINE)
+    return ": " + " ".join(found.group(1).split()).rstrip(".") if found else ""
+
+
+def measure_all() -> dict[tuple[str, str], Cost]:
+    """Measures every row that stands in a decoder."""
+    base = _size_of({})
+    costs = {}
+    for key in _TITLES:
+        family = key.removeprefix("model.")
+        if not key.startswith("model.") or "." in family:
+            continue
+        for name in rows_of(key):
+            if name == "sinusoidal_2d":  # it needs rows and columns, which text has not
+                continue
+            print(f"{key}={name}", flush=True)
+            parameters, operations = _size_of({family: name})
+            costs[key, name] = Cost(
+                parameters / base[0], operations / base[1], _laws_kept({family: name})
+            )
+    return costs
+
+
+def _size_of(fields: dict[str, Any]) -> tuple[float, float]:
+    import jax
+    import jax.numpy as jnp
+
+    from transformer_jax.models import Decoder
+
+    shape: dict[str, Any] = {"vocab_size": 65, "max_length": 64, "use_bias": False}
+    model = Decoder(**shape | fields)
+    tokens = jnp.zeros((1, 64), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+
+    def loss(params: Any) -> jax.Array:
+        logits: Any = model.apply({"params": params}, tokens)
+        return jax.nn.log_softmax(logits)[..., 0].sum()
+
+    counted: Any = jax.jit(jax.value_and_grad(loss)).lower(params).cost_analysis()
+    operations = counted["flops"]
+    return sum(leaf.size for leaf in jax.tree.leaves(params)), operations
+
+
+def _laws_kept(fields: dict[str, Any]) -> tuple[int, int]:
+    from transformer_jax.laws import LAWS, Subject, small_decoder
+
+    subject = Subject(small_decoder(**fields))
+    kept = 0
+    for name, law in LAWS.items():
+        try:
+            law(subject)
+        except AssertionError as error:
+            print(f"  {name}: {error}")
+        else:
+            kept += 1
+    return kept, len(LAWS)
+
+
+if __name__ == "__main__":
+    assert set(_TITLES) <= set(TABLES)
+    execute(main)

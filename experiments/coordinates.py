@@ -1,0 +1,60 @@
+r"""Shows how the size of activations goes with the width: the coordinate check of muP.
+
+Example:
+  python -m experiments.coordinates --config=configs/shakespeare.py --widths=64,128,256 \
+    --config.model.parametrisation=mup
+"""
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+
+_DRIFT = 0.25  # a size that goes with more than the fourth root of the width is marked
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and prints the table."""
+    parser = Parser("coordinates", __doc__, takes_config=True)
+    parser.add_argument("--widths", default="64,128,256", help="at least two, separated by commas")
+    parser.add_argument("--steps", default="4", help="updates before the activations are measured")
+    arguments = parser.read(argv)
+    widths = _integers("--widths", arguments.widths)
+    (steps,) = _integers("--steps", arguments.steps)
+    if len(set(widths)) < 2:
+        raise InvalidInput(f"--widths={arguments.widths}: expected two widths or more")
+    model = arguments.config.model
+    uneven = [width for width in widths if width % model.num_heads]
+    if uneven and model.head_dim is None:
+        raise InvalidInput(
+            f"--widths: {uneven[0]} is no multiple of model.num_heads={model.num_heads}"
+        )
+    use_compilation_cache()
+    from rich.console import Console
+    from rich.table import Table
+
+    from transformer_jax.training.coordinates import coordinate_check
+
+    places = coordinate_check(arguments.config, widths, steps)
+    title = f"RMS after {steps} updates, {model.parametrisation} parametrisation"
+    table = Table(title=title, caption="size ~ width^slope; change: what the updates changed")
+    for name in ("place", *(f"width {width}" for width in widths), "slope", "slope of change"):
+        is_name = name == "place"
+        table.add_column(name, justify="left" if is_name else "right", no_wrap=is_name)
+    drifting = 0
+    for name, place in places.items():
+        slopes = place.slopes(widths)
+        drifting += any(abs(slope) > _DRIFT for slope in slopes)
+        marked = [f"{slope:+.2f}{' !' if abs(slope) > _DRIFT else ''}" for slope in slopes]
+        table.add_row(name, *(f"{size:.4f}" for size in place.rms), *marked)
+    Console().print(table)
+    print(f"{drifting} of {len(places)} places go with the width (a slope beyond {_DRIFT})")
+
+
+def _integers(flag: str, text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise InvalidInput(f"{flag}={text}: expected integers >= 1, separated by commas")
+    return [int(part) for part in parts]
+
+
+if __name__ == "__main__":
+    execute(main)

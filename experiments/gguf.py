@@ -1,0 +1,49 @@
+r"""Turns a GGUF file into a Hugging Face folder that `initial.weights` and from_huggingface read.
+
+Transformers dequantises it, so this needs the extra `gguf` (torch among it); what the folder holds
+needs none of them.
+
+Example:
+  python -m experiments.gguf --file=SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2
+"""
+
+from pathlib import Path
+from typing import Any
+
+from experiments.command import Parser, execute
+from transformer_jax.errors import InvalidInput
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and converts."""
+    parser = Parser("gguf", __doc__)
+    parser.add_argument("--file", required=True, help="a .gguf file")
+    parser.add_argument("--out", required=True, help="a new folder")
+    arguments = parser.read(argv)
+    file = Path(arguments.file)
+    if not file.is_file():
+        raise InvalidInput(f"--file={file}: no such file")
+    try:
+        import accelerate  # noqa: F401
+        import gguf  # noqa: F401
+        import torch
+        import transformers
+    except ImportError as error:
+        raise InvalidInput(
+            f"reading GGUF needs the package {error.name}: pip install 'transformer_jax[gguf]'"
+        ) from error
+    from transformer_jax.interop import from_huggingface, to_huggingface
+
+    place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+    exported = to_huggingface(
+        *from_huggingface(theirs), arguments.out, architecture=type(theirs).__name__
+    )
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**place)
+    tokenizer.save_pretrained(arguments.out)
+    count = sum(array.size for array in exported.state.values())
+    print(f"{arguments.out}: {exported.config['architectures'][0]}, {count:,} parameters")
+
+
+if __name__ == "__main__":
+    execute(main)

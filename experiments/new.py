@@ -1,0 +1,99 @@
+r"""Writes a component of your own to begin with: a file that works, and its test by the laws.
+
+Families: position, attention, mask, feed_forward, activation, norm, wiring, optimizer, schedule.
+
+Example:
+  python -m experiments.new attention my_attention
+  python -m pytest test_my_attention.py
+  python -m experiments.train --config=configs/tiny.py --workdir=runs/mine \
+    --config.model.attention=my_attention.MyAttention
+"""
+
+import keyword
+from pathlib import Path
+
+from experiments.command import Parser, execute
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.rule import suggest
+
+_TEMPLATES = Path(__file__).parent / "templates"
+FAMILIES = {
+    file.stem: file.read_text(encoding="utf-8") for file in sorted(_TEMPLATES.glob("[a-z]*.py"))
+}
+_LAWS = '''"""Does my component keep the laws that every component keeps?"""
+
+import pytest
+from MODULE import NAME
+
+from transformer_jax.laws import LAWS, Subject, small_decoder
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return Subject(small_decoder(FAMILY=NAME))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_law(subject, law):
+    LAWS[law](subject)
+'''
+_TRAINS = '''"""Does a model learn with my component?"""
+
+from transformer_jax.training.config import load_config
+from transformer_jax.training.loop import train
+
+
+def test_the_loss_falls(tmp_path):
+    changes = {"KEY": "MODULE.NAME", "training.steps": "50"}
+    config = load_config("configs/tiny.py", changes)
+    assert train(config, tmp_path / "run")["eval/loss"] < 4
+'''
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and writes two files."""
+    parser = Parser("new", __doc__)
+    parser.add_argument("family", help=f"one of: {', '.join(FAMILIES)}")
+    parser.add_argument("module", help="name of the file to write, without .py")
+    arguments = parser.read(argv)
+    family, module = arguments.family, arguments.module
+    if family not in FAMILIES:
+        near = suggest(family, FAMILIES)
+        raise InvalidInput(f"{family}: expected one of {', '.join(FAMILIES)}{near}")
+    if not module.isidentifier() or keyword.iskeyword(module):
+        raise InvalidInput(f"{module}: expected a name that Python can import, my_{family} say")
+    name = _name(family, module)
+    source = FAMILIES[family].replace("Mine", name).replace("mine", name)
+    files = {f"{module}.py": source, f"test_{module}.py": _test(family, module)}
+    taken = [file for file in files if Path(file).exists()]
+    if taken:
+        raise InvalidInput(f"{taken[0]}: there is a file of that name; choose another")
+    for file, text in files.items():
+        Path(file).write_text(text, encoding="utf-8")
+    print(
+        f"wrote   {', '.join(files)}\n"
+        f"test    python -m pytest test_{module}.py\n"
+        f"train   python -m experiments.train --config=configs/tiny.py --workdir=runs/{module} "
+        f"--config.{_key(family)}={module}.{name}"
+    )
+
+
+def _key(family: str) -> str:
+    return f"{family}.name" if family in ("optimizer", "schedule") else f"model.{family}"
+
+
+def _name(family: str, module: str) -> str:
+    """my_attention -> MyAttention for a class, my_attention for a function."""
+    is_class = "class Mine" in FAMILIES[family]
+    return "".join(part.title() for part in module.split("_")) if is_class else module
+
+
+def _test(family: str, module: str) -> str:
+    text = _TRAINS if family in ("optimizer", "schedule") else _LAWS
+    for word, value in (("MODULE", module), ("FAMILY", family), ("KEY", _key(family))):
+        text = text.replace(word, value)
+    return text.replace("NAME", _name(family, module))
+
+
+if __name__ == "__main__":
+    execute(main)

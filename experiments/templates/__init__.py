@@ -1,0 +1,1 @@
+"""What `python -m experiments.new` writes, one file for each family; `Mine` becomes your name."""

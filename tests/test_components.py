@@ -1,0 +1,401 @@
+"""What each component computes, against loops in float64 and literal numbers."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import MultiHeadAttention, causal_mask
+from transformer_jax.layers.feedforward import (
+    GatedFeedForward,
+    MixtureOfExperts,
+    relu_squared,
+    silu,
+)
+from transformer_jax.layers.norms import DynamicTanh
+from transformer_jax.layers.parametrisation import MaximalUpdate
+from transformer_jax.layers.positions import (
+    ContextualPositions,
+    RotaryPositions,
+    ShawPositions,
+    alibi_slopes,
+    relative_buckets,
+)
+from transformer_jax.layers.weights import (
+    ATTENTIONS,
+    attention_weights,
+    linear_attention_by_sums,
+)
+from transformer_jax.masks import prefix, window
+from transformer_jax.models import Decoder, make_with_known_fields
+
+HEADS, LENGTH, SIZE = 2, 5, 4
+
+
+@pytest.fixture
+def query_key_value(rng):
+    shape = (3, HEADS, LENGTH, SIZE)
+    return [jnp.asarray(rng.normal(size=shape), jnp.float32) for _ in range(3)]
+
+
+def double(array):
+    return np.asarray(array, np.float64)
+
+
+def softmax(scores):
+    exponentials = np.exp(scores - scores.max())
+    return exponentials / exponentials.sum()
+
+
+# ---------------------------------------------------------------- attention weights, by loops
+
+
+def by_loops(query, key, row):
+    """Weights of a causal attention, one row of scores at a time: row(scores, query, keys)."""
+    query, key = double(query), double(key)
+    weights = np.zeros((*query.shape[:-1], LENGTH))
+    for place in np.ndindex(query.shape[:-1]):
+        *outer, head, i = place
+        keys = key[(*outer, head)][: i + 1]
+        scores = keys @ query[place] / math.sqrt(SIZE)
+        weights[place][: i + 1] = row(scores, query[place], keys, head)
+    return weights
+
+
+def elu_plus_one(x):
+    return np.where(x > 0, x, np.exp(np.minimum(x, 0)) - 1) + 1
+
+
+def linear_row(scores, query, keys, head):
+    agreement = elu_plus_one(keys) @ elu_plus_one(query)
+    return agreement / agreement.sum()
+
+
+def differential_row(scores, query, keys, head):
+    half = SIZE // 2
+    first = keys[:, :half] @ query[:half] / math.sqrt(half)
+    second = keys[:, half:] @ query[half:] / math.sqrt(half)
+    return softmax(first) - (0.3, 0.9)[head] * softmax(second)
+
+
+ROWS = {
+    "softmax": lambda scores, *_: softmax(scores),
+    "sink": lambda scores, q, k, head: softmax(np.append(scores, (0.7, -0.4)[head]))[:-1],
+    "sigmoid": lambda scores, *_: 1 / (1 + np.exp(-(scores - math.log(len(scores))))),
+    "linear": linear_row,
+    "differential": differential_row,
+}
+PARAMS = {"sink": {"sink": [0.7, -0.4]}, "differential": {"lambda": [0.3, 0.9]}}
+
+
+def weights_of(name, query, key, mask, bias=None, params=None, **options):
+    module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS}, **options)
+    params = jax.tree.map(jnp.asarray, params or {}, is_leaf=lambda leaf: isinstance(leaf, list))
+    return module.apply({"params": params}, query, key, mask=mask, bias=bias)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_weights_equal_a_loop_in_float64(name, query_key_value):
+    query, key, _ = query_key_value
+    weights = weights_of(name, query, key, causal_mask(LENGTH), params=PARAMS.get(name))
+    np.testing.assert_allclose(weights, by_loops(query, key, ROWS[name]), atol=2e-6)
+
+
+def test_talking_heads_equal_a_loop_in_float64(query_key_value, rng):
+    query, key, _ = query_key_value
+    mixes = [rng.normal(size=(HEADS, HEADS)) for _ in range(2)]
+    params = {
+        name: {"kernel": m.tolist()} for name, m in zip(("scores", "weights"), mixes, strict=True)
+    }
+    weights = weights_of("talking_heads", query, key, causal_mask(LENGTH), params=params)
+    first, second = (np.eye(HEADS) + mix for mix in mixes)
+    scores = np.einsum("...LK,...MK->...LM", double(query), double(key)) / math.sqrt(SIZE)
+    mixed = np.einsum("HG,BGLM->BHLM", first, scores)
+    inner = np.zeros_like(mixed)
+    for *outer, i in np.ndindex(mixed.shape[:-1]):
+        inner[(*outer, i)][: i + 1] = softmax(mixed[(*outer, i)][: i + 1])
+    np.testing.assert_allclose(weights, np.einsum("HG,BGLM->BHLM", second, inner), atol=2e-6)
+
+
+def test_a_soft_cap_bends_scores_before_the_bias(query_key_value):
+    query, key, _ = query_key_value
+    bias = jnp.linspace(0, 50, LENGTH)[None, :]
+    weights = weights_of("softmax", 9 * query, key, None, bias, soft_cap=2.0)
+    scores = np.einsum("...LK,...MK->...LM", 9 * double(query), double(key)) / math.sqrt(SIZE)
+    bent = 2 * np.tanh(scores / 2) + double(bias)
+    expected = np.apply_along_axis(softmax, -1, bent)
+    np.testing.assert_allclose(weights, expected, atol=2e-6)
+
+
+def test_linear_attention_equals_its_running_sums(query_key_value):
+    """The paper's recurrence, in linear time, gives what the quadratic form gives."""
+    query, key, value = query_key_value
+    weights = weights_of("linear", query, key, causal_mask(LENGTH))
+    expected = linear_attention_by_sums(query, key, value)
+    np.testing.assert_allclose(
+        jnp.einsum("...LM,...MV->...LV", weights, value), expected, atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_query_that_may_see_nothing_gives_no_nan(name, query_key_value):
+    query, key, _ = query_key_value
+    module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS})
+    mask = causal_mask(LENGTH).at[2].set(False)
+    variables = module.init(jax.random.key(0), query, key, mask=mask, bias=None)
+
+    def total(query):
+        return module.apply(variables, query, key, mask=mask, bias=None)
+
+    assert (total(query)[..., 2, :] == 0).all()
+    assert jnp.isfinite(jax.grad(lambda q: total(q).sum())(query)).all()
+
+
+# ---------------------------------------------------------------- heads
+
+
+def test_grouped_queries_equal_heads_with_repeated_keys(rng):
+    """Two key heads for four queries: the same as four whose kernels are repeated in pairs."""
+    inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 16)), jnp.float32)
+    grouped = MultiHeadAttention(num_heads=4, num_kv_heads=2)
+    params = grouped.init(jax.random.key(0), inputs)["params"]
+    whole = dict(params)
+    for name in ("key", "value"):
+        kernel = params[name]["kernel"].reshape(16, 2, 4)
+        whole[name] = {
+            "kernel": jnp.repeat(kernel, 2, axis=1).reshape(16, 16),
+            "bias": jnp.zeros(16),
+        }
+    expected = MultiHeadAttention(num_heads=4).apply({"params": whole}, inputs)
+    np.testing.assert_allclose(grouped.apply({"params": params}, inputs), expected, atol=1e-6)
+    assert params["key"]["kernel"].shape == (16, 8)
+
+
+def test_the_same_seed_draws_the_same_queries_whatever_the_heads():
+    kernels = [
+        MultiHeadAttention(num_heads=heads, num_kv_heads=groups).init(
+            jax.random.key(0), jnp.zeros((1, 2, 16))
+        )["params"]["query"]["kernel"]
+        for heads, groups in ((4, 4), (2, 1), (8, 2))
+    ]
+    np.testing.assert_array_equal(kernels[0], kernels[1])
+    np.testing.assert_array_equal(kernels[0], kernels[2])
+
+
+def test_head_count_changes_with_width_held_or_head_dim_held():
+    def query_features(**fields):
+        model = Decoder(vocab_size=5, max_length=4, width=16, depth=1, **fields)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
+        return shapes["params"]["block_0"]["attention"]["query"]["kernel"].shape[1]
+
+    assert [query_features(num_heads=heads) for heads in (1, 2, 8)] == [16, 16, 16]
+    assert [query_features(num_heads=heads, head_dim=4) for heads in (1, 2, 8)] == [4, 8, 32]
+
+
+# ---------------------------------------------------------------- positions
+
+
+def test_alibi_slopes_of_any_number_of_heads():
+    """Press et al.'s code: 1/2, 1/4, ... for 8; for 6 those of 4, then every other one of 8."""
+    np.testing.assert_allclose(alibi_slopes(8), [2.0**-n for n in range(1, 9)])
+    np.testing.assert_allclose(alibi_slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+
+
+def test_buckets_of_relative_distances_as_numbers():
+    """T5's first buckets hold one distance, the next grow, those ahead have their own half."""
+    distances = jnp.array([0, -1, -3, -4, -8, -9, -100, 1, 3, 100])
+    both = relative_buckets(distances, True, num_buckets=16, max_distance=32)
+    assert both.tolist() == [0, 1, 3, 4, 5, 5, 7, 9, 11, 15]
+    causal = relative_buckets(distances, False, num_buckets=16, max_distance=32)
+    assert causal.tolist() == [0, 1, 3, 4, 8, 8, 15, 0, 0, 0]
+
+
+def test_shaw_equals_a_loop_in_float64(query_key_value, rng):
+    query, key, _ = query_key_value
+    encoding = ShawPositions(head_dim=SIZE, max_distance=2)
+    table = rng.normal(size=(5, SIZE)).astype(np.float32)
+    positions = jnp.arange(LENGTH)
+    terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, positions)
+    bias = terms.content_bias(query, key, None)
+    for i in range(LENGTH):
+        for j in range(LENGTH):
+            vector = double(table[np.clip(j - i, -2, 2) + 2])
+            expected = double(query[..., i, :]) @ vector / math.sqrt(SIZE)
+            np.testing.assert_allclose(bias[..., i, j], expected, atol=2e-6)
+
+
+def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
+    query, key, _ = query_key_value
+    encoding = ContextualPositions(head_dim=SIZE, bidirectional=False, max_count=2)
+    table = rng.normal(size=(3, SIZE)).astype(np.float32)
+    terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, jnp.arange(LENGTH))
+    bias = terms.content_bias(query, key, causal_mask(LENGTH))
+    query, key = double(query), double(key)
+    scores = np.einsum("...LK,...MK->...LM", query, key) / math.sqrt(SIZE)
+    gates = 1 / (1 + np.exp(-scores))
+    for place in np.ndindex(*scores.shape[:-1]):
+        i = place[-1]
+        for j in range(i + 1):
+            count = min(gates[place][j : i + 1].sum(), 2)
+            below, part = int(count), count - int(count)
+            vector = (1 - part) * table[below] + part * table[min(below + 1, 2)]
+            assert bias[(*place, j)] == pytest.approx(query[place] @ vector, abs=1e-5)
+
+
+def test_scaled_rotations_reach_further():
+    """Linear: position 8 of a context 4 times longer is position 2. NTK: the first pair stays."""
+
+    def angles(**options):
+        encoding = RotaryPositions(head_dim=8, **options)
+        rotation = encoding.apply({}, jnp.arange(9)).rotation
+        return np.arctan2(rotation.sin, rotation.cos)
+
+    plain = angles()
+    np.testing.assert_allclose(angles(scaling="linear", factor=4.0)[8], plain[2], atol=1e-6)
+    stretched = angles(scaling="ntk", factor=4.0)
+    np.testing.assert_allclose(stretched[:, 0], plain[:, 0], atol=1e-6)
+    np.testing.assert_allclose(stretched[8, -1], plain[2, -1], atol=1e-6)
+    assert angles(share=0.5).shape == (9, 2)
+
+
+# ---------------------------------------------------------------- masks
+
+
+def grid(mask):
+    return ["".join("1" if seen else "." for seen in row) for row in np.asarray(mask)]
+
+
+def test_rows_of_masks_as_grids():
+    positions, causal = jnp.arange(5), causal_mask(5)
+    assert grid(window(positions, causal, size=2)) == ["1....", "11...", ".11..", "..11.", "...11"]
+    assert grid(window(positions, causal, size=2, sinks=1)) == [
+        "1....", "11...", "111..", "1.11.", "1..11",
+    ]  # fmt: skip
+    assert grid(window(positions, None, size=2)) == ["11...", "111..", ".111.", "..111", "...11"]
+    assert grid(prefix(positions, causal, length=3)) == [
+        "111..", "111..", "111..", "1111.", "11111",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="a prefix is for causal models"):
+        prefix(positions, None)
+
+
+# ---------------------------------------------------------------- feed-forward and norms
+
+
+def test_gates_equal_the_formula_with_as_many_parameters_as_two_maps(rng):
+    inputs = jnp.asarray(rng.normal(size=(2, 3, 12)), jnp.float32)
+    layer = GatedFeedForward(use_bias=False)
+    params = layer.init(jax.random.key(0), inputs)["params"]
+    gate, up, down = (double(params[name]["kernel"]) for name in ("gate", "up", "down"))
+    opened = double(inputs) @ gate
+    expected = (opened / (1 + np.exp(-opened)) * (double(inputs) @ up)) @ down
+    np.testing.assert_allclose(layer.apply({"params": params}, inputs), expected, atol=1e-6)
+    assert gate.size + up.size + down.size == 2 * 12 * 4 * 12
+
+
+def test_activations_as_numbers():
+    assert relu_squared(jnp.array([-2.0, 3.0])).tolist() == [0, 9]
+    np.testing.assert_allclose(silu(jnp.array([1.0])), [1 / (1 + math.exp(-1))], rtol=1e-6)
+
+
+def test_dynamic_tanh_is_the_formula(rng):
+    inputs = jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)
+    params = {"alpha": jnp.array([0.7]), "scale": jnp.arange(4.0), "bias": jnp.ones(4)}
+    expected = np.tanh(0.7 * double(inputs)) * np.arange(4) + 1
+    np.testing.assert_allclose(DynamicTanh().apply({"params": params}, inputs), expected, atol=1e-6)
+
+
+def test_a_mixture_equals_a_loop_over_tokens_and_its_balance_the_papers(rng):
+    inputs = jnp.asarray(rng.normal(size=(2, 5, 6)), jnp.float32)
+    layer = MixtureOfExperts(mlp_dim=7, num_experts=4, num_chosen=2, balance=1.0)
+    params = layer.init(jax.random.key(0), inputs)["params"]
+    params = jax.tree.map(lambda leaf: leaf * 20, params)
+    outputs, sown = layer.apply({"params": params}, inputs, mutable=["losses"])
+    router, up, down = (double(params[name]["kernel"]) for name in ("router", "up", "down"))
+    for b in range(2):
+        used, shares = np.zeros(4), np.zeros(4)
+        for t in range(5):
+            token = double(inputs[b, t])
+            probability = softmax(token @ router)
+            chosen = np.argsort(-probability)[:2]
+            expected = 0
+            for e in chosen:
+                hidden = token @ up[e]
+                gelu = hidden * 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+                expected = expected + probability[e] / probability[chosen].sum() * (gelu @ down[e])
+                used[e] += 1 / 10
+            shares += probability / 5
+            np.testing.assert_allclose(outputs[b, t], expected, atol=1e-5)
+        assert float(sown["losses"]["balance"][0][b]) == pytest.approx(4 * used @ shares, rel=1e-5)
+
+
+def test_experts_used_alike_have_a_balance_of_one():
+    layer = MixtureOfExperts(num_experts=2, num_chosen=1, balance=1.0)
+    inputs = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
+    params = layer.init(jax.random.key(0), inputs)["params"]
+    params["router"]["kernel"] = jnp.array([[1.0, -1.0], [0.0, 0.0]])
+    _, sown = layer.apply({"params": params}, inputs, mutable=["losses"])
+    assert float(sown["losses"]["balance"][0][0]) == pytest.approx(1.0)
+
+
+def test_more_experts_chosen_than_there_are_is_refused():
+    with pytest.raises(ValueError, match="num_chosen: expected at most num_experts 2, got 3"):
+        MixtureOfExperts(num_experts=2, num_chosen=3).init(jax.random.key(0), jnp.ones((1, 2, 4)))
+
+
+# ---------------------------------------------------------------- starts
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reading", "writing"),
+    [
+        ("normal", {}, 0.02, 0.02),
+        ("depth_scaled", {}, 0.02, 0.02 / math.sqrt(2 * 8)),
+        ("xavier", {}, math.sqrt(2 / (256 + 256)), math.sqrt(2 / (256 + 256))),
+        ("xavier", {"gain": 2.0}, 2 * math.sqrt(2 / 512), 2 * math.sqrt(2 / 512)),
+        ("fan_in", {}, 1 / 16, 1 / 16),
+    ],
+)
+def test_deviations_of_initial_kernels(name, options, reading, writing):
+    model = Decoder(
+        vocab_size=300, max_length=4, width=256, depth=8, initialisation=name,
+        initialisation_options=options,
+    )  # fmt: skip
+    starts = model.starts
+    for init, expected in ((starts.reading, reading), (starts.writing, writing)):
+        kernel = init(jax.random.key(0), (256, 256), jnp.float32)
+        assert float(kernel.std()) == pytest.approx(expected, rel=0.02)
+    assert float(starts.embedding(jax.random.key(0), (300, 256)).std()) == pytest.approx(
+        0.02, rel=0.02
+    )
+
+
+def test_deep_norm_and_mup_change_the_kernels_that_they_name():
+    deep = Decoder(
+        vocab_size=3, max_length=4, width=256, depth=8, initialisation="normal", wiring="deep_norm"
+    )
+    for init, factor in ((deep.starts.reading, 1), (deep.starts.value, 64**-0.25)):
+        kernel = init(jax.random.key(0), (256, 256), jnp.float32)
+        assert float(kernel.std()) == pytest.approx(0.02 * factor, rel=0.02)
+    mup = MaximalUpdate(base_width=64)
+    assert (mup.kernel_gain(256), mup.logits_gain(256), mup.learning_rate_gain(256)) == (
+        0.5,
+        0.25,
+        0.25,
+    )
+    assert mup.scale(64, grows=True, width=256) == pytest.approx(math.sqrt(16) / 64)
+    assert mup.scale(64, grows=False, width=256) == pytest.approx(1 / 8)
+
+
+def test_attention_without_a_bias_of_scores_takes_everything_else(query_key_value):
+    query, key, _ = query_key_value
+    with pytest.raises(ValueError, match="linear attention has no scores"):
+        weights_of("linear", query, key, None, bias=jnp.zeros((LENGTH, LENGTH)))
+    plain = attention_weights(query, key)
+    np.testing.assert_allclose(weights_of("softmax", query, key, None), plain)
+    unscaled = weights_of("softmax", query, key, None, scale=1.0)
+    np.testing.assert_allclose(unscaled, attention_weights(query * 2, key), atol=1e-6)
+    assert issubclass(ATTENTIONS["softmax"], nn.Module)

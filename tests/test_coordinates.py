@@ -1,0 +1,35 @@
+"""muP: under it no place's size goes with the width, and a learning rate serves all widths."""
+
+from tests.conftest import command, refused, tiny_config
+from transformer_jax.training.coordinates import coordinate_check
+
+WIDTHS = (32, 64, 128)
+STEPS = {"schedule__name": "constant", "optimizer__learning_rate": 0.01}
+
+
+def slopes(parametrisation):
+    config = tiny_config(
+        model__parametrisation=parametrisation,
+        model__parametrisation_options__mup__base_width=32,
+        model__depth=1,
+        **STEPS,
+    )
+    places = coordinate_check(config, WIDTHS, steps=4)
+    assert {"block_0", "block_0/attention", "block_0/feed_forward", "logits"} == set(places)
+    return {name: place.slopes(WIDTHS) for name, place in places.items()}
+
+
+def test_activations_do_not_drift_with_the_width_under_mup_and_do_without():
+    for name, (size, change) in slopes("mup").items():
+        assert abs(size) < 0.2, name
+        assert abs(change) < 0.2, name
+    standard = slopes("standard")
+    assert standard["logits"][1] > 0.3
+    assert standard["block_0"][1] > 0.8
+
+
+def test_the_command_refuses_what_is_no_width():
+    config = "--config=configs/tiny.py"
+    refused(command("coordinates", config, "--widths=32"), "--widths=32", "two widths")
+    refused(command("coordinates", config, "--widths=32,a"), "--widths=32,a", "integers")
+    refused(command("coordinates", config, "--widths=32,33"), "33 is no multiple of")

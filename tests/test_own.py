@@ -1,0 +1,226 @@
+"""A component of the user's own: named by import path, checked unread, never run unasked."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import new
+from tests.conftest import ROOT, TINY, command, refused, user_environment
+from transformer_jax.errors import InvalidInput
+from transformer_jax.laws import LAWS
+from transformer_jax.training.config import flatten, load_config
+from transformer_jax.training.loading import load_run
+from transformer_jax.training.loop import train
+from transformer_jax.training.progress import Silent
+from transformer_jax.training.rows import FAMILIES
+from transformer_jax.training.runs import RunDirectory
+
+OWN = """
+import flax.linen as nn
+from transformer_jax.layers.weights import attention_weights
+from transformer_jax.options import Positive
+
+class Tempered(nn.Module):
+    temperature: Positive = 1.0
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        return attention_weights(query / self.temperature, key, mask, bias)
+"""
+CHOICE = {"model.attention": "own_tempered.Tempered"}
+OPTION = "model.attention_options.own.temperature"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of the user's with their module and this package's configs, where commands run."""
+    (tmp_path / "own_tempered.py").write_text(OWN)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_tempered", None)
+
+
+def short(**changes):
+    steps = {"training.steps": "3", "schedule.name": "constant", "sample.num_tokens": "3"}
+    return load_config(TINY, steps | CHOICE | changes)
+
+
+def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(folder):
+    config = short(**{OPTION: "4"})
+    assert flatten(config)[OPTION] == 4.0
+    last = train(config, "run", Silent())
+    plain = train(short(), "plain", Silent())
+    assert last["eval/loss"] != plain["eval/loss"]  # the option reached the class
+    assert train(config, "run", Silent()) == last  # complete
+    sys.modules.pop("own_tempered", None)
+    with pytest.raises(InvalidInput, match=r"not run unasked; .*--allow=own_tempered"):
+        load_run("run")
+    assert "own_tempered" not in sys.modules
+    run = load_run("run", allow=["own_tempered"])
+    assert len(run.sample("a", num_tokens=4)) == 4
+    refused(command("sample", "--workdir=run", cwd=folder), "--allow=own_tempered")
+    done = command("sample", "--workdir=run", "--allow=own_tempered", "--prompt=a", cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_code_that_changed_since_the_run_began_is_named(folder, capsys):
+    config = short()
+    train(config, "run", Silent())
+    stored = RunDirectory("run").manifest()["own_rows"]
+    assert list(stored) == ["own_tempered.Tempered"]
+    (folder / "own_tempered.py").write_text(OWN + "\n# changed\n")
+    train(config, "run")
+    assert "the code of own_tempered.Tempered changed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({OPTION: "-1"}, "own.temperature=-1: expected a number > 0"),
+        (
+            {"model.attention_options.own.temprature": "1"},
+            "model.attention_options.own.temprature: no such option",
+        ),
+        ({"model.attention": "own_tempered.Temperd"}, "own_tempered.py defines no Temperd"),
+        ({"model.attention": "own_temperd.Tempered"}, "no file own_temperd.py here or on Python's"),
+        (
+            {"model.attention": "softmax", OPTION: "1"},
+            "model.attention_options.own.temperature: no such option",
+        ),
+    ],
+)
+def test_wrong_names_and_options_are_refused_without_running_the_file(folder, changes, words):
+    (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('it was run')\n")
+    with pytest.raises(InvalidInput, match=words):
+        short(**changes)
+
+
+def test_a_config_of_another_sets_own_options_that_are_checked_too(folder):
+    source = "from configs import tiny\n\ndef get_config():\n    config = tiny.get_config()\n"
+    source += "    config.model.attention = 'own_tempered.Tempered'\n"
+    (folder / "mine.py").write_text(
+        source + "    config.model.attention_options.own = {'temperatur': 2.0}\n    return config\n"
+    )
+    with pytest.raises(InvalidInput, match="has no such option; did you mean temperature"):
+        load_config("mine.py", {})
+    (folder / "mine.py").write_text(
+        source
+        + "    config.model.attention_options.own = {'temperature': 2.0}\n    return config\n"
+    )
+    assert flatten(load_config("mine.py", {}))[OPTION] == 2.0
+
+
+def test_a_file_that_fails_when_it_is_imported_is_named(folder):
+    config = short()
+    (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('broken')\n")
+    with pytest.raises(InvalidInput, match=r"own_tempered.py: RuntimeError: broken"):
+        train(config, "run", Silent())
+
+
+# ---------------------------------------------------------------- a row of the package's own
+
+
+ROW = '''
+
+class Reversed(nn.Module):
+    """Adds sinusoids of the negated position.
+
+    Attributes:
+      width: model width, D.
+      rms: root mean square of what is added.
+    """
+
+    width: int
+    rms: Positive = 0.05
+
+    @nn.compact
+    def __call__(self, positions: Array) -> PositionTerms:
+        """[..., L] int -> an embedding [..., L, D]."""
+        return PositionTerms(embedding=_sinusoids(-positions, self.width, 10_000.0) * self.rms)
+
+
+POSITIONS = {
+    "reversed": Reversed,
+'''
+
+
+def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
+    """In a copy of the package: the class and its name in the table, then the name in a config."""
+    for part in ("transformer_jax", "experiments", "configs"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    file = tmp_path / "transformer_jax" / "layers" / "positions.py"
+    file.write_text(file.read_text().replace("\n\nPOSITIONS = {\n", ROW))
+    (tmp_path / "mine.py").write_text(
+        "from configs import tiny\n\n\ndef get_config():\n    config = tiny.get_config()\n"
+        '    config.model.position = "reversed"\n    return config\n'
+    )
+    arguments = ["--config=mine.py", "--workdir=run", "--config.training.steps=2"]
+    option = "--config.model.position_options.reversed.rms"
+    arguments += ["--config.schedule.name=constant", f"{option}=0.1"]
+
+    def launch(*more):
+        return subprocess.run(
+            [sys.executable, "-m", "experiments.train", *arguments, *more],
+            cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path)), capture_output=True,
+            text=True, timeout=300, check=False,
+        )  # fmt: skip
+
+    refused(launch(f"{option}=-1"), "reversed.rms=-1: expected a number > 0")
+    done = launch()
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["model"]["position_options"]["reversed"] == {"rms": 0.1}
+
+
+# ---------------------------------------------------------------- the scaffold
+
+
+def test_there_is_a_template_for_every_family_that_has_options():
+    keys = {new._key(family) for family in new.FAMILIES}
+    assert keys >= set(FAMILIES) - {"model.initialisation", "model.parametrisation"}
+    assert keys <= {*FAMILIES, "model.activation"}
+
+
+def pytest_in(folder, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=folder, env=user_environment(PYTHONPATH=f"{ROOT}:{folder}"), capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
+    """Every template keeps all laws, see test_laws.py; here the written files are run."""
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for family, module in (("norm", "my_norm"), ("schedule", "my_schedule")):
+        done = command("new", family, module, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"=my_{family}.{'MyNorm' if family == 'norm' else module}" in done.stdout
+    collected = pytest_in(tmp_path, "--collect-only", "test_my_norm.py")
+    assert f"{len(LAWS)} tests collected" in collected.stdout
+    tests = pytest_in(tmp_path, "-k", "padding or falls", ".")
+    assert "2 passed" in tests.stdout, tests.stdout
+    refused(command("new", "norm", "my_norm", cwd=tmp_path), "there is a file of that")
+    refused(
+        command("new", "atention", "mine", cwd=tmp_path), "atention: expected one of", "attention"
+    )
+    refused(command("new", "attention", "my-attention", cwd=tmp_path), "a name that Python can")
+    file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
+    file.write_text(file.read_text().replace(".mean(-1, keepdims", ".mean(-2, keepdims"))
+    assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout
+
+
+def test_weights_that_are_loaded_begin_a_mean_too(folder):
+    """The mean of the weights starts at those that training starts from, not at drawn ones."""
+    train(short(), "first", Silent())
+    again = {"initial.weights": "first", "training.weight_ema": "0.999999"}
+    train(short(**again, **{"data.tokenizer": "first/tokenizer.json"}), "second", Silent())
+    allow = ["own_tempered"]
+    first, second = load_run("first", allow=allow), load_run("second", allow=allow)
+    kernel = lambda run: np.asarray(run.params["block_0"]["attention"]["query"]["kernel"])
+    np.testing.assert_allclose(kernel(second), kernel(first), atol=1e-6)

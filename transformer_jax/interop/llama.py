@@ -1,0 +1,127 @@
+"""Llama, Mistral and Qwen3 as Decoders: RMS norms, gates, rotations, shared key and value heads.
+
+Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sliding window); Qwen
+team 2025, arXiv:2505.09388 (norms of queries and keys).
+"""
+
+from typing import Any
+
+from flax.core import FrozenDict
+
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    our_activation,
+    rotation_of,
+    rotation_settings,
+    their_activation,
+)
+from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
+from transformer_jax.models import Decoder
+
+
+def _make_llama(settings: Settings) -> Decoder:
+    window = settings.get("sliding_window")
+    return Decoder(
+        vocab_size=settings["vocab_size"],
+        max_length=settings["max_position_embeddings"],
+        width=settings["hidden_size"],
+        depth=settings["num_hidden_layers"],
+        num_heads=settings["num_attention_heads"],
+        num_kv_heads=settings.get("num_key_value_heads"),
+        head_dim=settings.get("head_dim"),
+        mlp_dim=settings["intermediate_size"],
+        position="rotary",
+        position_options=rotation_of(settings),
+        mask="full" if window is None else "window",
+        mask_options=FrozenDict({} if window is None else {"size": window}),
+        feed_forward="gated",
+        activation=our_activation(settings, "hidden_act"),
+        norm="rms_norm",
+        norm_epsilon=settings["rms_norm_eps"],
+        use_bias=False,
+        tie_embeddings=settings.get("tie_word_embeddings", False),
+    )
+
+
+def _make_qwen3(settings: Settings) -> Decoder:
+    model = _make_llama({**settings, "sliding_window": None})
+    return model.clone(query_key_norm="rms_norm")
+
+
+def _describe_llama(model: Decoder) -> dict[str, Any]:
+    head_dim = model.head_dim or model.width // model.num_heads
+    return {
+        "model_type": "llama",
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads or model.num_heads,
+        "head_dim": head_dim,
+        "intermediate_size": model.mlp_dim or round(8 * model.width / 3),
+        "hidden_act": their_activation(model),
+        "rms_norm_eps": model.norm_epsilon,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": model.tie_embeddings,
+        **rotation_settings(model),
+    }
+
+
+def _describe_mistral(model: Decoder) -> dict[str, Any]:
+    window = dict(model.mask_options).get("size") if model.mask == "window" else None
+    return _describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
+
+
+def _describe_qwen3(model: Decoder) -> dict[str, Any]:
+    return _describe_llama(model) | {"model_type": "qwen3", "use_sliding_window": False}
+
+
+def _llama_entries(model: Decoder) -> list[Entry]:
+    entries = embedding("token_embedding", "embed_tokens.weight")
+    for layer in range(model.depth):
+        ours, theirs = f"block_{layer}", f"layers.{layer}"
+        for name, initial in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
+            entries += kernel(f"{ours}/attention/{name}", f"{theirs}.self_attn.{initial}_proj")
+        for name in ("gate", "up", "down"):
+            entries += kernel(f"{ours}/feed_forward/{name}", f"{theirs}.mlp.{name}_proj")
+        entries += [
+            *scale(f"{ours}/attention_norm", f"{theirs}.input_layernorm"),
+            *scale(f"{ours}/feed_forward_norm", f"{theirs}.post_attention_layernorm"),
+        ]
+    return entries + scale("final_norm", "norm") + output_layer(model)
+
+
+def _qwen3_entries(model: Decoder) -> list[Entry]:
+    entries = _llama_entries(model)
+    for layer in range(model.depth):
+        ours, theirs = f"block_{layer}/attention", f"layers.{layer}.self_attn"
+        entries += scale(f"{ours}/query_norm", f"{theirs}.q_norm")
+        entries += scale(f"{ours}/key_norm", f"{theirs}.k_norm")
+    return entries
+
+
+_LLAMA = Architecture(
+    _make_llama,
+    _describe_llama,
+    _llama_entries,
+    Decoder,
+    prefix="model.",
+    heads=("lm_head.",),
+    required={"attention_bias": False, "mlp_bias": False},
+    not_read=("layers.*.self_attn.rotary_emb.inv_freq",),
+    tied={"lm_head.weight": "embed_tokens.weight"},
+)
+
+ROWS = {
+    "LlamaForCausalLM": _LLAMA,
+    "MistralForCausalLM": _LLAMA._replace(describe=_describe_mistral),
+    "Qwen3ForCausalLM": _LLAMA._replace(
+        make=_make_qwen3,
+        describe=_describe_qwen3,
+        entries=_qwen3_entries,
+        required={"attention_bias": False, "use_sliding_window": False},
+    ),
+}

@@ -1,0 +1,156 @@
+"""GPT-NeoX (and Pythia) and BLOOM as Decoders: parallel branches, partial rotation; ALiBi.
+
+Black et al. 2022, arXiv:2204.06745; BigScience 2022, arXiv:2211.05100.
+"""
+
+from typing import Any
+
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    our_activation,
+    rotation_of,
+    rotation_settings,
+    their_activation,
+)
+from transformer_jax.interop.layouts import (
+    Entry,
+    affine,
+    embedding,
+    interleaved_heads,
+    norm,
+    output_layer,
+)
+from transformer_jax.models import Decoder
+
+_BLOOM_LENGTH = 2048  # BLOOM stores none: the length that it was trained on
+
+
+def _make_neox(settings: Settings) -> Decoder:
+    return Decoder(
+        vocab_size=settings["vocab_size"],
+        max_length=settings["max_position_embeddings"],
+        width=settings["hidden_size"],
+        depth=settings["num_hidden_layers"],
+        num_heads=settings["num_attention_heads"],
+        mlp_dim=settings["intermediate_size"],
+        position="rotary",
+        position_options=rotation_of(settings),
+        activation=our_activation(settings, "hidden_act"),
+        norm_epsilon=settings["layer_norm_eps"],
+        wiring="parallel" if settings.get("use_parallel_residual", True) else "pre",
+        dropout_rate=settings.get("hidden_dropout", 0.0),
+        tie_embeddings=settings.get("tie_word_embeddings", False),
+    )
+
+
+def _describe_neox(model: Decoder) -> dict[str, Any]:
+    return {
+        "model_type": "gpt_neox",
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.num_heads,
+        "intermediate_size": model.mlp_dim or 4 * model.width,
+        "hidden_act": their_activation(model),
+        "layer_norm_eps": model.norm_epsilon,
+        "use_parallel_residual": model.wiring == "parallel",
+        "attention_bias": True,
+        "hidden_dropout": model.dropout_rate,
+        "attention_dropout": model.dropout_rate,
+        "tie_word_embeddings": model.tie_embeddings,
+        **rotation_settings(model),
+    }
+
+
+def _make_bloom(settings: Settings) -> Decoder:
+    return Decoder(
+        vocab_size=settings["vocab_size"],
+        max_length=settings.get("seq_length", _BLOOM_LENGTH),
+        width=settings["hidden_size"],
+        depth=settings["n_layer"],
+        num_heads=settings["n_head"],
+        position="alibi",
+        activation="gelu_tanh",
+        norm_epsilon=settings["layer_norm_epsilon"],
+        embedding_norm=True,
+        dropout_rate=settings.get("hidden_dropout", 0.0),
+    )
+
+
+def _describe_bloom(model: Decoder) -> dict[str, Any]:
+    return {
+        "model_type": "bloom",
+        "vocab_size": model.vocab_size,
+        "seq_length": model.max_length,
+        "hidden_size": model.width,
+        "n_layer": model.depth,
+        "n_head": model.num_heads,
+        "layer_norm_epsilon": model.norm_epsilon,
+        "hidden_dropout": model.dropout_rate,
+        "attention_dropout": model.dropout_rate,
+    }
+
+
+def _block_entries(ours: str, theirs: str, attention: str, num_heads: int) -> list[Entry]:
+    """A block of either, whose query, key and value of one head lie together."""
+    names = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
+    fused = f"{theirs}.{attention}.query_key_value"
+    kernels = tuple(f"{name}/kernel" for name in names)
+    biases = tuple(f"{name}/bias" for name in names)
+    layout = interleaved_heads(num_heads)
+    return [
+        Entry(kernels, f"{fused}.weight", layout),
+        Entry(biases, f"{fused}.bias", layout),
+        *affine(f"{ours}/attention/out", f"{theirs}.{attention}.dense"),
+        *affine(f"{ours}/feed_forward/up", f"{theirs}.mlp.dense_h_to_4h"),
+        *affine(f"{ours}/feed_forward/down", f"{theirs}.mlp.dense_4h_to_h"),
+        *norm(f"{ours}/attention_norm", f"{theirs}.input_layernorm"),
+        *norm(f"{ours}/feed_forward_norm", f"{theirs}.post_attention_layernorm"),
+    ]
+
+
+def _neox_entries(model: Decoder) -> list[Entry]:
+    entries = embedding("token_embedding", "embed_in.weight")
+    for layer in range(model.depth):
+        place = f"layers.{layer}"
+        entries += _block_entries(f"block_{layer}", place, "attention", model.num_heads)
+    return entries + norm("final_norm", "final_layer_norm") + output_layer(model)
+
+
+def _bloom_entries(model: Decoder) -> list[Entry]:
+    entries = embedding("token_embedding", "word_embeddings.weight")
+    entries += norm("embedding_norm", "word_embeddings_layernorm")
+    for layer in range(model.depth):
+        entries += _block_entries(f"block_{layer}", f"h.{layer}", "self_attention", model.num_heads)
+    return entries + norm("final_norm", "ln_f") + output_layer(model)
+
+
+ROWS = {
+    "GPTNeoXForCausalLM": Architecture(
+        _make_neox,
+        _describe_neox,
+        _neox_entries,
+        Decoder,
+        prefix="gpt_neox.",
+        heads=("lm_head.",),
+        required={"attention_bias": True},
+        not_read=("layers.*.attention.rotary_emb.inv_freq", "layers.*.attention.*bias_cache"),
+        tied={"lm_head.weight": "embed_in.weight"},
+        renames={r"^embed_out\.": "lm_head."},
+    ),
+    "BloomForCausalLM": Architecture(
+        _make_bloom,
+        _describe_bloom,
+        _bloom_entries,
+        Decoder,
+        prefix="transformer.",
+        heads=("lm_head.",),
+        required={
+            "apply_residual_connection_post_layernorm": False,
+            "tie_word_embeddings": True,
+        },
+        tied={"lm_head.weight": "word_embeddings.weight"},
+    ),
+}

@@ -1,0 +1,282 @@
+"""Laws that every component keeps inside a model, whatever it computes.
+
+    subject = Subject(Decoder(vocab_size=11, max_length=8, width=16, depth=1, num_heads=2, ...))
+    for law in LAWS.values():
+        law(subject)
+
+Every row of every table passes them in this package's tests, and a component of your own can be
+put to them in the same way: `python -m experiments.new` writes the test. A law raises
+AssertionError and says what it saw.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.models import Decoder
+
+_LENGTH = 6
+_ROWS = 3
+# A bias of the keys adds the same to all scores of a row, which a softmax ignores.
+_MAY_BE_IDLE = ("key/bias", "key_norm/bias")
+
+
+class Subject:
+    """A small decoder with random parameters, and the few programs in which it is looked at.
+
+    Attributes:
+      model: with a `max_length` of at least 8 and a `depth` of 1.
+      tokens: [3, 6] int, random.
+      params: drawn, and then all disturbed, so that no bias is 0 and no scale is 1.
+      losses: [2], at these parameters and at half of them.
+      gradients: of both, stacked.
+      traces: how often the model was traced for `logits`.
+    """
+
+    def __init__(self, model: Decoder) -> None:
+        """Draws the parameters."""
+        self.model = model
+        shape = (_ROWS, _LENGTH)
+        self.tokens = jax.random.randint(jax.random.key(1), shape, 0, model.vocab_size)
+        self.traces = 0
+        # Not compiled as a whole: most of that time would go into the random numbers.
+        self.initial = self.draw(jax.random.key(0))
+        noise = np.random.default_rng(0)
+        self.params = jax.tree.map(
+            lambda leaf: jnp.asarray(noise.normal(scale=0.3, size=leaf.shape), leaf.dtype),
+            self.initial,
+        )
+        self.losses, self.gradients = self.differentiate(self.params, self._half())
+        self._logits = jax.jit(self._forward)
+
+    def draw(self, key: Array) -> Any:
+        """Returns initial parameters."""
+        return self.model.init(key, self.tokens)["params"]
+
+    def _half(self) -> Any:
+        return jax.tree.map(lambda leaf: leaf / 2, self.params)
+
+    @functools.cached_property
+    def _differentiate(self) -> Callable:
+        return jax.jit(jax.vmap(jax.value_and_grad(self._loss)))
+
+    def differentiate(self, *seeds: Any) -> tuple[Array, Any]:
+        """Losses [2] of two sets of parameters, and their gradients, stacked: under vmap."""
+        return self._differentiate(jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds))
+
+    def _loss(self, params: Any) -> Array:
+        logits = self.apply(params, self.tokens)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), self.tokens[..., None], axis=-1)
+        return -chosen.sum()
+
+    def apply(self, params: Any, tokens: Array, **options: Any) -> Array:
+        """Applies the model, not compiled."""
+        return cast(Array, self.model.apply({"params": params}, tokens, **options))
+
+    def _forward(self, params: Any, tokens: Array, segments: Array, positions: Array) -> Array:
+        self.traces += 1
+        return self.apply(params, tokens, segments=segments, positions=positions)
+
+    def logits(
+        self, tokens: Array, segments: Array | None = None, positions: Array | None = None
+    ) -> np.ndarray:
+        """[N, 6] -> [N, 6, V] by one program of six rows, whatever N <= 6 is."""
+        rows = len(tokens)
+        places = jnp.broadcast_to(jnp.arange(_LENGTH), tokens.shape)
+        segments = jnp.ones_like(tokens) if segments is None else segments
+        given = (tokens, segments, places if positions is None else positions)
+        padded = [jnp.pad(array, ((0, _LENGTH - rows), (0, 0))) for array in given]
+        return np.asarray(self._logits(self.params, *padded))[:rows]
+
+    @functools.cached_property
+    def base(self) -> np.ndarray:
+        """Logits of the random tokens, [3, 6, V]."""
+        return self.logits(self.tokens)
+
+    @functools.cached_property
+    def may_see(self) -> np.ndarray:
+        """Which token each place may depend on in one block, [6, 6] bool: its mask, and itself."""
+        mask = self.model.attention_mask(jnp.arange(_LENGTH), True, None)
+        return np.asarray(mask) | np.eye(_LENGTH, dtype=bool)
+
+
+def finite_logits(subject: Subject) -> None:
+    """One float32 logit for each token of the vocabulary at each place, all of them numbers."""
+    assert subject.base.shape == (_ROWS, _LENGTH, subject.model.vocab_size)
+    assert subject.base.dtype == np.float32
+    assert np.isfinite(subject.base).all()
+
+
+def gradients_everywhere(subject: Subject) -> None:
+    """The loss depends on every parameter, and its gradient is a number."""
+    for path, gradient in jax.tree_util.tree_leaves_with_path(subject.gradients):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        assert jnp.isfinite(gradient).all(), f"{name}: its gradient is not finite"
+        if not name.endswith(_MAY_BE_IDLE):
+            assert jnp.abs(gradient[0]).max() > 1e-7, f"{name}: its gradient is 0"
+
+
+def sees_what_the_mask_allows(subject: Subject) -> None:
+    """A place changes with the tokens that it may see and with no other, to the bit.
+
+    With the full mask this is causality: nothing flows back from the future.
+    """
+    tokens = jnp.broadcast_to(subject.tokens[0], (_LENGTH, _LENGTH))
+    other = (tokens + 1) % subject.model.vocab_size
+    changed = subject.logits(jnp.where(jnp.eye(_LENGTH, dtype=bool), other, tokens))
+    base = subject.logits(tokens)
+    # row: the token that was changed; column: the place that is looked at
+    seen = (changed != base).any(-1).T
+    np.testing.assert_array_equal(seen, subject.may_see, "row = place, column = token it sees")
+
+
+def only_a_prefix_is_seen_ahead(subject: Subject) -> None:
+    """A token that an earlier place may see is seen by all places, and it is not the last one.
+
+    So a model may read a prefix at once and write the rest, but nowhere see what it has to say.
+    """
+    seen_ahead = np.any(np.triu(subject.may_see, 1), axis=0)
+    assert not seen_ahead[-1], "the last token is seen by places before it"
+    assert subject.may_see[:, seen_ahead].all(), "a token is seen ahead by some places alone"
+
+
+def packed_documents_equal_separate_ones(subject: Subject) -> None:
+    """Two documents in one row, told apart by segments and positions, equal each alone."""
+    first, second = subject.tokens[0, :4], subject.tokens[1, :2]
+    packed = subject.logits(
+        jnp.concatenate([first, second])[None],
+        jnp.array([[1, 1, 1, 1, 2, 2]]),
+        jnp.array([[0, 1, 2, 3, 0, 1]]),
+    )[0]
+    alone = subject.logits(
+        jnp.stack([jnp.pad(first, (0, 2)), jnp.pad(second, (0, 4))]),
+        jnp.array([[1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0]]),
+    )
+    np.testing.assert_allclose(packed[:4], alone[0, :4], atol=3e-5)
+    np.testing.assert_allclose(packed[4:], alone[1, :2], atol=3e-5)
+
+
+def padding_changes_nothing(subject: Subject) -> None:
+    """What stands at padded places changes no bit elsewhere, and all stays finite."""
+    kept = jnp.array([1, 1, 1, 1, 0, 0])
+    fillers = jnp.array([0, 5, subject.model.vocab_size - 1])[:, None]
+    rows = jnp.where(kept > 0, subject.tokens[0], fillers)
+    logits = subject.logits(rows, jnp.broadcast_to(kept, rows.shape))
+    assert np.isfinite(logits).all()
+    np.testing.assert_array_equal(logits[1:, :4], logits[:1, :4].repeat(2, 0))
+
+
+def shorter_equals_padded(subject: Subject) -> None:
+    """A short input alone gives what it gives in front of padding."""
+    short = subject.apply(subject.params, subject.tokens[0, :4])
+    padded = subject.logits(subject.tokens[:1], jnp.array([[1, 1, 1, 1, 0, 0]]))[0]
+    np.testing.assert_allclose(padded[:4], short, atol=3e-5)
+
+
+def jit_equals_eager(subject: Subject) -> None:
+    """Compiled and not, with arguments left out or given, the logits are the same."""
+    eager = subject.apply(subject.params, subject.tokens)
+    np.testing.assert_allclose(subject.base, eager, atol=3e-5)
+
+
+def examples_are_independent(subject: Subject) -> None:
+    """Each example alone, under vmap, gives what it gives in the batch."""
+    one = functools.partial(subject.apply, subject.params)
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(subject.tokens), subject.base, atol=3e-5)
+
+
+def seeds_are_independent(subject: Subject) -> None:
+    """Under vmap seeds draw the same bits as in a loop, and know nothing of each other."""
+    drawn = jax.vmap(subject.draw)(jnp.stack([jax.random.key(n) for n in (3, 0)]))
+    jax.tree.map(lambda m, s: np.testing.assert_array_equal(m[1], s), drawn, subject.initial)
+    chosen = np.take_along_axis(subject.base, np.asarray(subject.tokens)[..., None], axis=-1)
+    alone = np.logaddexp.reduce(subject.base, axis=-1).sum() - chosen.sum()
+    np.testing.assert_allclose(subject.losses[0], alone, rtol=1e-5)
+    _, swapped = subject.differentiate(subject._half(), subject.params)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(lambda g, s: close(g[0], s[1]), subject.gradients, swapped)
+
+
+def one_trace(subject: Subject) -> None:
+    """Other numbers in the same shapes compile nothing again."""
+    subject.logits(subject.tokens * 0)
+    subject.logits(subject.tokens)
+    assert subject.traces == 1
+
+
+def bfloat16_is_near(subject: Subject) -> None:
+    """In bfloat16 the logits are near, and they and the parameters stay float32."""
+    low = subject.model.clone(dtype=jnp.bfloat16)
+    apply = jax.jit(lambda params, tokens: low.apply({"params": params}, tokens))
+    logits = apply(subject.params, subject.tokens)
+    assert logits.dtype == jnp.float32
+    rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
+    assert (rounded != logits).mean() > 0.5, "the output layer's sums are bfloat16"
+    assert np.abs(logits - subject.base).max() < 0.15 * np.abs(subject.base).max()
+    params = jax.eval_shape(low.init, jax.random.key(0), subject.tokens)["params"]
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} <= {"float32"}
+
+
+def dropout_is_for_training(subject: Subject) -> None:
+    """Without train=True dropout does nothing; with it a key decides, and another key otherwise."""
+    dropping = subject.model.clone(dropout_rate=0.5, stochastic_depth=0.2)
+    apply = functools.partial(dropping.apply, {"params": subject.params}, subject.tokens)
+    plain = cast(Array, apply())
+    np.testing.assert_allclose(plain, subject.base, atol=3e-5)
+
+    @jax.jit
+    def draw(key: Array) -> Array:
+        return cast(Array, apply(train=True, rngs={"dropout": key}))
+
+    draws = [draw(jax.random.key(seed, impl="rbg")) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert not np.allclose(draws[0], draws[2])
+
+
+def too_long_is_refused(subject: Subject) -> None:
+    """An input beyond max_length is refused, not clamped."""
+    length = subject.model.max_length + 1
+    try:
+        jax.eval_shape(subject.apply, subject.params, jnp.zeros((1, length), jnp.int32))
+    except ValueError as error:
+        assert f"length {length} is beyond max_length" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError(f"{length} tokens were taken")
+
+
+LAWS: dict[str, Callable[[Subject], None]] = {
+    law.__name__: law
+    for law in (
+        finite_logits,
+        gradients_everywhere,
+        sees_what_the_mask_allows,
+        only_a_prefix_is_seen_ahead,
+        packed_documents_equal_separate_ones,
+        padding_changes_nothing,
+        shorter_equals_padded,
+        jit_equals_eager,
+        examples_are_independent,
+        seeds_are_independent,
+        one_trace,
+        bfloat16_is_near,
+        dropout_is_for_training,
+        too_long_is_refused,
+    )
+}
+
+
+def small_decoder(**fields: Any) -> Decoder:
+    """Returns a decoder that is small enough for the laws, with some fields otherwise."""
+    small: dict[str, Any] = {
+        "vocab_size": 11,
+        "max_length": 8,
+        "width": 16,
+        "depth": 1,
+        "num_heads": 2,
+    }
+    return Decoder(**small | fields)

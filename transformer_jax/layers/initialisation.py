@@ -1,0 +1,103 @@
+"""Where parameters start.
+
+A row of INITIALISATIONS gives the initial values of the embeddings and of the three kinds of
+kernels in a block: those that read the residual stream, those of the values, and those that write
+into it.
+"""
+
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+
+from transformer_jax.layers.linear import Initializer
+from transformer_jax.options import Positive
+
+
+class Starts(NamedTuple):
+    """Initial values by what a parameter is for.
+
+    Attributes:
+      embedding: of embeddings, and of kernels outside the blocks.
+      reading: of kernels that read the residual stream: queries, keys, and the first of a
+        feed-forward layer.
+      value: of the values' kernel.
+      writing: of kernels that write into the residual stream.
+    """
+
+    embedding: Initializer
+    reading: Initializer
+    value: Initializer
+    writing: Initializer
+
+
+def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Starts:
+    """All from a normal distribution of one deviation (Devlin et al. 2019, BERT's code).
+
+    Args:
+      std: deviation of the initial values.
+      depth: number of blocks.
+      kernel_gain: what the parametrisation multiplies the kernels of blocks with.
+      branch_gain: what the wiring multiplies values and writing kernels with.
+    """
+    plain, branch = nn.initializers.normal(std * kernel_gain), std * kernel_gain * branch_gain
+    written = nn.initializers.normal(branch)
+    return Starts(nn.initializers.normal(std), plain, written, written)
+
+
+def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Starts:
+    """Normal; kernels that write into the residual stream have std / sqrt(2 depth).
+
+    Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3: the
+    stream is a sum of 2 depth branches. Arguments as in `normal`.
+    """
+    starts = normal(std, depth, kernel_gain, branch_gain)
+    branch = std / math.sqrt(2 * max(depth, 1)) * kernel_gain * branch_gain
+    return starts._replace(writing=nn.initializers.normal(branch))
+
+
+def xavier(
+    std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
+) -> Starts:
+    """Kernels uniform with variance 2 / (inputs + outputs); embeddings normal of deviation std.
+
+    Glorot and Bengio 2010, equation 16; torch.nn.Transformer's choice.
+
+    Args:
+      std: deviation of the embeddings.
+      depth: number of blocks.
+      kernel_gain: what the parametrisation multiplies the kernels of blocks with.
+      branch_gain: what the wiring multiplies values and writing kernels with.
+      gain: multiplies all kernels.
+    """
+
+    def uniform(factor: float) -> Initializer:
+        scale = (gain * kernel_gain * factor) ** 2
+        return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
+
+    written = uniform(branch_gain)
+    return Starts(nn.initializers.normal(std), uniform(1.0), written, written)
+
+
+def fan_in(
+    std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
+) -> Starts:
+    """Kernels normal with variance 1 / inputs; embeddings normal of deviation std.
+
+    LeCun et al. 1998, "Efficient BackProp", equation 16. Arguments as in `xavier`.
+    """
+
+    def scaled(factor: float) -> Initializer:
+        scale = (gain * kernel_gain * factor) ** 2
+        return nn.initializers.variance_scaling(scale, "fan_in", "normal")
+
+    written = scaled(branch_gain)
+    return Starts(nn.initializers.normal(std), scaled(1.0), written, written)
+
+
+INITIALISATIONS = {
+    "normal": normal,
+    "depth_scaled": depth_scaled,
+    "xavier": xavier,
+    "fan_in": fan_in,
+}

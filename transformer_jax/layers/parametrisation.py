@@ -1,0 +1,71 @@
+"""How initial values, learning rates and the forward pass go with the width.
+
+A row of PARAMETRISATIONS says by which factors a model of some width differs from one of the base
+width, for which the other options were chosen.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from transformer_jax.options import Count
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+    """Nothing depends on the width, except the scores: 1 / sqrt(d_k)."""
+
+    optimizers: ClassVar[tuple[str, ...] | None] = None
+
+    def kernel_gain(self, width: int) -> float:
+        """What the initial deviation of the blocks' kernels is multiplied with."""
+        return 1.0
+
+    def logits_gain(self, width: int) -> float:
+        """What the vectors that the output layer reads are multiplied with."""
+        return 1.0
+
+    def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
+        """The scale of the attention scores, or None for 1 / sqrt(d_k)."""
+        return None
+
+    def learning_rate_gain(self, width: int) -> float:
+        """What the learning rate of the blocks' kernels is multiplied with."""
+        return 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class MaximalUpdate(Standard):
+    """muP: a learning rate found at the base width serves every width.
+
+    Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and optimizers like it. With
+    r = width / base_width: kernels of blocks start with std / sqrt(r) and learn at rate / r, the
+    output layer reads vectors / r, and scores are divided by d_k in place of its root, so that all
+    is as it was where r = 1. Embeddings, norms and biases keep their deviation and rate.
+
+    Attributes:
+      base_width: width for which initial deviation and learning rate were chosen.
+    """
+
+    base_width: Count = 64
+    # The update has to have a size that does not depend on the gradient's.
+    optimizers: ClassVar[tuple[str, ...] | None] = ("adamw", "adam", "lion", "schedule_free")
+
+    def kernel_gain(self, width: int) -> float:
+        """1 / sqrt(r), with `depth_scaled` and `normal`, whose deviation is that of base_width."""
+        return (self.base_width / width) ** 0.5
+
+    def logits_gain(self, width: int) -> float:
+        """1 / r."""
+        return self.base_width / width
+
+    def scale(self, head_dim: int, grows: bool, width: int) -> float | None:
+        """sqrt(base d_k) / d_k; base d_k is d_k if head_dim does not grow with the width."""
+        ratio = width / self.base_width if grows else 1.0
+        return (ratio * head_dim) ** -0.5
+
+    def learning_rate_gain(self, width: int) -> float:
+        """1 / r."""
+        return self.base_width / width
+
+
+PARAMETRISATIONS = {"standard": Standard, "mup": MaximalUpdate}

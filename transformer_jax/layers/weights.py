@@ -1,0 +1,317 @@
+"""From queries and keys to weights: who is listened to, and how much.
+
+The pure functions first, then one module for each kind of attention. Values, heads, masks,
+positions and dropout are the same for all of them and stand in attention.py.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.layers.linear import Initializer
+from transformer_jax.options import Number, Positive
+from transformer_jax.shapes import check_shapes
+
+
+def attention_weights(
+    query: Array,
+    key: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Array:
+    """Returns softmax(Q K^T / sqrt(d_k) + bias) over the keys that the mask allows.
+
+    Args:
+      query: [..., L, K].
+      key: [..., M, K].
+      mask: [..., L, M] bool, True = may attend.
+      bias: [..., L, M], added to the scores.
+      scale: in place of 1 / sqrt(d_k).
+      soft_cap: see attention_scores.
+    Returns:
+      [..., L, M], float32 or wider; every row sums to 1, or is exactly 0 if fully masked.
+    Raises:
+      ValueError: the shapes disagree, or the mask is not bool.
+    """
+    return masked_softmax(attention_scores(query, key, mask, bias, scale=scale, soft_cap=soft_cap))
+
+
+def attention_scores(
+    query: Array,
+    key: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Array:
+    """Returns Q K^T / sqrt(d_k) + bias, and -inf where the mask forbids.
+
+    Args:
+      query: [..., L, K].
+      key: [..., M, K].
+      mask: [..., L, M] bool, True = may attend.
+      bias: [..., L, M], added to the scores.
+      scale: in place of 1 / sqrt(d_k).
+      soft_cap: c bends the products to c tanh(score / c), before the bias, so that none is beyond
+        c (Gemma 2, arXiv:2408.00118, section 2).
+    Returns:
+      [..., L, M], float32 or wider.
+    Raises:
+      ValueError: the shapes disagree, or the mask is not bool.
+    """
+    sizes = check_shapes(query=(query, "... L K"), key=(key, "... M K"))
+    for name, array in (("mask", mask), ("bias", bias)):
+        _check_broadcasts(name, array, sizes["L"], sizes["M"])
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"mask: expected bool, True = may attend, got {mask.dtype}; "
+            "numbers that are added to the scores go into bias"
+        )
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    # Scaling the query costs L*K products, scaling the scores would cost L*M.
+    scaled = query / math.sqrt(sizes["K"]) if scale is None else query * scale
+    scores = jnp.einsum("...LK,...MK->...LM", scaled, key, preferred_element_type=wide)
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    if bias is not None:
+        scores = scores + bias.astype(wide)
+    return scores if mask is None else jnp.where(mask, scores, -jnp.inf)
+
+
+def masked_softmax(scores: Array) -> Array:
+    """Softmax over the last axis in which a row of -inf gives zeros, with zero gradient."""
+    largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    exponentials = jnp.exp(scores - jnp.where(jnp.isneginf(largest), 0, largest))
+    total = exponentials.sum(-1, keepdims=True)
+    return exponentials / jnp.where(total == 0, 1, total)
+
+
+def _check_broadcasts(name: str, array: Array | None, length: int, memory: int) -> None:
+    if array is None:
+        return
+    tail = array.shape[-2:]
+    if len(tail) < 2 or tail[0] not in (1, length) or tail[1] not in (1, memory):
+        raise ValueError(
+            f"{name}: expected [..., L={length}, M={memory}] (1 broadcasts), got {array.shape}"
+        )
+
+
+# ---------------------------------------------------------------- rows: queries, keys -> weights
+
+
+class SoftmaxAttention(nn.Module):
+    """Weights that sum to 1: softmax(Q K^T / sqrt(d_k) + bias).
+
+    Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+
+    Attributes:
+      scale: in place of 1 / sqrt(d_k).
+      soft_cap: bends scores to soft_cap * tanh(score / soft_cap), as in Gemma 2.
+    """
+
+    scale: float | None = None
+    soft_cap: Positive | None = None
+
+    @nn.compact
+    def __call__(
+        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
+    ) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        caps = {"scale": self.scale, "soft_cap": self.soft_cap}
+        return attention_weights(query, key, mask, bias, **caps)
+
+
+class SinkAttention(nn.Module):
+    """Softmax with a learned score per head for attending nowhere, so rows sum to less than 1.
+
+    weights[j] = exp(s_j) / (exp(sink) + sum over k of exp(s_k)). Miller 2023, "Attention is off by
+    one" (sink = 0); learned as in gpt-oss, arXiv:2508.10925, section 2. The sinks start at 0.
+
+    Attributes:
+      num_heads: heads, H.
+      scale: in place of 1 / sqrt(d_k).
+    """
+
+    num_heads: int
+    scale: float | None = None
+
+    @nn.compact
+    def __call__(
+        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
+    ) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        sinks = self.param("sink", nn.initializers.zeros, (self.num_heads,))
+        scores = attention_scores(query, key, mask, bias, scale=self.scale)
+        sink = jnp.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1))
+        with_sink = jnp.concatenate([scores, sink.astype(scores.dtype)], axis=-1)
+        return masked_softmax(with_sink)[..., :-1]
+
+
+class SigmoidAttention(nn.Module):
+    """Each weight for itself: sigmoid(score - log M), M the number of keys that may be seen.
+
+    Ramapuram et al. 2024, arXiv:2409.04431, equation 3 and section 3.2, whose M is the length of
+    the sequence; ours counts what the mask allows, so that padding changes nothing.
+
+    Attributes:
+      scale: in place of 1 / sqrt(d_k).
+      soft_cap: bends scores to soft_cap * tanh(score / soft_cap).
+    """
+
+    scale: float | None = None
+    soft_cap: Positive | None = None
+
+    @nn.compact
+    def __call__(
+        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
+    ) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        caps = {"scale": self.scale, "soft_cap": self.soft_cap}
+        scores = attention_scores(query, key, mask, bias, **caps)
+        seen = jnp.maximum((scores > -jnp.inf).sum(-1, keepdims=True), 1)
+        return jax.nn.sigmoid(scores - jnp.log(seen.astype(scores.dtype)))
+
+
+class LinearAttention(nn.Module):
+    """Weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1.
+
+    Katharopoulos et al. 2020, arXiv:2006.16236, equations 4 and 7. Computed with all weights, which
+    takes any mask and shows them; the paper's running sums give the same numbers in linear time
+    (`linear_attention_by_sums`), which pays for long sequences only.
+    """
+
+    @nn.compact
+    def __call__(
+        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
+    ) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M].
+
+        Raises:
+          ValueError: there is a bias; without a softmax nothing could be added to a score.
+        """
+        if bias is not None:
+            raise ValueError("bias: linear attention has no scores that a bias could be added to")
+        agreement = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
+        kept = agreement if mask is None else jnp.where(mask, agreement, 0)
+        total = kept.sum(-1, keepdims=True)
+        return kept / jnp.where(total == 0, 1, total)
+
+
+def _elu_plus_one(inputs: Array) -> Array:
+    """elu(x) + 1 > 0, float32 or wider."""
+    return jax.nn.elu(inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))) + 1
+
+
+def linear_attention_by_sums(query: Array, key: Array, value: Array) -> Array:
+    """Returns causal linear attention by running sums, in time that grows with the length.
+
+    Katharopoulos et al. 2020, arXiv:2006.16236, equations 10 to 12: the state after a token is
+    S = sum of phi(k) v^T and z = sum of phi(k), its output phi(q)^T S / phi(q)^T z.
+
+    Args:
+      query: [..., L, K].
+      key: [..., L, K].
+      value: [..., L, V].
+    Returns:
+      [..., L, V].
+    """
+
+    def read(state: Any, token: Any) -> tuple[Any, Array]:
+        query_K, key_K, value_V = token
+        outer, total = state
+        outer = outer + key_K[..., :, None] * value_V[..., None, :]
+        total = total + key_K
+        mixed = jnp.einsum("...K,...KV->...V", query_K, outer)
+        return (outer, total), mixed / jnp.einsum("...K,...K->...", query_K, total)[..., None]
+
+    tokens = (_elu_plus_one(query), _elu_plus_one(key), value)
+    by_time = [jnp.moveaxis(array, -2, 0) for array in tokens]
+    empty = jnp.zeros((*by_time[1].shape[1:], value.shape[-1])), jnp.zeros(by_time[1].shape[1:])
+    return jnp.moveaxis(jax.lax.scan(read, empty, tuple(by_time))[1], 0, -2)
+
+
+class TalkingHeadsAttention(nn.Module):
+    """Heads exchange scores before the softmax, and weights after it.
+
+    Shazeer et al. 2020, arXiv:2003.02436, section 3: S' = P_l S and W' = P_w softmax(S'), P of
+    [H, H] over the heads. Both start near the identity, where this is softmax attention.
+
+    Attributes:
+      num_heads: heads, H.
+      kernel_init: initial values, added to the identity.
+      scale: in place of 1 / sqrt(d_k).
+    """
+
+    num_heads: int
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    scale: float | None = None
+
+    @nn.compact
+    def __call__(
+        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
+    ) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        scores = attention_scores(query, key, None, bias, scale=self.scale)
+        scores = HeadMixture(self.num_heads, self.kernel_init, name="scores")(scores)
+        weights = masked_softmax(scores if mask is None else jnp.where(mask, scores, -jnp.inf))
+        return HeadMixture(self.num_heads, self.kernel_init, name="weights")(weights)
+
+
+class HeadMixture(nn.Module):
+    """Multiplies the axis of heads with a matrix that starts near the identity."""
+
+    num_heads: int
+    kernel_init: Initializer
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., H, L, M] -> [..., H, L, M]."""
+        drawn = self.param("kernel", self.kernel_init, (self.num_heads, self.num_heads))
+        matrix_HG = (drawn + jnp.eye(self.num_heads)).astype(inputs.dtype)
+        return jnp.einsum("HG,...GLM->...HLM", matrix_HG, inputs)
+
+
+class DifferentialAttention(nn.Module):
+    """The difference of two softmaxes, which cancels what both attend to without need.
+
+    softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), each half of a head's
+    features its own attention with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258, equation 1.
+    Lambda is one learned number per head here, where the paper learns exp(q . k) differences and
+    norms each head's output.
+
+    Attributes:
+      num_heads: heads, H.
+      initial_lambda: lambda at the start; the paper's lies between 0.2 and 0.8 by depth.
+    """
+
+    num_heads: int
+    initial_lambda: Number = 0.5
+
+    @nn.compact
+    def __call__(
+        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
+    ) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        start = nn.initializers.constant(self.initial_lambda)
+        taken = self.param("lambda", start, (self.num_heads,))[:, None, None]
+        halves = zip(jnp.split(query, 2, axis=-1), jnp.split(key, 2, axis=-1), strict=True)
+        first, second = (attention_weights(q, k, mask, bias) for q, k in halves)
+        return first - taken * second
+
+
+ATTENTIONS = {
+    "softmax": SoftmaxAttention,
+    "sink": SinkAttention,
+    "sigmoid": SigmoidAttention,
+    "linear": LinearAttention,
+    "talking_heads": TalkingHeadsAttention,
+    "differential": DifferentialAttention,
+}

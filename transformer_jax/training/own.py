@@ -1,0 +1,82 @@
+"""Classes and functions of the user's own that a config names by MODULE.NAME.
+
+A config file is a program that its user started, so what it names is imported. A stored run may be
+somebody else's: what it names is imported only if its module is allowed by name.
+"""
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.models import row
+from transformer_jax.training.config import flatten
+from transformer_jax.training.rows import OWN, own_file
+from transformer_jax.training.rule import is_own
+
+
+def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:
+    """Returns the row that a config chooses, or the user's own in its place.
+
+    Args:
+      table: name -> row.
+      choice: a name in it, or MODULE.NAME.
+      key: of the config.
+      allow: modules that may be imported.
+    Raises:
+      InvalidInput: the module is not allowed, not there, or has no such name.
+    """
+    return _import(choice, key, allow) if is_own(choice) else row(table, choice, key)
+
+
+def own_choices(config: ConfigDict) -> dict[str, str]:
+    """Returns key -> MODULE.NAME for every row of a config that is the user's own."""
+    flat = flatten(config)
+    return {key: flat[key] for key in OWN if is_own(flat[key])}
+
+
+def own_modules(config: ConfigDict) -> set[str]:
+    """Returns the modules that a config names."""
+    return {choice.rpartition(".")[0] for choice in own_choices(config).values()}
+
+
+def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
+    """Returns the sha256 of the file of every own row, by MODULE.NAME."""
+    files = {choice: own_file(choice) for choice in own_choices(config).values()}
+    return {
+        choice: hashlib.sha256(file.read_bytes()).hexdigest()
+        for choice, file in files.items()
+        if file is not None
+    }
+
+
+def _import(choice: str, key: str, allow: Collection[str]) -> Any:
+    module_name, _, name = choice.rpartition(".")
+    if module_name not in allow:
+        raise InvalidInput(
+            f"{key}={choice}: this run names code of its author's own, which is not run unasked; "
+            f"if you trust it: --allow={module_name} (load_run(..., allow=['{module_name}']))"
+        )
+    file = own_file(choice)
+    if file is None:
+        raise InvalidInput(f"{key}={choice}: no file {module_name.replace('.', '/')}.py here")
+    module = sys.modules.get(module_name)
+    if module is None or getattr(module, "__file__", None) != str(file):
+        spec = importlib.util.spec_from_file_location(module_name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            raise InvalidInput(f"{file}: {type(error).__name__}: {error}") from error
+    try:
+        return getattr(module, name)
+    except AttributeError as error:
+        raise InvalidInput(f"{key}={choice}: {file} defines no {name}") from error

@@ -1,0 +1,127 @@
+"""How the learning rate moves, by name."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from transformer_jax.options import Count, Fraction, Natural, PositiveShare
+
+# Every row: (peak learning rate, updates in the run, options) -> rate of the update that follows
+# `count` earlier ones. Update n = 1, 2, ... uses the curve's value at n, so the first one moves.
+
+
+def constant(peak: float, steps: int) -> optax.Schedule:
+    """The peak learning rate throughout."""
+    return optax.constant_schedule(peak)
+
+
+def warmup_constant(peak: float, steps: int, warmup_steps: Natural = 100) -> optax.Schedule:
+    """Linear warm-up, then the peak."""
+    return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
+
+
+def warmup_cosine(
+    peak: float, steps: int, warmup_steps: Natural = 100, final_fraction: Fraction = 0.1
+) -> optax.Schedule:
+    """Linear warm-up, then half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5).
+
+    Update warmup_steps has the peak, and the last one has final_fraction * peak.
+
+    Args:
+      peak: learning rate after the warm-up.
+      steps: updates in the run.
+      warmup_steps: updates of linear warm-up.
+      final_fraction: learning rate of the last update over the peak.
+    """
+    curve = optax.warmup_cosine_decay_schedule(
+        0.0, peak, warmup_steps, steps, end_value=peak * final_fraction
+    )
+    return lambda count: curve(count + 1)
+
+
+def warmup_linear(
+    peak: float, steps: int, warmup_steps: Natural = 100, final_fraction: Fraction = 0.0
+) -> optax.Schedule:
+    """Linear warm-up, then a straight line down (Devlin et al. 2019, appendix A.2).
+
+    Args:
+      peak: learning rate after the warm-up.
+      steps: updates in the run.
+      warmup_steps: updates of linear warm-up.
+      final_fraction: learning rate of the last update over the peak.
+    """
+    span = max(steps - warmup_steps, 1)
+
+    def after(update: Any) -> Any:
+        return 1 - (1 - final_fraction) * (update - warmup_steps) / span
+
+    return _warmed_up(peak, warmup_steps, after)
+
+
+def warmup_stable_decay(
+    peak: float,
+    steps: int,
+    warmup_steps: Natural = 100,
+    decay_fraction: PositiveShare = 0.2,
+    final_fraction: Fraction = 0.0,
+) -> optax.Schedule:
+    """Linear warm-up, the peak, and a straight line down over the last part.
+
+    Hu et al. 2024, arXiv:2404.06395, section 4, with the linear decay of Hägele et al. 2024,
+    arXiv:2405.18392.
+
+    Args:
+      peak: learning rate after the warm-up.
+      steps: updates in the run.
+      warmup_steps: updates of linear warm-up.
+      decay_fraction: share of the run's updates in which the rate falls.
+      final_fraction: learning rate of the last update over the peak.
+    """
+    decay_steps = max(round(decay_fraction * steps), 1)
+
+    def after(update: Any) -> Any:
+        fallen = jnp.maximum(update - (steps - decay_steps), 0) / decay_steps
+        return 1 - (1 - final_fraction) * fallen
+
+    return _warmed_up(peak, warmup_steps, after)
+
+
+def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> optax.Schedule:
+    """The first transformer's schedule (Vaswani et al. 2017, section 5.3, equation 3).
+
+    Update n = 1, 2, ... uses peak * min(n / warmup_steps, sqrt(warmup_steps / n)). The paper's
+    width^-0.5 * min(n^-0.5, n * warmup_steps^-1.5) has the peak (width * warmup_steps)^-0.5.
+
+    Args:
+      peak: learning rate after the warm-up.
+      steps: updates in the run; the curve does not depend on them.
+      warmup_steps: updates of linear warm-up.
+    """
+
+    def rate(count: Any) -> Any:
+        update = jnp.asarray(count + 1, jnp.float32)
+        return peak * jnp.minimum(update / warmup_steps, jnp.sqrt(warmup_steps / update))
+
+    return rate
+
+
+def _warmed_up(peak: float, warmup_steps: int, after: Any) -> optax.Schedule:
+    """Peak * n / warmup_steps, and peak * after(n) once that has reached the peak."""
+
+    def rate(count: Any) -> Any:
+        update = jnp.asarray(count + 1, jnp.float32)
+        rising = update / max(warmup_steps, 1)
+        return peak * jnp.where(update < warmup_steps, rising, after(update))
+
+    return rate
+
+
+SCHEDULES = {
+    "constant": constant,
+    "warmup_constant": warmup_constant,
+    "warmup_cosine": warmup_cosine,
+    "warmup_linear": warmup_linear,
+    "warmup_stable_decay": warmup_stable_decay,
+    "inverse_square_root": inverse_square_root,
+}
