@@ -2,10 +2,10 @@ r"""Fashion-MNIST with a small vision transformer: all of it from a path, or an 
 
 Command:   python -m experiments.train --config=configs/fashion_mnist.py --workdir=runs/fashion \
                --config.data.source=FOLDER   (with the four IDX files, .gz or not)
-Takes:     11 minutes on 2 CPU cores beside other jobs (10,000 updates, and evaluation).
-Expected:  on all 10,000 test images, seed 0, jax 0.10.2 on a CPU:
-             accuracy    0.9075
-             loss        0.2493 nats per label
+Takes:     about 13 minutes on 2 CPU cores beside other jobs (10,000 updates, and evaluation).
+Expected:  on all 10,000 test images; seeds 0, 1, 2, jax 0.10.2 on a CPU:
+             accuracy    0.9075, 0.9057, 0.9078   (mean 0.907, standard deviation 0.001)
+             loss        0.2493, 0.2531, 0.2545 nats per label
            Without the path it trains on 3,000 embedded images, to try things out, and is worse.
 """
 
