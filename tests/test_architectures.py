@@ -44,6 +44,41 @@ CASES = {
     "encoder mean": (Encoder(**TEXT, num_classes=4, pooling="mean", wiring="pre"), READING),
     "encoder max": (Encoder(**TEXT, num_classes=4, pooling="max"), READING),
     "encoder of vectors": (Encoder(**SMALL, num_features=5, max_length=8, num_classes=4), VECTORS),
+    # Components serve every architecture; test_laws.py has each of them in a decoder.
+    "encoder of other rows": (
+        Encoder(
+            **TEXT,
+            num_classes=4,
+            position="alibi",
+            mask="window",
+            mask_options={"size": 3},
+            attention="sigmoid",
+            query_key_norm="rms_norm",
+            wiring="sandwich",
+        ),
+        READING,
+    ),
+    "encoder_decoder of other rows": (
+        EncoderDecoder(
+            **TEXT,
+            position="t5",
+            wiring="parallel",
+            feed_forward="gated",
+            norm="rms_norm",
+            num_kv_heads=1,
+        ),
+        SOURCES,
+    ),
+    "vision_transformer of other rows": (
+        VisionTransformer(
+            **IMAGE,
+            position="rotary",
+            attention="talking_heads",
+            wiring="layer_scale",
+            feed_forward="mixture",
+        ),
+        IMAGES,
+    ),
     "encoder_decoder": (EncoderDecoder(**TEXT | {"depth": 2}), SOURCES),
     "encoder_decoder pre": (
         EncoderDecoder(**TEXT, wiring="pre", share_embeddings=False, output_bias=True),

@@ -119,6 +119,66 @@ def test_c39_a_changed_default_is_a_visible_diff():
     assert configs.to_json(reference.get_config()) == GOLDEN.read_text()
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model__attention": "linear", "model__mask": "window"}, "keeps one running sum"),
+        (
+            {"model__attention": "linear", "model__position": "t5"},
+            "adds to scores before a softmax",
+        ),
+        ({"model__attention": "linear", "model__attention_scale": "1"}, "has no scale; give None"),
+        ({"model__attention": "differential", "model__head_dim": "7"}, "halves it"),
+        ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
+        ({"model__num_kv_heads": "3"}, "expected a divisor of model.num_heads=4, nearest 2"),
+        (
+            {"model__position": "rotary", "model__position_options__rotary__share": "0.1"},
+            "are 0 feat",
+        ),
+        (
+            {
+                "model__feed_forward": "mixture",
+                "model__feed_forward_options__mixture__num_chosen": "9",
+            },
+            "at most num_experts=4",
+        ),
+        ({"model__parametrisation": "mup", "optimizer__name": "sgd"}, "for Adam and the like"),
+        ({"model__parametrisation": "mup", "model__initialisation": "xavier"}, "take depth_scaled"),
+        ({"model__parametrisation": "mup", "model__mlp_dim": "64"}, "has to grow with the width"),
+        ({"optimizer__name": "schedule_free"}, "takes a mean in place of a falling rate"),
+        (
+            {
+                "optimizer__name": "schedule_free",
+                "schedule__name": "constant",
+                "training__weight_ema": "0.9",
+            },
+            "a mean already",
+        ),
+        (
+            {
+                "schedule__name": "warmup_stable_decay",
+                "schedule__warmup_stable_decay__warmup_steps": "45",
+            },
+            "warm-up and decay are longer",
+        ),
+        ({"data__language_modelling__unscored": "16"}, "expected less than data.length=16"),
+    ],
+)
+def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason):
+    assert reason in refusal(**changes)
+
+
+def test_the_same_choices_are_taken_where_they_have_a_meaning():
+    tiny_config(
+        model__mask="prefix",
+        model__mask_options__prefix__length=4,
+        data__language_modelling__unscored=3,
+    )
+    tiny_config(model__parametrisation="mup", optimizer__name="lion")
+    tiny_config(optimizer__name="schedule_free", schedule__name="warmup_constant")
+    tiny_config(model__attention="linear", model__position="rotary")
+
+
 # ---------------------------------------------------------------- the command line
 
 

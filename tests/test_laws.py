@@ -31,12 +31,6 @@ FAMILIES = {
     "initialisation": INITIALISATIONS,
     "parametrisation": PARAMETRISATIONS,
 }
-# What rows are tried with where their defaults would show nothing on six tokens.
-OPTIONS = {
-    "mask=window": {"mask_options": {"size": 2, "sinks": 1}},
-    "mask=prefix": {"mask_options": {"length": 3}},
-    "parametrisation=mup": {"parametrisation_options": {"base_width": 4}},
-}
 OTHERS = {
     "use_bias": {"use_bias": False},
     "output layer of its own": {"tie_embeddings": False},
@@ -69,7 +63,7 @@ OTHERS = {
     "norm of embeddings": {"embedding_norm": True},
 }
 VARIANTS = {
-    f"{family}={name}": {family: name} | OPTIONS.get(f"{family}={name}", {})
+    f"{family}={name}": {family: name}
     for family, rows in FAMILIES.items()
     for name in rows
     if getattr(Decoder, family) != name or family == "position"  # the base case once

@@ -54,6 +54,9 @@ def place(tmp_path_factory):
         picture.save(folder / "my_images" / "abc"[label] / f"{number}.png")
     series = draws.normal(size=(120, 10, 4)) + labels[:, None, None]
     np.savez(folder / "my_series.npz", vectors=series, labels=labels)
+    (folder / "my_attention.py").write_text(
+        re.search(r"```python\n(# my_attention.py\n.*?)```", README, re.DOTALL)[1]
+    )
     return folder
 
 
@@ -147,7 +150,7 @@ def test_the_refusal_is_the_printed_one(place):
 
 def test_python_examples_run_as_they_are_written(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     monkeypatch.chdir(tmp_path)
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})

@@ -11,7 +11,12 @@ from tests.conftest import tiny_config
 from transformer_jax.training.build import make_model
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.metrics import summary, sums_of, total
-from transformer_jax.training.optimizers import decay_of, make_optimizer, make_schedule
+from transformer_jax.training.optimizers import (
+    decay_of,
+    evaluated_params,
+    make_optimizer,
+    make_schedule,
+)
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
 
 VOCAB = 13
@@ -269,3 +274,68 @@ def test_vmapped_training_of_seeds_is_near_single_runs():
             together.params,
             single.params,
         )
+
+
+# ---------------------------------------------------------------- what components ask of the step
+
+
+MIXTURE = {"model__feed_forward": "mixture", "model__dropout_rate": 0.0}
+BALANCE = "model__feed_forward_options__mixture__balance"
+
+
+def one_step(**overrides):
+    config, model, optimizer, state = setup(**overrides)
+    parts = config.training.accumulation
+    step = jax.jit(make_train_step(model, optimizer, config.seed, parts))
+    return step(state, random_batch(0))
+
+
+def test_the_balance_of_experts_moves_the_weights_and_not_the_loss_that_is_shown():
+    state, record = one_step(**MIXTURE, **{BALANCE: 0.0})
+    balanced, same = one_step(**MIXTURE, **{BALANCE: 10.0})
+    assert float(record.loss) == pytest.approx(float(same.loss))
+    router = lambda state: np.asarray(state.params["block_0"]["feed_forward"]["router"]["kernel"])
+    assert not np.allclose(router(state), router(balanced))
+    assert float(same.gradient_norm) > float(record.gradient_norm)
+
+
+def test_parts_of_a_batch_are_balanced_as_the_whole():
+    whole, _ = one_step(**MIXTURE, **{BALANCE: 10.0})
+    parts, _ = one_step(**MIXTURE, **{BALANCE: 10.0}, training__accumulation=4)
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5)
+    jax.tree.map(close, whole.params, parts.params)
+
+
+@pytest.mark.parametrize("name", ["sam", "schedule_free", "muon"])
+def test_optimizers_that_ask_for_more_take_the_trainers_steps(name):
+    """SAM takes a second gradient of the same batch, with the same dropout."""
+    constant = {"schedule__name": "constant", "optimizer__learning_rate": 0.01}
+    config, model, optimizer, state = setup(
+        optimizer__name=name, model__dropout_rate=0.1, **constant
+    )
+    step = jax.jit(make_train_step(model, optimizer, config.seed))
+    batch, losses = random_batch(0), []
+    for _ in range(20):
+        state, record = step(state, batch)
+        losses.append(float(record.loss))
+    assert losses[-1] < losses[0] - 0.1
+    means = evaluated_params(state.opt_state, state.params)
+    logits = model.apply({"params": means}, **batch["inputs"])
+    assert jnp.isfinite(logits).all()
+    assert (means is state.params) == (name != "schedule_free")
+
+
+def test_a_prefix_is_read_and_not_predicted():
+    """Targets that a prefix of three shows have no weight, so a leak is no success."""
+    config = tiny_config(
+        model__mask="prefix",
+        model__mask_options__prefix__length=3,
+        data__language_modelling__unscored=2,
+        data__length=8,
+    )
+    from transformer_jax.training.build import make_task
+
+    task = make_task(config)
+    weights = task.batch(0, 0)["weights"]
+    assert (weights == np.array([0, 0, 1, 1, 1, 1, 1, 1])).all()
+    assert task.protocol["unscored"] == 2

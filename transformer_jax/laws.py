@@ -270,13 +270,19 @@ LAWS: dict[str, Callable[[Subject], None]] = {
 }
 
 
+# What rows are tried with where their defaults would show nothing on six tokens.
+_OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
+    ("mask", "window"): {"size": 2, "sinks": 1},
+    ("mask", "prefix"): {"length": 3},
+    ("parametrisation", "mup"): {"base_width": 4},
+}
+
+
 def small_decoder(**fields: Any) -> Decoder:
     """Returns a decoder that is small enough for the laws, with some fields otherwise."""
-    small: dict[str, Any] = {
-        "vocab_size": 11,
-        "max_length": 8,
-        "width": 16,
-        "depth": 1,
-        "num_heads": 2,
-    }
-    return Decoder(**small | fields)
+    small: dict[str, Any] = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1}
+    for (family, name), options in _OPTIONS.items():
+        if fields.get(family) == name:
+            small[f"{family}_options"] = options
+    small |= {"num_heads": 2, **fields}
+    return Decoder(**small)
