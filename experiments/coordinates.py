@@ -33,7 +33,10 @@ def main(argv: list[str]) -> None:
 
     from transformer_jax.training.coordinates import coordinate_check
 
-    places = coordinate_check(arguments.config, widths, steps)
+    try:
+        places = coordinate_check(arguments.config, widths, steps)
+    except ValueError as error:
+        raise InvalidInput(f"--widths={arguments.widths}: {error}") from error
     title = f"RMS after {steps} updates, {model.parametrisation} parametrisation"
     table = Table(title=title, caption="size ~ width^slope; change: what the updates changed")
     for name in ("place", *(f"width {width}" for width in widths), "slope", "slope of change"):

@@ -10,6 +10,7 @@ Example:
 """
 
 import keyword
+import re
 from pathlib import Path
 
 from experiments.command import Parser, execute
@@ -63,7 +64,7 @@ def main(argv: list[str]) -> None:
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidInput(f"{module}: expected a name that Python can import, my_{family} say")
     name = _name(family, module)
-    source = FAMILIES[family].replace("Mine", name).replace("mine", name)
+    source = re.sub(r"\b[Mm]ine\b", name, FAMILIES[family])
     files = {f"{module}.py": source, f"test_{module}.py": _test(family, module)}
     taken = [file for file in files if Path(file).exists()]
     if taken:

@@ -16,6 +16,7 @@ def main(argv: list[str]) -> None:
     """Reads the arguments and trains."""
     parser = Parser("train", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the run's directory: new, or to resume")
+    parser.add_allow()
     arguments = parser.read(argv)
     # What can be refused without jax is refused before its two seconds of import.
     RunDirectory(arguments.workdir).refuse_other_config(arguments.config)
@@ -27,7 +28,7 @@ def main(argv: list[str]) -> None:
 
     from transformer_jax.training.loop import train
 
-    train(arguments.config, arguments.workdir)
+    train(arguments.config, arguments.workdir, allow=arguments.allow)
 
 
 if __name__ == "__main__":

@@ -132,8 +132,3 @@ def fingerprint_of(workdir):
         for row in RunDirectory(workdir).metrics()
     ]
     return restored.step, tree_hash(restored.state), rows
-
-
-def pytest_collection_modifyitems(items):
-    """Begins with the README's commands: one test of minutes, beside which the others run."""
-    items.sort(key=lambda item: item.path.name != "test_readme.py")

@@ -4,12 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from transformer_jax import Decoder
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import (
     draw_token,
     generate,
+    generate_from,
     restrict_logits,
     windowed_next_logits,
 )
@@ -105,3 +107,17 @@ def test_all_wrong_options_in_one_report(model):
         generate(windowed_next_logits(model), jnp.zeros(0, int), -1, None, 6, float("nan"), 0, 1.5)
     for word in ("prompt", "num_tokens", "temperature", "top_k", "top_p"):
         assert word in str(error.value)
+
+
+def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():
+    """Under a prefix mask places look ahead, where nothing has been written yet."""
+    from transformer_jax.laws import Subject, small_decoder
+
+    model = small_decoder(mask="prefix", mask_options=FrozenDict({"length": 6}))
+    params, prompt = Subject(model).params, jnp.array([3, 1])
+    options = {"num_tokens": 4, "temperature": 0}
+    drawn = generate_from(model, params, prompt, jax.random.key(0), **options)
+    text = prompt
+    for token in drawn:
+        assert int(model.apply({"params": params}, text)[-1].argmax()) == int(token)
+        text = jnp.append(text, token)

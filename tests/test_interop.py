@@ -288,8 +288,8 @@ def test_a_repository_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
 def test_what_they_cannot_compute_is_refused(tmp_path):
     from transformer_jax.interop import to_huggingface
 
-    model = Decoder(vocab_size=11, max_length=8, width=16, position="rotary")
-    with pytest.raises(InvalidInput, match="position: rotary here, learned there"):
+    model = Decoder(vocab_size=11, max_length=8, width=16, position="shaw")
+    with pytest.raises(InvalidInput, match="position: shaw here, learned there"):
         to_huggingface(model, {})
     folder, exported = gpt2_folder(tmp_path)
     model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")

@@ -202,18 +202,38 @@ def test_frozen_parameters_stay_to_the_bit_and_so_does_their_mean(name):
         )
 
 
-def test_mup_slows_the_kernels_of_blocks_alone():
+def test_mup_slows_the_kernels_of_blocks_alone_and_not_their_decay():
     wide = {"model__parametrisation": "mup", "model__parametrisation_options__mup__base_width": 8}
-    moved, _ = train(make_optimizer(config(model__width=32, **wide)), steps=1)
-    plain, _ = train(make_optimizer(config(model__width=32)), steps=1)
-    start = drawn(0)
+    start, plain, moved = drawn(0), {}, {}
+    for decay in (0.0, 0.1):
+        changes = {"model__width": 32, "optimizer__weight_decay": decay}
+        plain[decay], _ = train(make_optimizer(config(**changes)), steps=1)
+        moved[decay], _ = train(make_optimizer(config(**changes, **wide)), steps=1)
     kernel = lambda tree: tree["block_0"]["attention"]["query"]["kernel"]
-    np.testing.assert_allclose(
-        kernel(moved) - kernel(start), (kernel(plain) - kernel(start)) / 4, rtol=1e-4
-    )
-    np.testing.assert_array_equal(
-        moved["token_embedding"]["embedding"], plain["token_embedding"]["embedding"]
-    )
+    step = lambda tree: kernel(tree) - kernel(start)
+    np.testing.assert_allclose(step(moved[0.0]), step(plain[0.0]) / 4, rtol=1e-4, atol=1e-6)
+    by_decay = [step(trees[0.1]) - step(trees[0.0]) for trees in (moved, plain)]
+    np.testing.assert_allclose(*by_decay, atol=1e-6)
+    for trees in (moved, plain):
+        embedding = trees[0.1]["token_embedding"]["embedding"]
+        np.testing.assert_array_equal(embedding, plain[0.1]["token_embedding"]["embedding"])
+
+
+def test_sam_stands_still_where_there_is_no_gradient_and_clips_what_is_trained():
+    optimizer = make_optimizer(config(optimizer__name="sam", optimizer__weight_decay=0.0))
+    params = drawn(0)
+    nothing = jax.tree.map(jnp.zeros_like, params)
+    state = optimizer.init(params)
+    updates, _ = optimizer.update(nothing, state, params, grad_fn=lambda p, _: nothing)
+    jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0), updates)
+    frozen = {"training__frozen": "token_embedding", "training__clip_norm": 1.0}
+    optimizer = make_optimizer(config(optimizer__name="sam", **frozen))
+    large = drawn(1)
+    large["token_embedding"]["embedding"] *= 1e6
+    state = optimizer.init(params)
+    _, state = optimizer.update(large, state, params, grad_fn=lambda p, _: large)
+    moments = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (4, 6)]
+    assert max(float(jnp.abs(leaf).max()) for leaf in moments) > 1e-3
 
 
 def test_schedules_at_their_corners():

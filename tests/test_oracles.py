@@ -12,7 +12,8 @@ from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.norms import layer_norm, rms_norm
-from transformer_jax.layers.positions import RotaryPositions, rotate
+from transformer_jax.layers.position_terms import rotate
+from transformer_jax.layers.positions import RotaryPositions
 
 pytestmark = [
     pytest.mark.oracle,
@@ -230,7 +231,7 @@ def torch_block(layer, norms):
 @pytest.mark.parametrize("wiring", ["pre", "post"])
 def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wiring):
     """Six plus six layers, cross-attention, a causal target and padded sources of two lengths."""
-    from transformer_jax.masks import padding_mask, segment_mask
+    from transformer_jax.masks import padding_mask
     from transformer_jax.models.parts import Stack
 
     theirs = torch.nn.Transformer(
@@ -281,13 +282,14 @@ def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wirin
     )
     segments = jnp.asarray(is_token, jnp.int32)
     memory = stack.apply(
-        {"params": params["encoder"]}, source, jnp.arange(7), segment_mask(segments), False
+        {"params": params["encoder"]}, source, jnp.arange(7), False, segments, False
     )
     ours = stack.apply(
         {"params": params["decoder"]},
         target,
         jnp.arange(5),
-        causal_mask(5),
+        True,
+        None,
         False,
         memory,
         padding_mask(segments > 0),

@@ -1,6 +1,7 @@
 """A component of the user's own: named by import path, checked unread, never run unasked."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from transformer_jax.training.progress import Silent
 from transformer_jax.training.rows import FAMILIES
 from transformer_jax.training.runs import RunDirectory
 
+QUICK = {"XLA_FLAGS": os.environ["XLA_FLAGS"]}  # compiled in a hurry, as the suite's own programs
 OWN = """
 import flax.linen as nn
 from transformer_jax.layers.weights import attention_weights
@@ -115,6 +117,43 @@ def test_a_config_of_another_sets_own_options_that_are_checked_too(folder):
     assert flatten(load_config("mine.py", {}))[OPTION] == 2.0
 
 
+def test_an_option_has_a_name_and_a_default_of_its_own(folder):
+    """What the model supplies would replace it; what is computed cannot be read without running."""
+    for field, words in (
+        ("scale: Positive = 1.0", "the model supplies it; name it otherwise"),
+        ("temperature: Positive = 1 / 8", "needs a default that is written out"),
+        ("temperature: Positive", "needs a default that is written out"),
+    ):
+        source = OWN.replace("temperature: Positive = 1.0", field)
+        (folder / "own_tempered.py").write_text(source)
+        with pytest.raises(InvalidInput, match=words):
+            short()
+
+
+def test_an_allowed_module_gives_its_own_classes_and_not_what_it_imports(folder):
+    """A stored config may name anything; here a function that the user's honest file imports."""
+    train(short(), "run", Silent())
+    file = folder / "run" / "config.json"
+    honest = file.read_text()
+    for choice, words in (
+        ("own_tempered.attention_weights", "defines no attention_weights"),
+        ("own_tempered.Positive", "defines no Positive"),
+    ):
+        file.write_text(honest.replace("own_tempered.Tempered", choice))
+        with pytest.raises(InvalidInput, match=words):
+            load_run("run", allow=["own_tempered"])
+    stored = json.loads(honest)
+    stored["model"]["attention_options"]["own"] = {"temperature": -1.0}
+    file.write_text(json.dumps(stored))
+    with pytest.raises(InvalidInput, match=r"own.temperature=-1.0: expected a number > 0"):
+        load_run("run", allow=["own_tempered"])
+    file.write_text(honest)
+    said = []
+    (folder / "own_tempered.py").write_text(OWN + "\n# changed\n")
+    load_run("run", said.append, allow=["own_tempered"])
+    assert any("not what this run was trained with" in line for line in said)
+
+
 def test_a_file_that_fails_when_it_is_imported_is_named(folder):
     config = short()
     (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('broken')\n")
@@ -166,7 +205,7 @@ def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
     def launch(*more):
         return subprocess.run(
             [sys.executable, "-m", "experiments.train", *arguments, *more],
-            cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path)), capture_output=True,
+            cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path), **QUICK), capture_output=True,
             text=True, timeout=300, check=False,
         )  # fmt: skip
 
@@ -189,7 +228,7 @@ def test_there_is_a_template_for_every_family_that_has_options():
 def pytest_in(folder, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder, env=user_environment(PYTHONPATH=f"{ROOT}:{folder}"), capture_output=True,
+        cwd=folder, env=user_environment(PYTHONPATH=f"{ROOT}:{folder}", **QUICK), capture_output=True,
         text=True, timeout=300, check=False,
     )  # fmt: skip
 

@@ -124,6 +124,7 @@ def check_the_main_job(place):
     assert (place / "runs" / "shakespeare" / "loss.png").exists()
 
 
+@pytest.mark.commands
 def test_the_commands_run_as_they_are_written(place):
     check_the_main_job(place)
     ran = []

@@ -339,3 +339,17 @@ def test_a_prefix_is_read_and_not_predicted():
     weights = task.batch(0, 0)["weights"]
     assert (weights == np.array([0, 0, 1, 1, 1, 1, 1, 1])).all()
     assert task.protocol["unscored"] == 2
+
+
+def test_an_option_by_path_that_names_no_parameter_is_refused():
+    from transformer_jax.errors import InvalidInput
+    from transformer_jax.training.initial import refuse_unknown_prefixes
+
+    for key, text in (
+        ("training__frozen", "token_embeding"),
+        ("optimizer__learning_rate_multipliers", "block_9=0.1"),
+        ("optimizer__decay_multipliers", "block_0/atention=2"),
+    ):
+        config, _, _, state = setup(**{key: text})
+        with pytest.raises(InvalidInput, match=f"{key.replace('__', '.')}: no parameter's path"):
+            refuse_unknown_prefixes(state.params, config)

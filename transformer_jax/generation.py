@@ -145,7 +145,14 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     Returns:
       [..., num_tokens] int32.
     """
-    next_logits = windowed_next_logits(lambda tokens: model.apply({"params": params}, tokens))
+    places = jnp.arange(model.max_length)
+
+    def next_logits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
+        # A prefix mask lets places look ahead, where nothing has been written yet.
+        segments = jnp.broadcast_to((places < length).astype(jnp.int32), context.shape)
+        logits = model.apply({"params": params}, context, segments=segments)
+        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
+
     return generate(next_logits, prompt, rng=rng, max_length=model.max_length, **options)
 
 

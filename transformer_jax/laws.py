@@ -187,7 +187,7 @@ def jit_equals_eager(subject: Subject) -> None:
 def examples_are_independent(subject: Subject) -> None:
     """Each example alone, under vmap, gives what it gives in the batch."""
     one = functools.partial(subject.apply, subject.params)
-    np.testing.assert_allclose(jax.jit(jax.vmap(one))(subject.tokens), subject.base, atol=3e-5)
+    np.testing.assert_allclose(jax.vmap(one)(subject.tokens), subject.base, atol=3e-5)
 
 
 def seeds_are_independent(subject: Subject) -> None:
@@ -212,8 +212,7 @@ def one_trace(subject: Subject) -> None:
 def bfloat16_is_near(subject: Subject) -> None:
     """In bfloat16 the logits are near, and they and the parameters stay float32."""
     low = subject.model.clone(dtype=jnp.bfloat16)
-    apply = jax.jit(lambda params, tokens: low.apply({"params": params}, tokens))
-    logits = apply(subject.params, subject.tokens)
+    logits = cast(Array, low.apply({"params": subject.params}, subject.tokens))
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
     assert (rounded != logits).mean() > 0.5, "the output layer's sums are bfloat16"
@@ -229,7 +228,6 @@ def dropout_is_for_training(subject: Subject) -> None:
     plain = cast(Array, apply())
     np.testing.assert_allclose(plain, subject.base, atol=3e-5)
 
-    @jax.jit
     def draw(key: Array) -> Array:
         return cast(Array, apply(train=True, rngs={"dropout": key}))
 

@@ -79,9 +79,10 @@ def num_labels(settings: Settings) -> int:
 
 def rotation_of(settings: Settings) -> FrozenDict:
     """Returns the options of our rotary positions for their settings, of old files or new ones."""
-    old = {"rope_theta": settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))}
-    old |= {"partial_rotary_factor": settings.get("rotary_pct", 1.0)}
-    rope = {**old, **(settings.get("rope_scaling") or {}), **settings.get("rope_parameters", {})}
+    theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
+    rope = {"rope_theta": theta, "partial_rotary_factor": settings.get("rotary_pct", 1.0)}
+    for key in ("rope_scaling", "rope_parameters"):
+        rope |= settings.get(key) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
@@ -97,7 +98,7 @@ def rotation_of(settings: Settings) -> FrozenDict:
 
 
 def rotation_settings(model: Any) -> dict[str, Any]:
-    """Returns their settings, as old and as new files have them, of our rotary positions."""
+    """Returns their settings, as transformers 5 has them, of our rotary positions."""
     if model.position != "rotary":
         return {}
     options = {"max_wavelength": 10_000.0, "share": 1.0, "scaling": "none", "factor": 1.0}

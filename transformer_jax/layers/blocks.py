@@ -84,7 +84,9 @@ class SandwichNorm(_PlainGain):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(_PlainGain):
-    """x + f(norm(x)) + g(norm(x)): GPT-J's and GPT-NeoX's wiring (arXiv:2204.06745, section 2.1).
+    """x + f(norm(x)) + g(norm(x)): GPT-J's and GPT-NeoX's wiring (Black et al. 2022, section 2.1).
+
+    arXiv:2204.06745.
 
     Attributes:
       share_norm: whether all branches read one norm, as in GPT-J, or each its own, as in GPT-NeoX.
@@ -156,9 +158,9 @@ class LayerScale(_PlainGain):
 class DeepNorm:
     """norm(alpha x + f(x)), alpha = (2N)^(1/4): post-norm for very deep stacks of N blocks.
 
-    Values and kernels that write start (8N)^(-1/4) times smaller. Wang et al. 2022,
-    arXiv:2203.00555, figure 2, for an encoder or a decoder alone; each side of an encoder–decoder
-    is taken as one, where the paper has other exponents.
+    Values, the feed-forward layer and kernels that write start (8N)^(-1/4) times smaller. Wang et
+    al. 2022, arXiv:2203.00555, figure 2, for an encoder or a decoder alone; each side of an
+    encoder–decoder is taken as one, where the paper has other exponents.
 
     Attributes:
       depth: number of blocks, N.

@@ -1,8 +1,8 @@
 """Where parameters start.
 
 A row of INITIALISATIONS gives the initial values of the embeddings and of the three kinds of
-kernels in a block: those that read the residual stream, those of the values, and those that write
-into it.
+kernels in a block: those of the scores, those inside a branch, and those that write into the
+residual stream.
 """
 
 import math
@@ -19,9 +19,8 @@ class Starts(NamedTuple):
 
     Attributes:
       embedding: of embeddings, and of kernels outside the blocks.
-      reading: of kernels that read the residual stream: queries, keys, and the first of a
-        feed-forward layer.
-      value: of the values' kernel.
+      reading: of the kernels of queries and keys.
+      value: of the values' kernel, and of those that read in a feed-forward layer.
       writing: of kernels that write into the residual stream.
     """
 
@@ -49,10 +48,13 @@ def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float)
     """Normal; kernels that write into the residual stream have std / sqrt(2 depth).
 
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3: the
-    stream is a sum of 2 depth branches. Arguments as in `normal`.
+    stream is a sum of 2 depth branches. A wiring that has a gain of its own (deep_norm) has that
+    in its place. Arguments as in `normal`.
     """
     starts = normal(std, depth, kernel_gain, branch_gain)
-    branch = std / math.sqrt(2 * max(depth, 1)) * kernel_gain * branch_gain
+    if branch_gain != 1:
+        return starts
+    branch = std / math.sqrt(2 * max(depth, 1)) * kernel_gain
     return starts._replace(writing=nn.initializers.normal(branch))
 
 

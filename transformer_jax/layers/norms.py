@@ -61,7 +61,7 @@ def _affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.d
 
 
 class LayerNorm(nn.Module):
-    """Layer norm with a learned scale, starting at 1, and a learned bias, starting at 0."""
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450) with a learned scale, from 1, and bias, from 0."""
 
     epsilon: float = 1e-5
     use_bias: bool = True
@@ -76,7 +76,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm with a learned scale, starting at 1."""
+    """Root-mean-square norm (Zhang and Sennrich 2019, arXiv:1910.07467), learned scale, from 1."""
 
     epsilon: float = 1e-5
 

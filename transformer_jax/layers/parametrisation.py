@@ -5,7 +5,6 @@ width, for which the other options were chosen.
 """
 
 import dataclasses
-from typing import ClassVar
 
 from transformer_jax.options import Count
 
@@ -13,8 +12,6 @@ from transformer_jax.options import Count
 @dataclasses.dataclass(frozen=True)
 class Standard:
     """Nothing depends on the width, except the scores: 1 / sqrt(d_k)."""
-
-    optimizers: ClassVar[tuple[str, ...] | None] = None
 
     def kernel_gain(self, width: int) -> float:
         """What the initial deviation of the blocks' kernels is multiplied with."""
@@ -40,15 +37,14 @@ class MaximalUpdate(Standard):
     Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and optimizers like it. With
     r = width / base_width: kernels of blocks start with std / sqrt(r) and learn at rate / r, the
     output layer reads vectors / r, and scores are divided by d_k in place of its root, so that all
-    is as it was where r = 1. Embeddings, norms and biases keep their deviation and rate.
+    is as it was where r = 1. Weight decay times rate stays what it is. Embeddings, norms and biases
+    keep their deviation and rate. Worked out for decoders and vision transformers.
 
     Attributes:
       base_width: width for which initial deviation and learning rate were chosen.
     """
 
     base_width: Count = 64
-    # The update has to have a size that does not depend on the gradient's.
-    optimizers: ClassVar[tuple[str, ...] | None] = ("adamw", "adam", "lion", "schedule_free")
 
     def kernel_gain(self, width: int) -> float:
         """1 / sqrt(r), with `depth_scaled` and `normal`, whose deviation is that of base_width."""

@@ -69,11 +69,8 @@ def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
     So a row of a table, a class with fields or a function, takes what it needs (`max_length`,
     `width`, `head_dim`, ...) and nobody has to know which row it is.
     """
-    if dataclasses.is_dataclass(module):
-        declared = {field.name for field in dataclasses.fields(module)}
-    else:
-        declared = set(inspect.signature(module).parameters)
-    return module(**{name: known[name] for name in declared & known.keys()}, **own)
+    declared = inspect.signature(module).parameters
+    return module(**{name: known[name] for name in declared & known.keys()} | own)
 
 
 def options_in_effect(model: Any, family: str) -> dict[str, Any]:
@@ -315,8 +312,7 @@ class Transformer(nn.Module):
     def _attention_factory(self, starts: Starts) -> ModuleFactory:
         weights = self._row("attention")
         known = self._sizes() | {"kernel_init": starts.embedding}
-        declared = {field.name for field in dataclasses.fields(weights)}
-        if self.attention_scale is not None and "scale" not in declared:
+        if known["scale"] is not None and "scale" not in inspect.signature(weights).parameters:
             raise ValueError(f"attention_scale: {self.attention} attention has no scale")
         return functools.partial(
             MultiHeadAttention,
@@ -340,7 +336,7 @@ class Transformer(nn.Module):
         known = self._sizes() | {
             "mlp_dim": self.mlp_dim,
             "activation": self._row("activation"),
-            "kernel_init": starts.reading,
+            "kernel_init": starts.value,
             "out_init": starts.writing,
             "dtype": self.dtype,
         }

@@ -91,6 +91,18 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
             position == "rotary" and (rotated % 2 or not rotated),
         ),
         (
+            "model.position_options.rotary.factor: without a scaling it does nothing; "
+            "give model.position_options.rotary.scaling=linear or ntk",
+            position == "rotary"
+            and flat["model.position_options.rotary.scaling"] == "none"
+            and flat["model.position_options.rotary.factor"] != 1,
+        ),
+        (
+            "model.position=contextual: it counts up to the query, and model.mask=prefix shows "
+            "what is ahead",
+            position == "contextual" and flat["model.mask"] == "prefix",
+        ),
+        (
             f"model.position=contextual: it counts up to the query, so only in a decoder, "
             f"not in {architecture}",
             position == "contextual" and architecture not in ("decoder", "recurrent_decoder"),
@@ -179,8 +191,25 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             is_mup and attention in ("linear", "differential"),
         ),
         (
-            f"model.parametrisation=mup: it is for transformers, not for {architecture}",
-            is_mup and architecture.startswith("recurrent"),
+            f"model.parametrisation=mup: it is worked out for decoder and vision_transformer, not "
+            f"for {architecture}",
+            is_mup and architecture not in ("decoder", "vision_transformer"),
+        ),
+        (
+            "model.parametrisation=mup: model.vision_transformer.variant sets a width of its own; "
+            "give model.width",
+            is_mup
+            and architecture == "vision_transformer"
+            and flat["model.vision_transformer.variant"],
+        ),
+        (
+            "model.parametrisation=mup: it sets the scale of the scores, and values have to grow; "
+            "expected None for model.attention_scale and model.value_dim",
+            is_mup and (flat["model.attention_scale"] or flat["model.value_dim"]),
+        ),
+        (
+            "model.wiring=no_residual: model.stochastic_depth would leave whole examples 0; give 0",
+            flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"],
         ),
     ]
 
@@ -254,6 +283,10 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
             f"schedule.name={schedule}: optimizer.name=schedule_free takes a mean in place of a "
             "falling rate; take constant or warmup_constant",
             optimizer == "schedule_free" and schedule not in ("constant", "warmup_constant"),
+        ),
+        (
+            "optimizer.name=muon: it is for the kernels of blocks, which a recurrent model has not",
+            optimizer == "muon" and flat["model.architecture"].startswith("recurrent"),
         ),
         (
             f"training.weight_ema={ema}: optimizer.name=schedule_free evaluates a mean already; "

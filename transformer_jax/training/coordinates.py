@@ -13,6 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.training.build import make_model, make_task
+from transformer_jax.training.config import check
 from transformer_jax.training.optimizers import make_optimizer, path_text
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.step import make_initial_state, make_train_step
@@ -62,6 +63,7 @@ def coordinate_check(
 def _of_width(config: ConfigDict, width: int) -> ConfigDict:
     copy = ConfigDict(config.to_dict()).unlock()
     copy.model.width = width
+    check(copy)
     return copy.lock()
 
 

@@ -1,6 +1,7 @@
 """What training starts from beside freshly drawn values: others' weights, and word vectors."""
 
 import hashlib
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,7 +114,7 @@ def _from_weights(
     different = [
         f"  model.{field}: {theirs[field]} there, {ours[field]} here"
         for field in theirs.keys() & ours.keys()
-        if theirs[field] != ours[field]
+        if not _is_same(theirs[field], ours[field])
     ]
     if different:
         raise InvalidInput(
@@ -142,6 +143,13 @@ def _from_weights(
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
     return _nested({**own, **taken}), remark
+
+
+def _is_same(theirs: Any, ours: Any) -> bool:
+    """Equal, or numbers that differ by less than float32 holds: a file may have rounded them."""
+    if isinstance(theirs, float) and isinstance(ours, float):
+        return math.isclose(theirs, ours, rel_tol=1e-6)
+    return theirs == ours
 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
@@ -226,15 +234,20 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
     return vectors
 
 
-def refuse_unknown_prefixes(params: Any, prefixes: tuple[str, ...]) -> None:
-    """Raises InvalidInput where training.frozen names no parameter."""
+def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
+    """Raises InvalidInput where an option by path names no parameter."""
     names = _by_path(params)
-    for prefix in prefixes:
+    named = {
+        "training.frozen": config.training.frozen,
+        "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
+        "optimizer.decay_multipliers": config.optimizer.decay_multipliers,
+    }
+    prefixes = [(key, text.partition("=")[0]) for key, texts in named.items() for text in texts]
+    for key, prefix in prefixes:
         if not any(f"{name}/".startswith(f"{prefix}/") for name in names):
             first = list(dict.fromkeys(name.split("/")[0] for name in names))
             raise InvalidInput(
-                f"training.frozen: no parameter's path begins with {prefix!r}; there are "
-                f"{', '.join(first)}"
+                f"{key}: no parameter's path begins with {prefix!r}; there are {', '.join(first)}"
             )
 
 

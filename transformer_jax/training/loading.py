@@ -20,10 +20,12 @@ from transformer_jax.data.tokenizers import (
 )
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from
+from transformer_jax.training import config as configs
 from transformer_jax.training.build import make_model
 from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
-from transformer_jax.training.rules import RULES
+from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules
+from transformer_jax.training.rules import RULES, problems_of_own_rows
 from transformer_jax.training.runs import RunDirectory
 from transformer_jax.training.step import make_initial_state
 
@@ -218,6 +220,11 @@ def load_run(
         raise InvalidInput(
             f"{directory.tokenizer_path}: not the tokenizer that this run was trained with"
         )
+    if own_modules(config) <= set(allow):  # if not, the next lines refuse
+        configs.report(problems_of_own_rows(configs.flatten(config)))
+        own = fingerprint_of_own(config)
+        for choice in changed_code(manifest, own):
+            say(f"the code of {choice} is not what this run was trained with")
     model = make_model(config.model, directory.sizes(), allow)
     optimizer = make_optimizer(config, allow)
     template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))

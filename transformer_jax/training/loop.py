@@ -8,7 +8,7 @@ bits, and how often it logs, evaluates or saves changes none of them.
 import contextlib
 import importlib.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import jax
@@ -35,7 +35,7 @@ from transformer_jax.training.optimizers import (
     make_optimizer,
     make_schedule,
 )
-from transformer_jax.training.own import fingerprint_of_own, own_modules
+from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules
 from transformer_jax.training.pictures import draw_loss_curve
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.records import StepLog
@@ -57,7 +57,10 @@ class NonFinite(Stop):
 
 
 def train(
-    config: ConfigDict, workdir: str | Path, progress: Progress | None = None
+    config: ConfigDict,
+    workdir: str | Path,
+    progress: Progress | None = None,
+    allow: Collection[str] = (),
 ) -> dict[str, float]:
     """Trains what a config describes, in a run directory; again with the same, it resumes.
 
@@ -65,6 +68,8 @@ def train(
       config: checked, as load_config returns it.
       workdir: a new or empty directory, or that of the same run.
       progress: where to tell how it goes; standard output if not given.
+      allow: modules that may be imported beside those that the config names: of classes in the run
+        whose weights it starts from.
     Returns:
       The last row of metrics.jsonl.
     Raises:
@@ -86,20 +91,26 @@ def train(
         directory.failures_recorded(),
         StopSignal() as stop,
     ):
-        return _Training(config, directory, progress, stop).run()
+        return _Training(config, directory, progress, stop, allow).run()
 
 
 class _Training:
     """One launch of a run: the parts that the config names, and the state that they change."""
 
     def __init__(
-        self, config: ConfigDict, directory: RunDirectory, progress: Progress, stop: StopSignal
+        self,
+        config: ConfigDict,
+        directory: RunDirectory,
+        progress: Progress,
+        stop: StopSignal,
+        allow: Collection[str],
     ) -> None:
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.task = make_task(config, directory.tokenizer())
         self._refuse_empty_evaluation()
         self.demonstration = DEMONSTRATIONS[config.data.task]
-        own = own_modules(config)  # the user's config names them, so they may be imported
+        # The user's config names its own modules, so they may be imported.
+        self.allow = own = own_modules(config) | set(allow)
         self.optimizer = make_optimizer(config, own)
         try:
             self.model = make_model(config.model, self.task.sizes, own)
@@ -107,7 +118,7 @@ class _Training:
             self.template = jax.eval_shape(self.initial_state)
         except ValueError as error:  # patches that do not fit the images, say
             raise InvalidInput(f"the model cannot take this data: {error}") from error
-        refuse_unknown_prefixes(self.template.params, config.training.frozen)
+        refuse_unknown_prefixes(self.template.params, config)
         self.score = make_score(self.model)
         self.log = StepLog(
             config.logging.every,
@@ -137,9 +148,8 @@ class _Training:
                 f"{' and '.join(changed)} changed since this run began, so its end may differ by "
                 "some bits from an uninterrupted run's; manifest.json tells"
             )
-        for choice, digest in directory.manifest().get("own_rows", {}).items():
-            if digest != facts["own_rows"].get(choice):
-                self._warn(f"the code of {choice} changed since this run began")
+        for choice in changed_code(directory.manifest(), facts["own_rows"]):
+            self._warn(f"the code of {choice} changed since this run began")
 
     def _refuse_empty_evaluation(self) -> None:
         """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
@@ -207,7 +217,7 @@ class _Training:
         state = jax.jit(self.initial_state)()
         config = self.config
         start = start_from(
-            self.model, state.params, config.initial, self.task.tokenizer, own_modules(config)
+            self.model, state.params, config.initial, self.task.tokenizer, self.allow
         )
         for remark in start.remarks:
             self.progress.say(remark)

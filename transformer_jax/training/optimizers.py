@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 import optax.contrib
 from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.models import FAMILIES
-from transformer_jax.options import Positive, Share, Switch
+from transformer_jax.options import OpenShare, Positive, Share, Switch
 from transformer_jax.training.config import options_of
 from transformer_jax.training.own import chosen
 from transformer_jax.training.schedules import SCHEDULES
@@ -29,7 +30,8 @@ class Around(NamedTuple):
     Attributes:
       decay: adds weight decay to what comes in, for the parameters that decay.
       rate: turns what comes in into updates: times minus the learning rate, by path.
-      clip: of the gradient; comes before the rule. Only for rules that take further gradients.
+      clip: of the gradient, after what is frozen was taken out; it comes before the rule, so only
+        rules that take further gradients need it.
       schedule: the learning rate alone.
     """
 
@@ -125,7 +127,7 @@ def muon(
 
 
 def schedule_free(
-    around: Around, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+    around: Around, b1: OpenShare = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
 ) -> Transformation:
     """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
 
@@ -134,6 +136,12 @@ def schedule_free(
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
     return optax.contrib.schedule_free(base, around.schedule, b1=b1)
+
+
+def _of_norm_1(updates: Any) -> Any:
+    """Divides by the global norm; what is 0 stays 0."""
+    norm = optax.tree.norm(updates)
+    return jax.tree.map(lambda leaf: leaf / jnp.where(norm == 0, 1, norm), updates)
 
 
 def sam(
@@ -154,7 +162,7 @@ def sam(
       b2: of AdamW.
       eps: of AdamW.
     """
-    climb = optax.chain(optax.contrib.normalize(), optax.sgd(rho))
+    climb = optax.chain(optax.stateless(lambda updates, _: _of_norm_1(updates)), optax.sgd(rho))
     descend = optax.chain(around.clip, adamw(around, b1, b2, eps))
     return optax.contrib.sam(descend, climb, opaque_mode=True, reset_state=False)
 
@@ -184,11 +192,17 @@ def begins(path: tuple, prefix: str) -> bool:
     return f"{path_text(path)}/".startswith(f"{prefix}/")
 
 
-def is_hidden_kernel(path: tuple) -> bool:
-    """Returns whether a parameter is a matrix from the width to something as wide, in a block."""
+def reads_the_width(path: tuple) -> bool:
+    """Returns whether a parameter is a kernel in a block whose inputs grow with the width."""
     names = path_text(path).split("/")
     in_block = any(name.startswith("block_") for name in names)
-    return in_block and names[-1] == "kernel" and names[-2] not in ("router", "scores", "weights")
+    mixes_heads = names[-2:-1] in (["scores"], ["weights"])
+    return in_block and names[-1] == "kernel" and not mixes_heads
+
+
+def is_hidden_kernel(path: tuple) -> bool:
+    """Returns whether its outputs grow with the width as well: a matrix in the sense of Muon."""
+    return reads_the_width(path) and path_text(path).split("/")[-2] != "router"
 
 
 def frozen_mask(params, prefixes: tuple[str, ...]):
@@ -207,7 +221,7 @@ def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
     return product
 
 
-def decay_of(path: tuple, config: ConfigDict) -> float:
+def decay_of(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
     """Returns how strongly a parameter decays: by the last name of its path, and its beginning.
 
     By name and not by number of axes, which is wrong for parameters stacked over layers or seeds.
@@ -217,12 +231,14 @@ def decay_of(path: tuple, config: ConfigDict) -> float:
     is_frozen = any(begins(path, prefix) for prefix in config.training.frozen)
     if is_frozen or not decays:
         return 0.0
-    return optimizer.weight_decay * multiplier(path, optimizer.decay_multipliers)
+    # The parametrisation lowers the rate and leaves rate times decay as it is.
+    gain = width_gain if reads_the_width(path) else 1.0
+    return optimizer.weight_decay * multiplier(path, optimizer.decay_multipliers) / gain
 
 
-def rate_of(path: tuple, optimizer: ConfigDict, hidden_gain: float) -> float:
+def rate_of(path: tuple, optimizer: ConfigDict, width_gain: float) -> float:
     """Returns what a parameter's learning rate is multiplied with."""
-    gain = hidden_gain if is_hidden_kernel(path) else 1.0
+    gain = width_gain if reads_the_width(path) else 1.0
     return gain * multiplier(path, optimizer.learning_rate_multipliers)
 
 
@@ -299,30 +315,36 @@ def make_optimizer(
     options, limit = config.optimizer, config.training.clip_norm
     clip = optax.identity() if limit is None else optax.clip_by_global_norm(limit)
     schedule = make_schedule(config, allow)
-    rate = _rate_by_path(config, schedule, allow)
-    around = Around(_decay_by_path(config), rate, clip, schedule)
+    gain = _width_gain(config, allow)
+    frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
+    stop = optax.masked(optax.set_to_zero(), frozen)
+    around = Around(
+        decay=_decay_by_path(config, gain),
+        rate=_rate_by_path(config, schedule, gain),
+        clip=optax.chain(stop, clip),
+        schedule=schedule,
+    )
     make = chosen(OPTIMIZERS, options.name, "optimizer.name", allow)
     optimizer = make(around, **options_of(options, options.name))
     if limit is not None:
         optimizer = optax.chain(clip, optimizer)
     if config.training.frozen:
-        frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
-        stop = optax.masked(optax.set_to_zero(), frozen)
         optimizer = optax.chain(stop, optimizer, stop)  # clipping does not see them
     if config.training.weight_ema is not None:
         optimizer = optax.chain(optimizer, weight_mean(config.training.weight_ema))
     return optax.with_extra_args_support(optimizer)
 
 
-def _rate_by_path(
-    config: ConfigDict, schedule: optax.Schedule, allow: Collection[str]
-) -> Transformation:
-    """Minus the learning rate, times what a parameter's path makes of it."""
+def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
     name = config.model.parametrisation
     parametrised = chosen(FAMILIES["parametrisation"], name, "model.parametrisation", allow)(
         **options_of(config.model.parametrisation_options, name)
     )
-    gain = parametrised.learning_rate_gain(config.model.width)
+    return parametrised.learning_rate_gain(config.model.width)
+
+
+def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
+    """Minus the learning rate, times what a parameter's path makes of it."""
     same = optax.scale_by_learning_rate(schedule)
 
     def scaled(path: tuple, update: Array) -> Array:
@@ -336,10 +358,10 @@ def _rate_by_path(
     return optax.GradientTransformation(same.init, update)
 
 
-def _decay_by_path(config: ConfigDict) -> Transformation:
+def _decay_by_path(config: ConfigDict, gain: float) -> Transformation:
     def decayed(path: tuple, update: Array, param: Array | None) -> Array:
         assert param is not None
-        return update + decay_of(path, config) * param
+        return update + decay_of(path, config, gain) * param
 
     def decays(params: Any) -> Any:
         return jax.tree_util.tree_map_with_path(lambda path, _: decay_of(path, config) > 0, params)

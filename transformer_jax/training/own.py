@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import row
 from transformer_jax.training.config import flatten
-from transformer_jax.training.rows import OWN, own_file
+from transformer_jax.training.rows import OWN, own_file, own_row
 from transformer_jax.training.rule import is_own
 
 
@@ -54,6 +54,12 @@ def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
     }
 
 
+def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """Returns every MODULE.NAME of a stored run whose file is not what it was."""
+    stored = manifest.get("own_rows", {})
+    return [choice for choice, digest in stored.items() if digest != now.get(choice)]
+
+
 def _import(choice: str, key: str, allow: Collection[str]) -> Any:
     module_name, _, name = choice.rpartition(".")
     if module_name not in allow:
@@ -61,11 +67,15 @@ def _import(choice: str, key: str, allow: Collection[str]) -> Any:
             f"{key}={choice}: this run names code of its author's own, which is not run unasked; "
             f"if you trust it: --allow={module_name} (load_run(..., allow=['{module_name}']))"
         )
+    try:
+        own_row(choice)  # defined in that file: not what it imports, a shell say
+    except LookupError as error:
+        raise InvalidInput(f"{key}={choice}: {error}") from error
     file = own_file(choice)
-    if file is None:
-        raise InvalidInput(f"{key}={choice}: no file {module_name.replace('.', '/')}.py here")
     module = sys.modules.get(module_name)
-    if module is None or getattr(module, "__file__", None) != str(file):
+    if module is not None and getattr(module, "__file__", None) != str(file):
+        raise InvalidInput(f"{key}={choice}: a module of that name is in use; rename {file}")
+    if module is None:
         spec = importlib.util.spec_from_file_location(module_name, file)
         assert spec is not None
         assert spec.loader is not None
@@ -76,7 +86,4 @@ def _import(choice: str, key: str, allow: Collection[str]) -> Any:
         except Exception as error:
             del sys.modules[module_name]
             raise InvalidInput(f"{file}: {type(error).__name__}: {error}") from error
-    try:
-        return getattr(module, name)
-    except AttributeError as error:
-        raise InvalidInput(f"{key}={choice}: {file} defines no {name}") from error
+    return getattr(module, name)

@@ -62,11 +62,20 @@ _TYPES = {
     "Number": number("that is finite", "0.5", lambda value: True),
     "Share": number("in [0, 1)", "0.9", lambda value: 0 <= value < 1),
     "Fraction": number("in [0, 1]", "0.1", lambda value: 0 <= value <= 1),
+    "OpenShare": number("in (0, 1)", "0.9", lambda value: 0 < value < 1),
     "PositiveShare": number("in (0, 1]", "0.25", lambda value: 0 < value <= 1),
     "Count": integer(1),
     "Natural": integer(0),
     "Switch": truth(),
 }
+
+
+# What the model hands to every row that declares it, so that no option may have these names.
+_SUPPLIED = (
+    *("width", "depth", "num_heads", "head_dim", "mlp_dim", "activation", "scale", "epsilon"),
+    *("use_bias", "bidirectional", "max_length", "grid", "std", "kernel_gain", "branch_gain"),
+    *("kernel_init", "out_init", "dtype", "name", "parent"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,10 +196,18 @@ def _row(name: str, definition: str, found: ast.ClassDef | ast.FunctionDef | Non
     for field, annotation, default in fields:
         rule = None if annotation is None else _rule_of(annotation)
         if rule is not None:
-            assert default is not None, f"{definition}.{field}: an option needs a default"
-            options[field] = Option(rule, ast.literal_eval(default))
+            options[field] = Option(rule, _default(default, f"{definition}.{field}"))
+            if field in _SUPPLIED:
+                raise LookupError(f"{definition}.{field}: the model supplies it; name it otherwise")
     names = tuple(field for field, _, _ in fields)
     return Row(name, definition, ast.get_docstring(found) or "", names, options)
+
+
+def _default(node: ast.expr | None, option: str) -> Any:
+    try:
+        return ast.literal_eval(node)  # ty: ignore[invalid-argument-type]
+    except (TypeError, ValueError) as error:
+        raise LookupError(f"{option}: an option needs a default that is written out") from error
 
 
 def _arguments(arguments: ast.arguments) -> list[tuple[str, ast.expr | None, ast.expr | None]]:

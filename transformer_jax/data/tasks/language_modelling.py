@@ -23,7 +23,8 @@ class LanguageModelling:
     Evaluation: the whole split. Windows of `length` tokens start every `stride` tokens; the first
     scores all its predictions, each later one only its last `stride`, so every token but the first
     (of each document, if they are kept apart) is scored exactly once, with at least length - stride
-    tokens before it in the same window (where the text has them).
+    tokens before it in the same window (where the text has them). With `unscored` those at the
+    beginning of a window that would be its predictions are left out.
 
     Attributes:
       tokenizer: of the text.

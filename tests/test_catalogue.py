@@ -1,0 +1,33 @@
+"""The catalogue is the tables: every row, in their words, with the laws that it keeps."""
+
+import re
+
+from experiments.catalogue import _TITLES, entry
+from tests.conftest import ROOT
+from transformer_jax.laws import LAWS
+from transformer_jax.training.rows import FAMILIES, rows_of
+
+PAGE = (ROOT / "docs" / "catalogue.md").read_text()
+
+
+def test_every_row_is_described_in_its_own_words_with_its_options():
+    """`python -m experiments.catalogue` writes the page again."""
+    assert set(FAMILIES) <= set(_TITLES)
+    for key in _TITLES:
+        for name, row in rows_of(key).items():
+            assert entry(key, name, row, None).strip() in PAGE, f"{key}={name}"
+
+
+def test_every_row_says_who_thought_of_it():
+    """A name and a year, or a model that is known for it, stands in the first paragraphs."""
+    source = r"\b(19|20)\d\d\b|GPT-2|BERT|paper"
+    for key in FAMILIES.keys() - {"schedule.name"}:
+        for name, row in rows_of(key).items():
+            exempt = name in ("none", "standard") or re.search(source, row.says)
+            assert exempt, f"{key}={name}: {row.says}"
+
+
+def test_all_laws_were_kept_when_the_page_was_written():
+    kept = re.findall(r"(\d+) of (\d+) laws kept", PAGE)
+    assert len(kept) >= 44
+    assert set(kept) == {(str(len(LAWS)), str(len(LAWS)))}
