@@ -61,7 +61,7 @@ def _affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.d
 
 
 class LayerNorm(nn.Module):
-    """Layer norm (Ba et al. 2016, arXiv:1607.06450) with a learned scale, from 1, and bias, from 0."""
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450), learned scale from 1 and bias from 0."""
 
     epsilon: float = 1e-5
     use_bias: bool = True
