@@ -14,7 +14,7 @@ train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
 
-commands: $(VENV)/with-dev  ## the commands of the README, letter by letter, as a user runs them
+commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it
 	$(RUN) -m pytest -m commands
 
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had

@@ -1,5 +1,6 @@
 """Strict modes for the whole suite, and what several test files share."""
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -26,6 +27,7 @@ from transformer_jax.training.config import load_config
 from transformer_jax.training.progress import Silent
 
 use_compilation_cache()
+gc.set_threshold(50_000, 20, 50)
 jax.config.update("jax_debug_key_reuse", True)
 
 TINY = str(ROOT / "configs" / "tiny.py")
@@ -34,6 +36,14 @@ TINY = str(ROOT / "configs" / "tiny.py")
 @pytest.fixture(autouse=True)
 def _at_root(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """A process that keeps all programs of the suite holds 5 GB, and its collector crawls."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture

@@ -149,6 +149,7 @@ def test_the_refusal_is_the_printed_one(place):
     assert done.stderr.strip() == expected
 
 
+@pytest.mark.commands
 def test_python_examples_run_as_they_are_written(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 5
