@@ -7,6 +7,7 @@ Example:
   python -m experiments.gguf --file=SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2
 """
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ def main(argv: list[str]) -> None:
     file = Path(arguments.file)
     if not file.is_file():
         raise InvalidInput(f"--file={file}: no such file")
-    try:
-        import accelerate  # noqa: F401
-        import gguf  # noqa: F401
-        import torch
-        import transformers
-    except ImportError as error:
+    needed = ("torch", "transformers", "accelerate", "gguf")
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
         raise InvalidInput(
-            f"reading GGUF needs the package {error.name}: pip install 'transformer_jax[gguf]'"
-        ) from error
+            f"reading GGUF needs {', '.join(missing)}: pip install 'transformer_jax[gguf]'"
+        )
+    import torch
+    import transformers
+
     from transformer_jax.interop import from_huggingface, to_huggingface
 
     place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.conftest import ROOT, command, refused, tiny_config
+from tests.conftest import command, refused, tiny_config
 from transformer_jax.training.loop import train
 from transformer_jax.training.progress import Silent
 
@@ -150,9 +150,14 @@ def test_c78_the_manifest_holds_no_secret(tmp_path):
 
 def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):
     refused(command("gguf", "--file=none.gguf", f"--out={tmp_path}"), "none.gguf: no such file")
+
+
+def test_reading_gguf_names_the_extra_where_it_is_not_installed(tmp_path, monkeypatch):
+    from experiments import gguf
+    from transformer_jax.errors import InvalidInput
+
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"GGUF")
-    (tmp_path / "gguf.py").write_text("raise ImportError(name='gguf')")  # as if it were not there
-    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    answer = command("gguf", f"--file={file}", f"--out={tmp_path / 'out'}", **paths)
-    refused(answer, "pip install 'transformer_jax[gguf]'")
+    monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InvalidInput, match=r"pip install 'transformer_jax\[gguf\]'"):
+        gguf.main([f"--file={file}", f"--out={tmp_path / 'out'}"])

@@ -9,28 +9,8 @@ import pytest
 
 from experiments import new
 from transformer_jax.laws import LAWS, Subject, small_decoder
-from transformer_jax.layers.blocks import WIRINGS
-from transformer_jax.layers.feedforward import ACTIVATIONS, FEED_FORWARDS
-from transformer_jax.layers.initialisation import INITIALISATIONS
-from transformer_jax.layers.norms import NORMS
-from transformer_jax.layers.parametrisation import PARAMETRISATIONS
-from transformer_jax.layers.positions import POSITIONS
-from transformer_jax.layers.weights import ATTENTIONS
-from transformer_jax.masks import MASKS
-from transformer_jax.models import Decoder
+from transformer_jax.models import FAMILIES, Decoder
 
-FAMILIES = {
-    "position": POSITIONS,
-    "attention": ATTENTIONS,
-    "query_key_norm": NORMS,
-    "mask": MASKS,
-    "feed_forward": FEED_FORWARDS,
-    "activation": ACTIVATIONS,
-    "norm": NORMS,
-    "wiring": WIRINGS,
-    "initialisation": INITIALISATIONS,
-    "parametrisation": PARAMETRISATIONS,
-}
 OTHERS = {
     "use_bias": {"use_bias": False},
     "output layer of its own": {"tie_embeddings": False},

@@ -198,8 +198,12 @@ class Experts(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """[..., E, D] (or [..., 1, D] for all of them) -> [..., E, features]."""
         shape = (inputs.shape[-1], self.features)
-        keys = lambda key: jax.random.split(key, self.num_experts)  # noqa: E731
-        draw = lambda key, _: jax.vmap(lambda k: self.kernel_init(k, shape))(keys(key))  # noqa: E731
+
+        def draw(key: Array, _: tuple[int, ...]) -> Array:
+            """Each expert as a layer of its own would be drawn: by its own inputs and outputs."""
+            keys = jax.random.split(key, self.num_experts)
+            return jax.vmap(lambda one: self.kernel_init(one, shape))(keys)
+
         kernel_EDF = self.param("kernel", draw, (self.num_experts, *shape))
         inputs, kernel_EDF = promote_dtype(inputs, kernel_EDF, dtype=self.dtype)
         repeated = jnp.broadcast_to(
