@@ -300,6 +300,9 @@ def get_config() -> ConfigDict:
     config.logging = logging = ConfigDict()
     # Updates between rows of metrics.jsonl, which hold means since the last row; an integer >= 1.
     logging.every = 10
+    # Where they go beside metrics.jsonl; some of: tensorboard, wandb. They need the extra
+    # `trackers`; wandb writes offline unless WANDB_MODE says otherwise.
+    logging.writers = ()
 
     config.checkpoint = checkpoint = ConfigDict()
     # Updates between checkpoints; an integer >= 1. The last update is always saved.

@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
                 f"{wrong}: no such flag{suggest(wrong, flags)}\nsee {self.prog} --help"
             )
         if self.takes_config:
-            arguments.config_path = arguments.config
+            arguments.config_path, arguments.overrides = arguments.config, overrides
             arguments.config = load_config(arguments.config, overrides)
         return arguments
 

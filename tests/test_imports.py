@@ -22,6 +22,7 @@ ALLOWED = {
     "interop": ("errors", "models"),
     "data": ("errors",),
     "training": ("errors", "options", "models", "generation", "interop", "data"),
+    "studies": ("errors", "layers", "data", "training"),
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL"},

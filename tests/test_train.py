@@ -25,7 +25,7 @@ from tests.conftest import (
 )
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.training import loop
+from transformer_jax.training import loop, prepared
 from transformer_jax.training.build import make_task
 from transformer_jax.training.checkpoints import SaveFailed
 from transformer_jax.training.evaluation import evaluate, make_score
@@ -355,7 +355,7 @@ def test_c13_training_falls_back_and_records_it(tmp_path, whole):
 
 def test_c70_one_compilation_of_the_step_per_run(tmp_path, monkeypatch):
     compiled = []
-    honest = loop.make_run_steps
+    honest = prepared.make_run_steps
 
     def counting(train_step):
         run_steps = honest(train_step)
@@ -366,7 +366,7 @@ def test_c70_one_compilation_of_the_step_per_run(tmp_path, monkeypatch):
 
         return traced
 
-    monkeypatch.setattr(loop, "make_run_steps", counting)
+    monkeypatch.setattr(prepared, "make_run_steps", counting)
     run(tmp_path / "a", checkpoint__every=7, evaluation__every=9)
     assert len(compiled) == 1
 
@@ -533,7 +533,7 @@ def test_busy_says_so_while_it_lasts(capsys):
 
 
 def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
-    honest, etas = loop.make_run_steps, []
+    honest, etas = prepared.make_run_steps, []
 
     def slow_to_compile(train_step):
         run_steps = honest(train_step)
@@ -548,7 +548,7 @@ def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
         def step(self, step, steps, loss, tokens_per_second, seconds_left):
             etas.append(seconds_left)
 
-    monkeypatch.setattr(loop, "make_run_steps", slow_to_compile)
+    monkeypatch.setattr(prepared, "make_run_steps", slow_to_compile)
     run(tmp_path / "a", Listen())
     assert etas[0] < 49 * 3 / 2  # with compilation it would be at least 49 * 3
 

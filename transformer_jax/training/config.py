@@ -1,10 +1,12 @@
 """Configs: running their files, changing them from the command line, storing them as JSON."""
 
+import contextlib
 import importlib.util
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -56,30 +58,39 @@ def report(problems: list[str]) -> None:
         raise InvalidInput("\n".join(problems))
 
 
-def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
+def load_config(
+    path: str, overrides: Mapping[str, str], changes: Mapping[str, Any] | None = None
+) -> ConfigDict:
     """Runs the `get_config` of a config file and applies overrides from the command line.
 
     Args:
       path: a Python file that defines get_config(); trusted, as any program that one starts.
       overrides: full key -> text of the value.
+      changes: full key -> value, of an arm of a study; they come last.
     Returns:
       A checked, locked config.
     Raises:
       InvalidInput: the file cannot be used, or any key or value is wrong.
     """
-    config = _run_config_file(path)
+    config = call_in_file(path, run_config_file(path), "get_config")
+    if not isinstance(config, ConfigDict):
+        raise InvalidInput(
+            f"--config={path}: get_config() gave {type(config).__name__}, not ConfigDict"
+        )
+    texts = {key: value for key, value in overrides.items() if key not in (changes or {})}
+    given = {**texts, **(changes or {})}
     for key in DEFAULTS.keys() - flatten(config).keys():
         _assign(config, key, DEFAULTS[key])
     report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
     problems = []
     # A class of the user's own is named before its options are looked up in it.
-    for key in sorted(overrides, key=lambda key: key not in FAMILIES):
-        value, rule = overrides[key], rule_for(key, flatten(config))
+    for key in sorted(given, key=lambda key: key not in FAMILIES):
+        value, rule = given[key], rule_for(key, flatten(config))
         if rule is None:
             problems.append(unknown_key(key))
             continue
         try:
-            parsed = rule.parse(value)
+            parsed = rule.parse(value) if key in texts else value
         except (ValueError, OverflowError):
             parsed = _UNREADABLE
         if rule.accepts(parsed):
@@ -92,7 +103,12 @@ def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
     return config.lock()
 
 
-def _run_config_file(path: str) -> ConfigDict:
+def run_config_file(path: str) -> ModuleType:
+    """Runs a config file and returns what it defines.
+
+    Raises:
+      InvalidInput: no such file, no Python, or it raised an error.
+    """
     file = Path(path)
     if not file.is_file():
         nearby = [str(other) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
@@ -101,20 +117,32 @@ def _run_config_file(path: str) -> ConfigDict:
     if spec is None or spec.loader is None:
         raise InvalidInput(f"--config={path}: expected a Python file (.py)")
     module = importlib.util.module_from_spec(spec)
+    with _faults_of(file, path):
+        spec.loader.exec_module(module)
+    return module
+
+
+def call_in_file(path: str, module: ModuleType, name: str) -> Any:
+    """Returns what a function of a config file returns.
+
+    Raises:
+      InvalidInput: it is not there, or it raised an error.
+    """
+    with _faults_of(Path(path), path):
+        return getattr(module, name)()
+
+
+@contextlib.contextmanager
+def _faults_of(file: Path, path: str) -> Generator[None]:
+    """Turns an error in the user's own file into a refusal that names the line."""
     sys.path.insert(0, str(Path.cwd()))  # so that a config finds the one it derives from
     try:
-        spec.loader.exec_module(module)
-        config = module.get_config()
+        yield
     except Exception as error:
         line = _line_in(file, error)
         raise InvalidInput(f"--config={path}: {type(error).__name__}{line}: {error}") from error
     finally:
         sys.path.pop(0)
-    if not isinstance(config, ConfigDict):
-        raise InvalidInput(
-            f"--config={path}: get_config() gave {type(config).__name__}, not ConfigDict"
-        )
-    return config
 
 
 def _line_in(file: Path, error: Exception) -> str:

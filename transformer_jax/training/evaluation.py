@@ -1,5 +1,6 @@
 """A whole split, scored: every target once, sums first."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +27,12 @@ class Evaluation(NamedTuple):
     sequences: dict[str, np.ndarray]
 
 
+@functools.lru_cache(maxsize=32)
 def make_score(model: nn.Module) -> Callable[[Any, Batch], Sums]:
-    """Returns a compiled function from parameters and a batch to the sums of each example."""
+    """Returns a compiled function from parameters and a batch to the sums of each example.
+
+    Equal models share it, runs of a study say.
+    """
     return jax.jit(lambda params, batch: score_batch(model, params, batch)[0])
 
 

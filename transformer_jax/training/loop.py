@@ -8,48 +8,36 @@ bits, and how often it logs, evaluates or saves changes none of them.
 import contextlib
 import importlib.util
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tasks import Batch, count_of_batch
+from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
-from transformer_jax.training.build import count_parameters, make_model, make_task
+from transformer_jax.training.calls import Answer, Call, Story, drive
 from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
-from transformer_jax.training.initial import (
-    fingerprint_of,
-    refuse_unknown_prefixes,
-    start_from,
-)
+from transformer_jax.training.initial import fingerprint_of, start_from
 from transformer_jax.training.interruption import Interrupted, StopSignal
 from transformer_jax.training.loading import Run
-from transformer_jax.training.optimizers import (
-    evaluated_params,
-    make_optimizer,
-    make_schedule,
-)
-from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules
+from transformer_jax.training.optimizers import evaluated_params, make_schedule
+from transformer_jax.training.own import changed_code, fingerprint_of_own
 from transformer_jax.training.pictures import draw_loss_curve
+from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.records import StepLog
 from transformer_jax.training.runs import RunDirectory
-from transformer_jax.training.step import (
-    TrainState,
-    make_initial_state,
-    make_run_steps,
-    make_train_step,
-)
+from transformer_jax.training.step import TrainState
+from transformer_jax.training.writers import make_writers, refuse_missing_writers
 
 _SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
-_MOST_STEPS_PER_CALL = 64
-_MOST_BYTES_PER_CALL = 64 << 20
 
 
 class NonFinite(Stop):
@@ -79,68 +67,140 @@ def train(
       Interrupted: SIGTERM or SIGINT came; saved.
     """
     configs.check(config)
-    if importlib.util.find_spec("orbax") is None:
-        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
-    refuse_missing_packages(config.data.task)
+    refuse_what_is_not_installed(config)
     progress = progress or Progress()
     directory = RunDirectory(workdir)
     directory.refuse_other_config(config)
-    with (
-        contextlib.closing(progress),
-        directory.locked(),
-        directory.failures_recorded(),
-        StopSignal() as stop,
-    ):
-        return _Training(config, directory, progress, stop, allow).run()
+    with contextlib.closing(progress), StopSignal() as stop:
+
+        def make() -> Prepared:
+            return prepare(config, directory.tokenizer(), allow)
+
+        return drive(Training(config, directory, make, progress, stop).story())
 
 
-class _Training:
+def refuse_what_is_not_installed(config: ConfigDict) -> None:
+    """Raises InvalidInput where training this needs a package that is not there."""
+    if importlib.util.find_spec("orbax") is None:
+        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
+    refuse_missing_packages(config.data.task)
+    refuse_missing_writers(config.logging.writers)
+
+
+class Training:
     """One launch of a run: the parts that the config names, and the state that they change."""
 
     def __init__(
         self,
         config: ConfigDict,
         directory: RunDirectory,
+        make: Callable[[], Prepared],
         progress: Progress,
         stop: StopSignal,
-        allow: Collection[str],
+        cell: Mapping[str, Any] | None = None,
     ) -> None:
+        """Touches nothing yet.
+
+        Args:
+          config: checked.
+          directory: of the run.
+          make: gives data, model and optimizer, once the directory is this run's alone.
+          progress: where to tell how it goes.
+          stop: tells when to end.
+          cell: what the manifest shall say of a cell of a study, which shows all its cells
+            together: no sample and no picture of each.
+        """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
-        self.task = make_task(config, directory.tokenizer())
-        self._refuse_empty_evaluation()
+        self.make, self.cell = make, cell
         self.demonstration = DEMONSTRATIONS[config.data.task]
-        # The user's config names its own modules, so they may be imported.
-        self.allow = own = own_modules(config) | set(allow)
-        self.optimizer = make_optimizer(config, own)
-        try:
-            self.model = make_model(config.model, self.task.sizes, own)
-            self.initial_state = make_initial_state(self.model, self.optimizer, config.seed)
-            self.template = jax.eval_shape(self.initial_state)
-        except ValueError as error:  # patches that do not fit the images, say
-            raise InvalidInput(f"the model cannot take this data: {error}") from error
-        refuse_unknown_prefixes(self.template.params, config)
-        self.score = make_score(self.model)
-        self.log = StepLog(
-            config.logging.every,
-            config.training.steps,
-            make_schedule(config, own),
-            self.task.counted,
-        )
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self._warn)
-        self.capacity = self._capacity()
         self.warnings: list[str] = []
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
+
+    # ---- the story
+
+    def story(self) -> Story:
+        """The run, as calls for what has to be computed; returns the last row of metrics.jsonl."""
+        with self.directory.locked(), self.directory.failures_recorded():
+            self._prepare()
+            return (yield from self._run_all())
+
+    def _run_all(self) -> Story:
+        steps, directory = self.config.training.steps, self.directory
+        state = self._restore_or_start()
+        if directory.step == steps and directory.status() == "done":
+            self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
+            return directory.metrics()[-1]
+        self._announce()
+        directory.write_status("running")
+        with self._writers() as write:
+            state = yield from self._take_steps(state, write)
+        return self._finish(state)
+
+    def _take_steps(
+        self, state: TrainState, write: Callable[[list[dict]], None]
+    ) -> Generator[Call, Answer, TrainState]:
+        steps, directory = self.config.training.steps, self.directory
+        while directory.step < steps:
+            state, rows, finite = yield from self._advance(state, self._affordable_steps())
+            step = directory.step
+            is_last = step == steps
+            if finite and (is_last or step % self.config.evaluation.every == 0):
+                self._add_evaluation(rows, state, is_last)
+            directory.append_metrics(rows)
+            write(rows)
+            directory.write_status("running")
+            must_end = self.stop.signal is not None or not finite
+            if is_last or must_end or step % self.config.checkpoint.every == 0:
+                self._save(state)
+            if not finite:
+                raise self._non_finite(state)
+            if must_end and not is_last:
+                raise self._interrupted()
+        return state
+
+    @contextlib.contextmanager
+    def _writers(self) -> Generator[Callable[[list[dict]], None]]:
+        """Where rows go beside metrics.jsonl."""
+        config, directory = self.config, self.directory
+        writers = make_writers(
+            config.logging.writers, directory.path, configs.flatten(config), directory.step
+        )
+
+        def write(rows: list[dict]) -> None:
+            for writer in writers:
+                writer.add(rows)
+
+        try:
+            yield write
+        finally:
+            for writer in writers:
+                writer.close()
+
+    # ---- starting
+
+    def _prepare(self) -> None:
+        self.prepared = prepared = self.make()
+        self.task, self.score = prepared.task, make_score(prepared.model)
+        config, directory = self.config, self.directory
+        self.log = StepLog(
+            config.logging.every,
+            config.training.steps,
+            make_schedule(config, prepared.allow),
+            self.task.counted,
+        )
         # Weights that are refused shall not claim the directory, so a new run draws its state now.
         is_new = not directory.manifest_path.exists()
         initial = fingerprint_of(config.initial) if is_new else {}
         self.drawn = self._start() if is_new else None
         facts = {
             "seed": config.seed,
-            "parameters": count_parameters(self.model),
+            "parameters": prepared.num_parameters,
             "sizes": self.task.sizes,
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
+            **(self.cell or {}),
         }
         changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
         if changed:
@@ -151,50 +211,9 @@ class _Training:
         for choice in changed_code(directory.manifest(), facts["own_rows"]):
             self._warn(f"the code of {choice} changed since this run began")
 
-    def _refuse_empty_evaluation(self) -> None:
-        """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
-        for split in ("tuning", "test"):
-            batches = self.task.evaluation_batches(split, self.config.evaluation.batch_size)
-            if not any(batch["weights"].any() for batch in batches):
-                raise InvalidInput(
-                    f"data.source={self.config.data.source}: the {split} split has no "
-                    f"{self.task.target} to score; give more data, or other data.splits"
-                )
-
-    # ---- the story
-
-    def run(self) -> dict[str, float]:
-        steps, directory = self.config.training.steps, self.directory
-        state = self._restore_or_start()
-        if directory.step == steps and directory.status() == "done":
-            self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
-            return directory.metrics()[-1]
-        self._announce()
-        directory.write_status("running")
-        if directory.step < steps:
-            run_steps = self._compile(state)
-        while directory.step < steps:
-            state, rows, finite = self._advance(run_steps, state, self._affordable_steps())
-            step = directory.step
-            is_last = step == steps
-            if finite and (is_last or step % self.config.evaluation.every == 0):
-                self._add_evaluation(rows, state, is_last)
-            directory.append_metrics(rows)
-            directory.write_status("running")
-            must_end = self.stop.signal is not None or not finite
-            if is_last or must_end or step % self.config.checkpoint.every == 0:
-                self._save(state)
-            if not finite:
-                raise self._non_finite(state)
-            if must_end and not is_last:
-                raise self._interrupted()
-        return self._finish(state)
-
-    # ---- starting
-
     def _restore_or_start(self) -> TrainState:
         self.checkpoints.tidy()
-        restored = self.checkpoints.restore(self.template)
+        restored = self.checkpoints.restore(self.prepared.template)
         if restored is None and self.directory.status() == "done":
             raise InvalidInput(
                 f"--workdir={self.directory.path}: the run is done but its checkpoints are gone; "
@@ -214,15 +233,17 @@ class _Training:
 
     def _start(self) -> TrainState:
         """Draws the state at step 0, and puts in the weights that the config names."""
-        state = jax.jit(self.initial_state)()
-        config = self.config
+        config, prepared = self.config, self.prepared
+        state = prepared.draw(np.uint32(config.seed))
+        if not any(config.initial.values()):
+            return state
         start = start_from(
-            self.model, state.params, config.initial, self.task.tokenizer, self.allow
+            prepared.model, state.params, config.initial, self.task.tokenizer, prepared.allow
         )
         for remark in start.remarks:
             self.progress.say(remark)
         # An optimizer may keep weights of its own, a mean say, which begin where these begin.
-        opt_state = jax.jit(self.optimizer.init)(start.params)
+        opt_state = jax.jit(prepared.optimizer.init)(start.params)
         return state._replace(params=start.params, opt_state=opt_state)
 
     def _announce(self) -> None:
@@ -239,20 +260,6 @@ class _Training:
             f"on {manifest['device']['kind']}"
         )
 
-    def _compile(self, state: TrainState) -> Callable:
-        config = self.config
-        train_step = make_train_step(
-            self.model,
-            self.optimizer,
-            config.seed,
-            config.training.accumulation,
-            config.training.label_smoothing,
-        )
-        batches = self._batches(1)
-        with self.progress.busy("compiling the training step"):
-            program = jax.jit(make_run_steps(train_step), donate_argnums=0)
-            return program.lower(state, batches, np.int32(1)).compile()
-
     # ---- going on
 
     def _affordable_steps(self) -> int:
@@ -266,30 +273,22 @@ class _Training:
         cadences = (config.evaluation.every, config.checkpoint.every)
         boundaries = [(step // every + 1) * every for every in cadences]
         ahead = min(*boundaries, config.training.steps) - step
-        return min(ahead, self.capacity, max(1, int(_SECONDS_PER_CALL / self.seconds_per_step)))
-
-    def _capacity(self) -> int:
-        """Most batches that one call takes, bounded by their memory."""
-        nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.task.batch(self.config.seed, 0)))
-        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes)
-        return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
-
-    def _batches(self, num_steps: int) -> Batch:
-        """Stacks the batches of the next steps; the program's unused places repeat the last one."""
-        step = self.directory.step
-        batches = [self.task.batch(self.config.seed, step + index) for index in range(num_steps)]
-        batches += [batches[-1]] * (self.capacity - num_steps)
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+        return min(
+            ahead, self.prepared.capacity, max(1, int(_SECONDS_PER_CALL / self.seconds_per_step))
+        )
 
     def _advance(
-        self, run_steps: Callable, state: TrainState, num_steps: int
-    ) -> tuple[TrainState, list[dict], bool]:
+        self, state: TrainState, num_steps: int
+    ) -> Generator[Call, Answer, tuple[TrainState, list[dict[str, float]], bool]]:
         """Takes some steps; returns the state, the rows that became due, and if all is finite."""
         started = time.monotonic()
-        batches = self._batches(num_steps)
-        state, records = run_steps(state, batches, np.int32(num_steps))
-        records = jax.tree.map(lambda leaf: np.asarray(leaf)[:num_steps], records)
-        self.seconds_per_step = max(time.monotonic() - started, 1e-9) / num_steps
+        seed = self.config.seed
+        batches = self.prepared.stacked_batches(seed, self.directory.step, num_steps)
+        arguments = (np.uint32(seed), state, batches, np.int32(num_steps))
+        seconds = time.monotonic() - started
+        answer = yield Call(self.prepared, arguments, self.progress)
+        records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
+        self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call
         first = jax.tree.map(lambda leaf: leaf[0], batches)
         count = count_of_batch(first, self.task.counted)
@@ -309,7 +308,7 @@ class _Training:
             f"{count / self.seconds_per_step:,.0f} {self.task.counted}/s",
             (steps - self.directory.step) * self.seconds_per_step,
         )
-        return state, rows, taken == num_steps
+        return answer.state, rows, taken == num_steps
 
     def _add_evaluation(self, rows: list[dict], state: TrainState, is_last: bool) -> None:
         """Scores the tuning split into the step's row; at the end the test split too."""
@@ -351,6 +350,9 @@ class _Training:
         if self.unsaved:
             raise SaveFailed(self.unsaved)
         directory, step = self.directory, self.directory.step
+        if self.cell is not None:
+            directory.write_status("done")
+            return directory.metrics()[-1]
         shown = self.demonstration.show(self._run(state), self.task)
         directory.samples.mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
@@ -397,7 +399,7 @@ class _Training:
         classes = tuple(self.task.facts.get("classes", ()))
         return Run(
             self.config,
-            self.model,
+            self.prepared.model,
             evaluated_params(state.opt_state, state.params),
             self.task.tokenizer,
             self.directory.step,

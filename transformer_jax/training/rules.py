@@ -30,6 +30,7 @@ from transformer_jax.training.rule import (
     tuple_of,
 )
 
+_WRITERS = ("tensorboard", "wandb")
 _PARAMETER_NAMES = ("kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda")
 _POSITIVE = number("> 0", "0.02", lambda value: value > 0)
 
@@ -120,6 +121,11 @@ _GENERAL: dict[str, Rule] = {
     "evaluation.batch_size": integer(1),
     "evaluation.stride": optional(integer(1)),
     "logging.every": integer(1),
+    "logging.writers": tuple_of(
+        f"some of: {', '.join(_WRITERS)}",
+        "tensorboard",
+        lambda value: all(name in _WRITERS for name in value),
+    ),
     "checkpoint.every": integer(1),
     "checkpoint.keep": integer(1),
     "sample.num_tokens": integer(0),
@@ -190,6 +196,7 @@ _BEFORE = {
     "initial.word_vectors": None,
     "training.label_smoothing": 0.0,
     "training.frozen": (),
+    "logging.writers": (),
 }
 BEFORE = {**DEFAULTS, **_BEFORE}
 

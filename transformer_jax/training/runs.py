@@ -13,6 +13,7 @@ samples/  checkpoints/  loss.png  diff.patch
 import contextlib
 import datetime
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -207,15 +208,15 @@ class RunDirectory:
 
     def write_status(self, word: str, reason: str = "") -> None:
         """Replaces STATUS; its time is the run's heartbeat."""
-        _replace(self.status_path, f"{word} {_now()} step {self.step} {reason}".rstrip() + "\n")
+        replace(self.status_path, f"{word} {_now()} step {self.step} {reason}".rstrip() + "\n")
 
     def write_json(self, name: str, value: Any) -> Path:
         """Replaces a JSON file."""
-        return _replace(self.path / name, json.dumps(value, indent=1) + "\n")
+        return replace(self.path / name, json.dumps(value, indent=1) + "\n")
 
     def write_text(self, name: str, value: str) -> Path:
         """Replaces a text file."""
-        return _replace(self.path / name, value)
+        return replace(self.path / name, value)
 
     def begin(
         self, config: ConfigDict, tokenizer: Tokenizer | None, data: dict, facts: dict[str, Any]
@@ -290,7 +291,7 @@ class RunDirectory:
     def cut_metrics(self, step: int) -> None:
         """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""
         kept = [row for row in self.metrics() if row["step"] <= step]
-        _replace(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
+        replace(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
 
 
 def _parse(text: str, path: Path) -> dict:
@@ -300,7 +301,7 @@ def _parse(text: str, path: Path) -> dict:
         raise InvalidInput(f"{path}: expected JSON: {error}") from error
 
 
-def _replace(path: Path, text: str) -> Path:
+def replace(path: Path, text: str) -> Path:
     """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
@@ -321,10 +322,12 @@ def _now() -> str:
 # ---------------------------------------------------------------- provenance
 
 
+@functools.cache
 def surroundings() -> tuple[dict, str]:
     """Returns what a run depends on beside its config, and the diff of the working tree.
 
-    No value of the environment outside a short list, no remote address and no user name.
+    Looked up once: what a process runs is what it had imported. No value of the environment outside
+    a short list, no remote address and no user name.
     """
     import jax
 

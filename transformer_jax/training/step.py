@@ -42,7 +42,7 @@ class StepRecord(NamedTuple):
 
 
 def make_initial_state(
-    model: Any, optimizer: optax.GradientTransformation, seed: int
+    model: Any, optimizer: optax.GradientTransformation, seed: int | Array
 ) -> Callable[[], TrainState]:
     """Returns a function that draws the state at step 0 from the seed of a run.
 
@@ -63,7 +63,7 @@ def make_initial_state(
 def make_train_step(
     model: nn.Module,
     optimizer: optax.GradientTransformationExtraArgs,
-    seed: int,
+    seed: int | Array,
     accumulation: int = 1,
     smoothing: float = 0.0,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:

@@ -1,0 +1,1 @@
+"""Studies: questions about transformers, each with its arms and how it will be judged."""

@@ -1,0 +1,79 @@
+r"""Compares arms over paired seeds: shows the plan, runs what is missing, and judges.
+
+Example:
+  python -m experiments.ablate --config=configs/ablations/positions.py --seeds=5 \
+    --workdir=runs/positions
+  python -m experiments.ablate --config=configs/tiny.py --arm=model.num_heads=1,2,4 --seeds=5 \
+    --workdir=runs/heads
+  python -m experiments.ablate --config=configs/tiny.py --drop=positions,norm,heads --seeds=5 \
+    --workdir=runs/parts
+"""
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.cluster import KINDS, parse_cluster
+from transformer_jax.studies.design import DROPS, load_design, parse_seeds
+
+_HOWS = ("loop", "scan", "vmap", "devices")
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and runs the study."""
+    parser = Parser("ablate", __doc__, takes_config=True)
+    parser.add_argument("--workdir", required=True, help="the study's directory: new, or to go on")
+    parser.add_argument("--seeds", default="5", help="5 means 0 to 4; 5:10 means 5 to 9 (5)")
+    parser.add_argument(
+        "--arm",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE",
+        help="a grid without a study file; several --arm: each its own arms; joined by x: products",
+    )
+    parser.add_argument(
+        "--drop",
+        default="",
+        metavar="PART,PART",
+        help=f"what does each part do? one arm without each: {', '.join(DROPS)}",
+    )
+    parser.add_argument("--how", choices=_HOWS, help="force how members are computed")
+    parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
+    parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
+    parser.add_argument("--retry", action="store_true", help="try cells again that failed")
+    parser.add_argument("--executor", choices=KINDS, help="train cells as jobs, through submitit")
+    parser.add_argument("--cells_per_job", type=int, default=4, help="(4)")
+    parser.add_argument(
+        "--job",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for submitit: timeout_min=60, slurm_partition=gpu, gpus_per_node=1, ...",
+    )
+    arguments = parser.read(argv)
+    cluster = None
+    if arguments.executor:
+        cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
+    drops = [name for name in arguments.drop.split(",") if name]
+    design = load_design(arguments.config_path, arguments.overrides, arguments.arm, drops)
+    seeds = parse_seeds(arguments.seeds)
+    if design.tuning and set(seeds) & set(design.tuning.seeds):
+        raise InvalidInput(f"--seeds={arguments.seeds}: the tuning uses some of these")
+    print(f"study  {arguments.workdir}: {arguments.config_path}, {len(design.arms)} arms")
+    print("       loading jax and reading the data: some seconds ...", flush=True)
+    use_compilation_cache()
+
+    from transformer_jax.studies.running import run
+
+    run(
+        design,
+        arguments.workdir,
+        seeds,
+        how=arguments.how,
+        retry=arguments.retry,
+        dry_run=arguments.dry_run,
+        root=arguments.root,
+        cluster=cluster,
+    )
+
+
+if __name__ == "__main__":
+    execute(main)

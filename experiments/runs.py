@@ -1,0 +1,89 @@
+"""Finds runs, and makes a study fit to be mailed.
+
+Example:
+  python -m experiments.runs ls --root=runs "eval/loss<1.8" position=rotary --sort=eval/loss
+  python -m experiments.runs export runs/positions --out=positions.zip
+"""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments.command import Parser, execute
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.listing import choose, columns_of
+from transformer_jax.studies.tables import as_markdown, plain_cell, spell
+
+_FORMATS = ("text", "csv", "json", "md")
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments; the first word is what to do."""
+    verbs = {"ls": _list, "export": _export}
+    if not argv or argv[0] not in verbs:
+        if argv and argv[0] in ("-h", "--help"):
+            Parser("runs", __doc__).print_help()
+            return
+        raise InvalidInput(f"runs: expected one of {', '.join(verbs)}, e.g. runs ls --root=runs")
+    verbs[argv[0]](argv[1:])
+
+
+def _list(argv: list[str]) -> None:
+    parser = Parser("runs ls", __doc__)
+    parser.add_argument("filters", nargs="*", metavar="FILTER", help="KEY=VALUE, KEY<NUMBER, ...")
+    parser.add_argument("--root", default="runs", help="where to look (runs)")
+    parser.add_argument("--sort", help="a key, or -key for descending")
+    parser.add_argument("--columns", default="", help="keys to show, joined by commas")
+    parser.add_argument("--format", choices=_FORMATS, default="text", help="(text)")
+    arguments = parser.read(argv)
+    rows = choose(Path(arguments.root), arguments.filters, arguments.sort)
+    columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
+    if arguments.format == "json":
+        print(json.dumps([{key: row.get(key) for key in columns} for row in rows], indent=1))
+        return
+    if arguments.format == "csv":
+        sys.stdout.write(_as_csv(columns, rows))
+        return
+    cells = [[spell(row.get(key)) for key in columns] for row in rows]
+    short = [key.removeprefix("model.") for key in columns]
+    if arguments.format == "md":
+        print(as_markdown(short, cells))
+        return
+    print(_as_columns(short, cells))
+    print(f"{len(rows)} runs")
+
+
+def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
+    """Plain columns: a line stays a line however wide, so that it can be searched."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [heads, *rows]
+    )
+
+
+def _as_csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([plain_cell(row.get(key)) for key in columns] for row in rows)
+    return text.getvalue()
+
+
+def _export(argv: list[str]) -> None:
+    parser = Parser("runs export", __doc__)
+    parser.add_argument("study", help="a study's directory")
+    parser.add_argument("--out", required=True, help="a .zip file")
+    parser.add_argument("--weights", action="store_true", help="with the cells' checkpoints")
+    arguments = parser.read(argv)
+    from transformer_jax.studies.export import export_study
+
+    out = export_study(arguments.study, Path(arguments.out), arguments.weights)
+    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; unzip it anywhere and compare reads it")
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,349 @@
+"""The pages and tables that studies and comparisons leave: safe, whole, and drawn by a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.conftest import ROOT, TINY, command, refused, user_environment
+from transformer_jax.studies import tables
+from transformer_jax.studies.comparison import Comparison
+from transformer_jax.studies.design import load_design
+from transformer_jax.studies.judging import judge
+from transformer_jax.studies.listing import choose, parse_filter
+from transformer_jax.studies.page import place_for, table, whole_page
+from transformer_jax.studies.report import write_report
+from transformer_jax.studies.running import run
+from transformer_jax.studies.study import load_study
+from transformer_jax.training.progress import Silent
+from transformer_jax.training.runs import RunDirectory
+
+EVIL = '<script>alert(1)</script></script>" onload=alert(2) javascript:x \u2028 ]]> | `x` =1+1 \\x'
+QUICK = {"training.steps": "12", "schedule.warmup_cosine.warmup_steps": "4", "model.depth": "1"}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A study of two arms and three seeds; read it, never write to it."""
+    design = load_design(TINY, QUICK, ("model.position=learned,none",))
+    folder = tmp_path_factory.mktemp("report") / "runs"
+    return run(design, folder / "study", range(3), progress=Silent())
+
+
+class Page(HTMLParser):
+    """Elements, attributes, the embedded data and the text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.attributes, self.data, self.text = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        if self.elements and self.elements[-1] in ("script", "style"):
+            self.data.append(data)
+        else:
+            self.text += data
+
+
+def held(page):
+    """The data that a page's charts are drawn from."""
+    return json.loads(next(text for text in page.data if text.startswith("{")))
+
+
+def page_of(study):
+    return Page((study.path / "report.html").read_text())
+
+
+# ---------------------------------------------------------------- pages
+
+
+def test_a_page_asks_nothing_of_the_network(done):
+    text = (done.path / "report.html").read_text()
+    outside = re.sub(r'"http://www.w3.org/2000/svg"', "", text)
+    assert not re.search(r"https?://|//cdn|@import|url\(", outside)
+    page = Page(text)
+    assert not {"link", "img", "iframe"} & set(page.elements) - {"link"}
+    assert [value for name, value in page.attributes if name in ("src", "href")] == ["data:,"]
+    policy = next(
+        value for name, value in page.attributes if name == "content" and "default" in value
+    )
+    assert "default-src 'none'" in policy
+    assert policy.count("'sha256-") == 2
+    assert "unsafe" not in policy
+    assert len(text) < 1_000_000
+
+
+def test_a_page_says_what_was_asked_and_found(done):
+    page = page_of(done)
+    verdicts = done.verdicts()
+    for words in (
+        verdicts["question"],
+        verdicts["arms"]["position=none"]["words"],
+        done.record["seal"][:12],
+        "exploratory",
+        "What each arm costs",
+        "Did the change take?",
+        "Every cell ended as it should.",
+        "python -m experiments.",
+    ):
+        assert words in page.text, words
+    data = held(page)
+    assert data["arms"] == ["position=learned", "position=none"]
+    assert (
+        data["forest"]["rows"][0]["differences"] == verdicts["arms"]["position=none"]["differences"]
+    )
+    assert data["curves"]["metrics"]["eval/loss"]["position=none"]["step"] == [12]
+    assert set(data["curves"]["axes"]) == {"updates", "tokens", "FLOPs", "seconds of training"}
+    assert data["curves"]["axes"]["tokens"]["position=none"] == 8 * 16
+
+
+def test_c76_names_cannot_become_elements(done, tmp_path):
+    """A hostile arm, question, prediction and failure: the page has the same elements as before."""
+    plain = page_of(done)
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    text = (tmp_path / "runs" / "study" / "study.json").read_text()
+    evil = json.dumps(EVIL)[1:-1]
+    text = text.replace("position=none", evil).replace("What do ", f"What {evil} do ")
+    (tmp_path / "runs" / "study" / "study.json").write_text(text)
+    study = load_study(tmp_path / "runs" / "study")
+    judge(study)
+    study.write_cells()
+    write_report(study)
+    page = page_of(study)
+    assert sorted(page.elements) == sorted(plain.elements)
+    assert {name for name, _ in page.attributes} == {name for name, _ in plain.attributes}
+    assert held(page)["arms"][1] == EVIL
+    assert EVIL in page.text
+    line = (study.path / "table.md").read_text().splitlines()[3]
+    assert len(re.findall(r"(?<!\\)\|", line)) == len(tables.HEADS) + 1
+    assert "\n'=" not in (study.path / "cells.csv").read_text()
+
+
+def test_tables_for_papers_are_escaped():
+    heads, rows = ("arm", "a_b"), [["=x|y`", "50 %"], ["+1", "a_{b} & c\\"]]
+    assert tables.as_markdown(heads, rows).splitlines()[2] == "| =x\\|y\\` | 50 % |"
+    assert tables.as_csv(heads, rows).splitlines()[1:] == ["'=x|y`,50 %", "'+1,a_{b} & c\\"]
+    latex = tables.as_latex(heads, rows)
+    assert r"a\_\{b\} \& c\textbackslash{}" in latex
+    assert r"50 \%" in latex
+    assert tables.spell("a\x1b]0;b") == repr("a\x1b]0;b")
+
+
+def test_numbers_as_people_read_them():
+    assert [tables.spell(v) for v in (None, 1234567, 0.123456, 1e-7, float("nan"))] == [
+        "–", "1,234,567", "0.1235", "1e-07", "–",
+    ]  # fmt: skip
+    assert tables.spell_interval((-0.1, float("inf"))) == "[-0.1000, ∞]"
+    assert [tables.clock(s) for s in (5, 600, 9000)] == ["5 s", "10 min", "2.5 h"]
+
+
+def test_columns_of_numbers_stand_right():
+    text = table(["arm", "n", "words"], [["a", "1,000", "x"], ["b", "–", "y"]])
+    assert text.count("class=number") == 3
+    assert "<th scope=col class=number>n</th>" in text
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def test_compare_judges_a_study_again(done, tmp_path):
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    path = tmp_path / "runs" / "study"
+    (path / "verdicts.json").unlink()
+    result = command("compare", path)
+    assert result.returncode == 0, result.stderr
+    assert load_study(path).verdicts() == done.verdicts()
+    assert "position=none" in result.stdout
+    refused(command("compare", path, load_study(path).cell("position=none", 0).path), "not both")
+
+
+def runs_of(done, *which):
+    return {
+        f"{arm}{seed}": RunDirectory(done.cell(f"position={arm}", seed).path) for arm, seed in which
+    }
+
+
+def test_runs_are_grouped_by_config_and_paired_by_seed(done):
+    which = [("learned", 0), ("none", 0), ("learned", 1), ("none", 1), ("none", 2)]
+    comparison = Comparison(runs_of(done, *which), "eval/loss")
+    assert list(comparison.arms) == ["position=learned", "position=none"]
+    assert "no verdict: no margin was declared" in comparison.verdict()
+    (pair,) = comparison.paired()
+    assert pair["seeds"] == [0, 1]
+    last = {name: RunDirectory(r.path).metrics()[-1] for name, r in comparison.runs.items()}
+    by_hand = [last[f"learned{s}"]["eval/loss"] - last[f"none{s}"]["eval/loss"] for s in (0, 1)]
+    assert pair["differences"] == pytest.approx(by_hand)
+    page = Page(comparison.page())
+    assert "Paired differences" in page.text
+    assert "The same code, packages and device." in page.text
+
+
+def test_nothing_is_claimed_where_evaluation_differs(done, tiny_run):
+    runs = {**runs_of(done, ("none", 0), ("none", 1)), "other": RunDirectory(tiny_run)}
+    path = runs["none1"].path / "manifest.json"
+    comparison = Comparison(runs, "eval/loss")
+    comparison._manifests["none1"] = {**json.loads(path.read_text())}
+    comparison._manifests["none1"]["data"] |= {"sha256": "other"}
+    assert "different data" in comparison.warnings()[0]
+    assert comparison.verdict() == "no claim: the runs were not evaluated alike"
+    assert "Paired differences" not in Page(comparison.page()).text
+
+
+# ---------------------------------------------------------------- finding runs
+
+
+def test_runs_are_found_by_what_they_are(done):
+    root = done.path.parent
+    rows = choose(root, ["position=none", "seed>=1"], "-seed")
+    assert [row["seed"] for row in rows] == [2, 1]
+    assert len(choose(root, [])) == 6
+    assert len(choose(root, ["model.position!=none", "status=done"])) == 3
+    best = choose(root, [], "test/loss")[0]
+    assert best["test/loss"] == min(row["test/loss"] for row in choose(root, []))
+
+
+def test_a_filter_that_names_nothing_is_refused(done):
+    refused(
+        command("runs", "ls", f"--root={done.path.parent}", "tes/loss<3"), "did you mean test/loss"
+    )
+    refused(command("runs", "ls", f"--root={done.path.parent}", "--sort=loss"), "--sort=loss")
+    refused(command("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
+    refused(command("runs", "show"), "ls, export")
+    with pytest.raises(ValueError, match="expected a filter"):
+        parse_filter("loss")
+
+
+def test_a_run_without_a_heartbeat_is_taken_for_dead(done, tmp_path):
+    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "old")
+    (tmp_path / "old" / "STATUS").write_text("running 2020-01-01T00:00:00+00:00 step 3\n")
+    assert choose(tmp_path, [])[0]["status"] == "died"
+
+
+def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
+    for number in range(1000):
+        folder = tmp_path / f"g{number % 10}" / f"r{number}"
+        folder.mkdir(parents=True)
+        for name in ("config.json", "manifest.json", "STATUS", "metrics.jsonl"):
+            (folder / name).hardlink_to(tiny_run / name)
+    code = (
+        "import sys, time; began = time.monotonic()\n"
+        "from experiments.runs import main\n"
+        f"main(['ls', '--root={tmp_path}', 'eval/loss<9'])\n"
+        "assert 'jax' not in sys.modules and 'scipy' not in sys.modules\n"
+        "print(time.monotonic() - began, file=sys.stderr)"
+    )
+    seconds = []
+    for _ in range(3):  # the machine is shared: the fastest of three
+        result = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, env=user_environment(), capture_output=True,
+            text=True, check=True,
+        )  # fmt: skip
+        assert result.stdout.endswith("1000 runs\n")
+        seconds.append(float(result.stderr))
+    assert min(seconds) < 1.0
+
+
+# ---------------------------------------------------------------- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome")
+    service = Service(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+def complaints(browser):
+    return [
+        entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
+    ]
+
+
+@pytest.mark.browser
+def test_the_report_draws_and_is_used_by_keyboard(browser, done):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.select import Select
+
+    browser.get(f"file://{done.path}/report.html")
+    charts = browser.find_elements(By.CSS_SELECTOR, "[data-chart] figure > svg")
+    assert len(charts) == 3  # forest, curves, by position
+    assert all(chart.find_elements(By.CSS_SELECTOR, "path, circle") for chart in charts)
+    curves = browser.find_element(By.CSS_SELECTOR, "[data-chart=curves]")
+    metric, axis = curves.find_elements(By.TAG_NAME, "select")
+    Select(metric).select_by_visible_text("train/loss")
+    Select(axis).select_by_visible_text("FLOPs")
+    for box in curves.find_elements(By.CSS_SELECTOR, "input[type=checkbox]"):
+        box.click()
+    lines = "figure > svg > path:not(.band)"
+    assert len(curves.find_elements(By.CSS_SELECTOR, lines)) == 2
+    button = curves.find_elements(By.TAG_NAME, "button")[1]
+    button.send_keys(Keys.SPACE)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert len(curves.find_elements(By.CSS_SELECTOR, lines)) == 1
+    drawing = curves.find_element(By.CSS_SELECTOR, "figure > svg")
+    drawing.send_keys(Keys.ARROW_LEFT)
+    readout = curves.find_element(By.CLASS_NAME, "readout")
+    assert "FLOPs" in readout.text
+    assert "position=learned" in readout.text
+    assert browser.find_elements(By.CSS_SELECTOR, "svg:not([aria-label]):not([aria-hidden])") == []
+    assert complaints(browser) == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1200])
+def test_the_report_fits_in_light_and_dark(browser, done, scheme, width):
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(f"file://{done.path}/report.html")
+    script = "return getComputedStyle(document.body).{}"
+    paper = browser.execute_script(script.format("backgroundColor"))
+    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+    assert paper != browser.execute_script(script.format("color"))
+    overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(overflow) <= 0
+    assert complaints(browser) == []
+
+
+@pytest.mark.browser
+def test_a_hostile_page_runs_nothing(browser, tmp_path):
+    body = f"<h1>{EVIL}</h1>{place_for('forest')}"  # as if somebody had forgotten to escape
+    data = {"arms": [], "forest": {"rows": [], "margin": 0, "label": EVIL}, "charts": {}}
+    (tmp_path / "page.html").write_text(whole_page(EVIL, body, data))
+    browser.get(f"file://{tmp_path}/page.html")
+    entries = complaints(browser)
+    assert entries
+    assert all("Content Security Policy" in entry["message"] for entry in entries)
+
+
+@pytest.mark.browser
+def test_a_comparison_of_runs_draws(browser, done, tmp_path):
+    which = [(arm, seed) for arm in ("learned", "none") for seed in (0, 1, 2)]
+    page = Comparison(runs_of(done, *which), "eval/loss").page()
+    (tmp_path / "page.html").write_text(page)
+    browser.get(f"file://{tmp_path}/page.html")
+    drawn = "return document.querySelectorAll('[data-chart] figure > svg circle').length"
+    assert browser.execute_script(drawn) >= 4
+    assert complaints(browser) == []

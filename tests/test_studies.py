@@ -1,0 +1,646 @@
+"""Studies end to end: plan, seal, cells, pairs, failures, top-ups, verdicts."""
+
+import json
+import shutil
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.conftest import TINY, command, fingerprint_of, refused, start_command, tiny_config
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies import execution, fairness, statistics
+from transformer_jax.studies.cells import cell_hash, hash_of_code
+from transformer_jax.studies.design import DROPS, load_design, parse_arm, parse_seeds
+from transformer_jax.studies.export import export_study
+from transformer_jax.studies.judging import judge
+from transformer_jax.studies.planning import Workshop
+from transformer_jax.studies.running import CellsLost, run
+from transformer_jax.studies.study import load_study
+from transformer_jax.studies.workers import with_seed
+from transformer_jax.training.build import make_task
+from transformer_jax.training.config import flatten, load_config
+from transformer_jax.training.evaluation import make_score
+from transformer_jax.training.loop import train
+from transformer_jax.training.prepared import prepare
+from transformer_jax.training.progress import Silent
+from transformer_jax.training.runs import RunDirectory
+
+QUICK = {"training.steps": "12", "schedule.warmup_cosine.warmup_steps": "4", "model.depth": "1"}
+FILE = """
+from configs import tiny
+
+def get_config():
+    config = tiny.get_config()
+    config.model.depth = 1
+    config.training.steps = 12
+    config.schedule.warmup_cosine.warmup_steps = 4
+    return config
+
+def get_arms():
+    return {arms}
+
+def get_study():
+    return {study}
+"""
+ARMS = {"learned": {}, "none": {"model.position": "none"}}
+STUDY = {
+    "question": "Do positions matter?",
+    "prediction": "yes",
+    "metric": "loss",
+    "margin": 0.01,
+    "margin_reason": "a guess",
+    "looks": (3, 5),
+}
+
+
+def study_file(folder, arms=None, **changes):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "question.py"
+    path.write_text(FILE.format(arms=repr(arms or ARMS), study=repr({**STUDY, **changes})))
+    return str(path)
+
+
+def quick(*arms, **more):
+    return load_design(TINY, {**QUICK, **more}, arms)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A study of three arms and three seeds; read it, never write to it."""
+    folder = tmp_path_factory.mktemp("study")
+    arms = {**ARMS, "fast": {"optimizer.learning_rate": 0.004}}
+    also = {"longer": {"data.length": 32, "evaluation.stride": 16}}
+    path = folder / "question.py"
+    text = FILE.format(arms=repr(arms), study=repr({**STUDY, "also": also}))
+    path.write_text(
+        text.replace("tiny.get_config()", "tiny.get_config()\n    config.model.max_length = 32")
+    )
+    design = load_design(str(path), {})
+    return run(design, folder / "runs" / "question", range(3), progress=Silent())
+
+
+# ---------------------------------------------------------------- what is asked
+
+
+def test_seeds_are_a_number_or_a_range():
+    assert parse_seeds("3") == (0, 1, 2)
+    assert parse_seeds("5:8") == (5, 6, 7)
+    for text in ("0", "x", "5:", "-1:2", "3:3"):
+        with pytest.raises(InvalidInput, match="--seeds"):
+            parse_seeds(text)
+
+
+def test_arms_of_the_command_line_are_lists_and_products():
+    flat = flatten(tiny_config())
+    assert parse_arm("model.num_heads=1,2", flat) == {
+        "num_heads=1": {"model.num_heads": 1},
+        "num_heads=2": {"model.num_heads": 2},
+    }
+    product = parse_arm("model.num_heads=1,2xconfig.model.position=none,rotary", flat)
+    assert list(product) == [
+        "num_heads=1 position=none",
+        "num_heads=1 position=rotary",
+        "num_heads=2 position=none",
+        "num_heads=2 position=rotary",
+    ]
+    assert parse_arm("model.encoder.pooling=max,mean", flat)["pooling=max"] == {
+        "model.encoder.pooling": "max"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model.num_head=1,2", "model.num_heads"),
+        ("model.num_heads=1,two", "num_heads=two"),
+        ("model.num_heads", "KEY=VALUE"),
+        ("model.position=rotari", "rotary"),
+    ],
+)
+def test_a_wrong_arm_is_refused(text, words):
+    with pytest.raises(InvalidInput, match=words):
+        parse_arm(text, flatten(tiny_config()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"margin": 0}, "margin"),
+        ({"margin_reason": ""}, "margin_reason"),
+        ({"metric": "los"}, "did you mean loss"),
+        ({"looks": (5, 3)}, "ascending"),
+        ({"base": "learnt"}, "did you mean learned"),
+        ({"qestion": "?"}, "did you mean question"),
+        ({"match": {"by": "parms", "field": "model.width"}}, "params, flops, time"),
+        ({"match": {"by": "params", "field": "model.heads"}}, "model.mlp_dim"),
+        ({"tuning": {"key": "optimizer.lr", "grid": (1, 2, 3)}}, "optimizer.lr"),
+        ({"tuning": {"key": "optimizer.learning_rate", "grid": (1e-4, 1e-2, 1)}}, "1 to 3 times"),
+        ({"also": {"x": {"data.size": 3}}}, "data.length"),
+    ],
+)
+def test_a_wrong_study_file_is_refused(tmp_path, changes, words):
+    with pytest.raises(InvalidInput, match=words):
+        load_design(study_file(tmp_path, **changes), {})
+
+
+def test_wrong_arms_of_a_file_are_refused(tmp_path):
+    for arms, words in (
+        ({"a": {}}, "2 to"),
+        ({"a": {}, "b": {"model.dept": 3}}, "arm 'b'.*model.dept"),
+        ({"a": {}, "b": {"seed": 3}}, "--seeds"),
+        ({"a": {}, "b": {"model.depth": 2.5}}, "model.depth=2.5"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            load_design(study_file(tmp_path, arms), {})
+
+
+def test_refusals_of_the_command_are_short_and_come_before_jax(tmp_path):
+    refused(command("ablate", f"--config={TINY}", f"--workdir={tmp_path}"), "get_arms", "--arm")
+    began = time.monotonic()
+    wrong = command("ablate", f"--config={TINY}", f"--workdir={tmp_path}", "--drop=position")
+    refused(wrong, "--drop=position", "positions")
+    assert time.monotonic() - began < 2.5  # importing jax takes as long by itself
+
+
+def test_every_part_that_can_be_dropped_has_a_value():
+    text = ",".join(sorted(DROPS.keys() - {"clipping", "decay"}))
+    design = load_design(TINY, {}, (), text.split(","))
+    assert next(iter(design.arms)) == "base"
+    assert len(design.arms) == len(DROPS) - 1
+    assert design.exploratory
+    for name in design.arms:
+        design.config_of(name)
+
+
+# ---------------------------------------------------------------- cells
+
+
+def test_a_study_leaves_plain_files(done):
+    names = {path.name for path in done.path.iterdir()}
+    assert names >= {"study.json", "cells.csv", "looks.jsonl", "verdicts.json", "report.html"}
+    assert names >= {"table.md", "table.csv", "table.tex", "forest.svg", "forest.pdf", "curves.svg"}
+    rows = done.rows()
+    assert [(row["arm"], row["seed"]) for row in rows][:4] == [
+        ("learned", 0), ("none", 0), ("fast", 0), ("learned", 1),
+    ]  # fmt: skip
+    assert {row["state"] for row in rows} == {"done"}
+    frame = [
+        float(line.split(",")[5]) for line in (done.path / "cells.csv").read_text().splitlines()[1:]
+    ]
+    assert frame == [row["test/loss"] for row in rows]
+    assert load_study(done.path).seeds == [0, 1, 2]
+
+
+def test_a_cell_is_an_ordinary_run_with_the_bits_of_one(done, tmp_path):
+    """Arms that share a program (another learning rate) and one that does not (no positions)."""
+    for arm in done.arms:
+        cell = done.cell(arm, 1)
+        config = RunDirectory(cell.path).config()
+        train(config, tmp_path / arm, Silent())
+        assert fingerprint_of(cell.path) == fingerprint_of(tmp_path / arm)
+    manifest = RunDirectory(cell.path).manifest()
+    assert (manifest["how"], manifest["computed"]) == ("loop", "alone")
+
+
+def test_the_same_command_again_trains_nothing(done, monkeypatch):
+    def nothing(*_):
+        raise AssertionError("a cell was trained again")
+
+    monkeypatch.setattr(execution.Group, "answer", nothing)
+    before = (done.path / "verdicts.json").read_text()
+    design = load_design(done.record["config_path"], {})
+    run(design, done.path, range(3), progress=Silent())
+    assert (done.path / "verdicts.json").read_text() == before
+    assert len(load_study(done.path).looks()) == 1
+
+
+def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    trained, honest = [], execution.run_together
+
+    def counting(group, members, width, ended):
+        members = list(members)
+        trained.extend(member.arm for member in members)
+        return honest(group, members, width, ended)
+
+    monkeypatch.setattr("transformer_jax.studies.workers.run_together", counting)
+    study = run(
+        load_design(done.record["config_path"], {}),
+        tmp_path / "runs" / "question",
+        range(4),
+        progress=Silent(),
+    )
+    assert sorted(trained) == ["fast", "learned", "none"]
+    assert study.verdicts()["seeds"] == [0, 1, 2, 3]
+    assert study.verdicts()["look"] == 2
+
+
+def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypatch):
+    run(quick("model.num_heads=4,1"), tmp_path / "one", (0,), progress=Silent())
+    run(quick("model.num_heads=4,2"), tmp_path / "two", (0,), progress=Silent())
+    assert len(list((tmp_path / "cells").iterdir())) == 3
+
+
+def test_the_hash_covers_what_decides_and_nothing_else():
+    data = {"sha256": "x", "counts": {"train": 1}}
+    base = cell_hash(tiny_config(), data, "alone", "cpu")[0]
+    assert cell_hash(tiny_config(seed=5), data, "alone", "cpu")[0] == base
+    assert (
+        cell_hash(tiny_config(logging__every=1, checkpoint__keep=1), data, "alone", "cpu")[0]
+        == base
+    )
+    for other in (
+        cell_hash(tiny_config(model__init_std=0.03), data, "alone", "cpu"),
+        cell_hash(tiny_config(evaluation__stride=8), data, "alone", "cpu"),
+        cell_hash(tiny_config(), data | {"sha256": "y"}, "alone", "cpu"),
+        cell_hash(tiny_config(), data | {"tokenizer_sha256": "y"}, "alone", "cpu"),
+        cell_hash(tiny_config(), data, "together", "cpu"),
+        cell_hash(tiny_config(), data, "alone", "H200"),
+    ):
+        assert other[0] != base
+
+
+def test_docstrings_and_comments_are_no_code():
+    plain = "def f(x):\n    return x + 1\n"
+    told = '"""About."""\n\n\ndef f(x):\n    """Adds one."""\n    return x + 1  # why\n'
+    assert hash_of_code(plain) == hash_of_code(told)
+    assert hash_of_code(plain) != hash_of_code(plain.replace("1", "2"))
+
+
+# ---------------------------------------------------------------- killed, failed, diverged
+
+
+@pytest.mark.commands
+def test_killed_at_any_moment_it_goes_on_and_ends_with_the_same(tmp_path):
+    """SIGKILL, then SIGTERM, then to the end; the numbers are those of a study left alone."""
+    arguments = (f"--config={study_file(tmp_path)}", "--seeds=3")
+    whole = command("ablate", *arguments, f"--workdir={tmp_path / 'a' / 'study'}")
+    assert whole.returncode == 0, whole.stderr
+    workdir = tmp_path / "b" / "study"
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        process = start_command("ablate", *arguments, f"--workdir={workdir}")
+        wanted = len(list(workdir.parent.glob("cells/*/s*/STATUS"))) + 1
+        while len(list(workdir.parent.glob("cells/*/s*/STATUS"))) < wanted:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode in (-9, 143, 0)
+    last = command("ablate", *arguments, f"--workdir={workdir}")
+    assert last.returncode == 0, last.stderr
+    one, other = (load_study(path).verdicts() for path in (tmp_path / "a" / "study", workdir))
+    assert one["values"] == other["values"]
+    assert one["arms"] == other["arms"]
+    assert len(load_study(workdir).looks()) == 1
+
+
+def failing(monkeypatch, fails):
+    honest = execution.Group.answer
+
+    def answer(self, calls, width):
+        for arm, call in calls:
+            fails(arm, int(call.arguments[0]))
+        return honest(self, calls, width)
+
+    monkeypatch.setattr(execution.Group, "answer", answer)
+
+
+def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monkeypatch):
+    design = quick("model.num_heads=4,1")
+
+    def fails(arm, seed):
+        if trouble and (arm, seed) == ("num_heads=1", 1):
+            raise RuntimeError("the machine is on fire")
+
+    trouble = [1]
+    failing(monkeypatch, fails)
+    with pytest.raises(CellsLost, match=r"1 cells failed.*num_heads=1.*on fire"):
+        run(design, tmp_path / "s", range(3), how="loop", progress=Silent())
+    study = load_study(tmp_path / "s")
+    states = {(cell.arm, cell.seed): cell.state() for cell in study.cells()}
+    assert states.pop(("num_heads=1", 1)) == "failed"
+    assert set(states.values()) == {"done"}
+    arm = study.verdicts()["arms"]["num_heads=1"]
+    assert arm["verdict"] == "refused"
+    assert "missing" in arm["words"]
+    assert study.looks() == []
+    assert "the machine is on fire" in (tmp_path / "s" / "report.html").read_text()
+    trouble.clear()
+    with pytest.raises(CellsLost):  # not unasked
+        run(design, tmp_path / "s", range(3), progress=Silent())
+    study = run(design, tmp_path / "s", range(3), retry=True, progress=Silent())
+    assert study.verdicts()["arms"]["num_heads=1"]["verdict"] != "refused"
+
+
+def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, monkeypatch):
+    design = quick("model.num_heads=4,1")
+
+    def fails(arm, seed):
+        if trouble and arm == "num_heads=1":
+            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes")
+
+    trouble = [1]
+    failing(monkeypatch, fails)
+    with pytest.raises(CellsLost):
+        run(design, tmp_path / "s", (0,), how="loop", progress=Silent())
+    assert load_study(tmp_path / "s").cell("num_heads=1", 0).state() == "out of memory"
+    trouble.clear()
+    study = run(design, tmp_path / "s", (0,), progress=Silent())
+    assert study.cell("num_heads=1", 0).state() == "done"
+
+
+def test_divergence_is_an_outcome(tmp_path):
+    """A rate at which the loss becomes infinite, or at least worse than a guess."""
+    design = quick("optimizer.learning_rate=0.001,1e6", **{"training.clip_norm": "None"})
+    study = run(design, tmp_path / "s", range(3), progress=Silent())
+    verdicts = study.verdicts()
+    assert {cell.state() for cell in study.cells()} == {"done", "diverged"}
+    arm = verdicts["arms"]["learning_rate=1e6"]
+    assert arm["diverged"] == [[3, 3], [0, 3]]
+    assert arm["verdict"] == "no verdict"
+    assert verdicts["values"]["learning_rate=1e6"]["diverged"] == 3
+
+
+# ---------------------------------------------------------------- pairs and fairness
+
+
+def test_seeds_pair_values_batches_and_dropout():
+    """Parameters of one path and shape start alike whatever else an arm changes."""
+    task = make_task(tiny_config())
+
+    def start(**changes):
+        params = prepare(tiny_config(**changes), task=task).draw(np.uint32(4)).params
+        return fairness._by_path(params)
+
+    base = start()
+    for changes in (
+        {"model__num_heads": 1},
+        {"model__wiring": "post"},
+        {"model__position": "rotary"},
+        {"model__activation": "relu"},
+        {"model__depth": 1, "model__initialisation": "normal"},
+        {"model__norm": "rms_norm"},
+    ):
+        other = start(**changes)
+        if "model__initialisation" in changes:
+            reference = start(model__initialisation="normal")
+        else:
+            reference = base
+        shared = [p for p in other if p in reference and other[p].shape == reference[p].shape]
+        assert len(shared) >= 5
+        for path in shared:
+            np.testing.assert_array_equal(other[path], reference[path], err_msg=f"{changes} {path}")
+
+
+def test_the_certificate_says_what_changed(done):
+    base, none = (done.arms[name]["certificate"] for name in ("learned", "none"))
+    assert base["changes"] is False
+    assert none["changes"] is True
+    assert none["only_base"] == ["positions/embedding"]
+    assert none["only_here"] == []
+    assert none["paired"] == 1.0
+    assert none["logits"] > 0.01
+    assert none["sees_ahead"] == 0.0
+    assert none["input_rms"] == pytest.approx(0.02, rel=0.3)  # the embedding alone
+    assert base["input_rms"] == pytest.approx(0.02 * 2**0.5, rel=0.3)
+    fast = done.arms["fast"]["certificate"]
+    assert fast["changes"] is True
+    assert (fast["logits"], fast["loss"], fast["gradient"]) == (0.0, 0.0, 0.0)
+
+
+def test_an_arm_that_changes_nothing_is_refused_in_seconds(tmp_path):
+    idle = {"a": {}, "b": {"model.position_options.rotary.share": 0.5}}
+    design = load_design(study_file(tmp_path, idle), {})
+    with pytest.raises(InvalidInput, match="'b' changes nothing"):
+        run(design, tmp_path / "s", (0,), progress=Silent())
+    assert not (tmp_path / "cells").exists()
+    assert not (tmp_path / "s" / "study.json").exists()
+
+
+def test_a_key_without_effect_is_named(tmp_path):
+    half = {"a": {}, "b": {"model.position": "none", "model.position_options.rotary.share": 0.5}}
+    design = load_design(study_file(tmp_path, half), {})
+    with pytest.raises(InvalidInput, match=r"rotary.share: without effect"):
+        run(design, tmp_path / "s", (0,), progress=Silent())
+
+
+def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
+    product = {
+        "a": {"model.position": "learned"},
+        "b": {"model.position": "learned", "model.activation": "relu"},
+    }
+    workshop = Workshop(load_design(study_file(tmp_path, product), {}))
+    found = workshop.certificates(workshop.arms(), {})
+    assert (found["a"].changes, found["b"].changes, found["b"].unread) == (False, True, ())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model__width": 128, "data__length": 64},
+        {"model__width": 128, "data__length": 64, "model__feed_forward": "gated"},
+        {"model__width": 128, "data__length": 64, "model__num_kv_heads": 1},
+    ],
+)
+def test_counted_operations_are_the_compilers(changes):
+    """The compiler counts sums and activations too, so ours is a little below."""
+    prepared = prepare(tiny_config(**changes))
+    batch = prepared.task.batch(0, 0)
+    apply = jax.jit(lambda params: prepared.model.apply({"params": params}, **batch["inputs"]))
+    counted = apply.lower(prepared.template.params).compile().cost_analysis()["flops"]
+    assert 0.9 < fairness.forward_flops(prepared) / counted <= 1.0
+
+
+def test_costs_by_hand():
+    """Width 32, depth 2, length 16, 65 symbols, tied: 12 d^2 a block, and the tables."""
+    cost = fairness.cost_of(prepare(tiny_config()))
+    norms = 5 * 32
+    assert cost.without_embeddings == 2 * 12 * 32**2 + norms
+    assert cost.parameters == cost.without_embeddings + 65 * 32 + 16 * 32
+    attention = 2 * 2 * 16 * 32  # scores and values of 16 positions each, of every token
+    assert cost.flops == 3 * (2 * 2 * 12 * 32**2 + 2 * attention + 2 * 32 * 65)
+    assert cost.counted == 50 * 8 * 16
+
+
+@pytest.mark.parametrize(("what", "field"), [("params", "parameters"), ("flops", "flops")])
+def test_depth_at_equal_cost(tmp_path, what, field):
+    match = {"by": what, "field": "model.width"}
+    path = study_file(tmp_path, {"one": {}, "three": {"model.depth": 3}}, match=match)
+    workshop = Workshop(load_design(path, {}))
+    made = workshop.arms()
+    wanted, width = getattr(made["one"].cost, field), made["three"].config.model.width
+    assert width < 32
+
+    def distance(value):
+        cost = workshop.make("three", "three", {"model.width": value}).cost
+        return abs(getattr(cost, field) - wanted)
+
+    assert distance(width) == min(distance(value) for value in (width - 4, width, width + 4))
+
+
+def test_a_second_field_makes_up_for_what_the_first_left(tmp_path):
+    match = {"by": "params", "field": ("model.width", "model.mlp_dim")}
+    path = study_file(tmp_path, {"one": {}, "three": {"model.depth": 3}}, match=match)
+    made = Workshop(load_design(path, {})).arms()
+    ours, theirs = made["three"].cost.parameters, made["one"].cost.parameters
+    assert abs(ours / theirs - 1) < 0.005
+    assert set(made["three"].matched) == {"model.width", "model.mlp_dim"}
+
+
+def test_an_arm_may_not_set_what_is_solved_for(tmp_path):
+    match = {"by": "params", "field": "model.width"}
+    path = study_file(tmp_path, {"one": {}, "two": {"model.width": 64}}, match=match)
+    with pytest.raises(InvalidInput, match="solved for"):
+        Workshop(load_design(path, {})).arms()
+
+
+def test_matching_finds_the_nearest_value():
+    assert fairness.matched_value(lambda v: v**2, 50, 4) == (7, 49)
+    assert fairness.matched_value(lambda v: v**2, 50, 100, 4) == (8, 64)
+    assert fairness.matched_value(float, 3, 64) == (3, 3.0)
+
+
+def test_tuning_gives_every_arm_the_same_trials(tmp_path):
+    tuning = {
+        "key": "optimizer.learning_rate",
+        "grid": (1e-3, 3e-3, 9e-3),
+        "seeds": (77,),
+        "extensions": 1,
+    }
+    study = run(
+        load_design(study_file(tmp_path, tuning=tuning), {}),
+        tmp_path / "s",
+        range(3),
+        progress=Silent(),
+    )
+    tuned = {name: arm["tuning"] for name, arm in study.arms.items()}
+    assert len({arm["trials"] for arm in tuned.values()}) == 1
+    assert len({tuple(arm["values"]) for arm in tuned.values()}) == 1
+    for name, arm in tuned.items():
+        best = arm["values"][int(np.nanargmin(arm["scores"]))]
+        assert arm["chosen"] == pytest.approx(best)
+        at_edge = best in (arm["values"][0], arm["values"][-1])
+        assert bool(arm["refused"]) == at_edge
+        assert study.arms[name]["changes"]["optimizer.learning_rate"] == arm["chosen"]
+        config = RunDirectory(study.cell(name, 0).path).config()
+        assert config.optimizer.learning_rate == pytest.approx(arm["chosen"])
+    assert "seed 77" not in (study.path / "report.html").read_text()
+    assert study.verdicts()["tuned"] is True
+
+
+# ---------------------------------------------------------------- judging
+
+
+def test_the_verdict_is_that_of_the_final_test_scores(done):
+    verdicts = done.verdicts()
+    for name in ("none", "fast"):
+        by_hand = [
+            done.cell("learned", s).means()["loss"] - done.cell(name, s).means()["loss"]
+            for s in (0, 1, 2)
+        ]
+        assert verdicts["arms"][name]["differences"] == pytest.approx(by_hand, abs=1e-15)
+        assert verdicts["arms"][name]["p"] == pytest.approx(stats.ttest_1samp(by_hand, 0).pvalue)
+        last = RunDirectory(done.cell(name, 1).path).metrics()[-1]["test/loss"]
+        assert last == done.cell(name, 1).means()["loss"]
+    assert verdicts["level"] == pytest.approx(0.025)  # two planned looks
+    assert verdicts["arms"]["fast"]["words"].endswith("(few seeds)")
+
+
+def copied(done, tmp_path):
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    return tmp_path / "runs" / "question"
+
+
+def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, tmp_path):
+    path = copied(done, tmp_path)
+    text = (done.path.parent.parent / "question.py").read_text()
+    later = tmp_path / "later.py"
+    later.write_text(text.replace("Do positions", "Why do positions"))
+    study = run(load_design(str(later), {}), path, range(3), progress=Silent())
+    assert "question changed after the first cell" in study.verdicts()["exploratory"]
+    assert study.verdicts()["arms"]["fast"]["verdict"] != "refused"
+    later.write_text(text.replace("'margin': 0.01", "'margin': 0.5"))
+    study = run(load_design(str(later), {}), path, range(3), progress=Silent())
+    assert study.verdicts()["arms"]["fast"]["verdict"] == "refused"
+    assert "margin changed" in study.verdicts()["arms"]["fast"]["words"]
+    assert study.verdicts()["margin"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("manifest.json", lambda m: m["data"].update(sha256="other"), "other data"),
+        ("manifest.json", lambda m: m["data"].update(tokenizer_sha256="other"), "tokenizers"),
+        ("manifest.json", lambda m: m.update(code="other"), "other code"),
+        ("manifest.json", lambda m: m.update(computed="together"), "together"),
+        ("manifest.json", lambda m: m["device"].update(kind="other"), "other device"),
+        ("manifest.json", lambda m: m["packages"].update(jax="9"), "other packages"),
+        ("evaluation.json", lambda e: e["test"]["protocol"].update(targets=3), "other targets"),
+        ("config.json", lambda c: c["model"].update(dtype="bfloat16"), "other precision"),
+    ],
+)
+def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
+    study = load_study(copied(done, tmp_path))
+    path = study.cell("fast", 1).path / file
+    held = json.loads(path.read_text())
+    change(held)
+    path.write_text(json.dumps(held))
+    verdicts = judge(study)
+    assert verdicts["arms"]["fast"]["verdict"] == "refused"
+    assert words in verdicts["arms"]["fast"]["words"]
+    assert verdicts["arms"]["none"]["verdict"] != "refused"
+    assert verdicts["contrasts"] == 2  # the family keeps its size
+
+
+def test_details_are_secondary(done):
+    found = json.loads((done.cell("none", 0).path / "details.json").read_text())
+    where = found["where"]
+    means = done.cell("none", 0).means()
+    assert len(where["position"][1]) == 16
+    assert np.mean(where["position"][1]) == pytest.approx(means["loss"], rel=0.02)
+    assert where["frequency"][0] > where["frequency"][-1]
+    assert found["also"]["longer"]["protocol"]["context"] == 32
+    assert found["also"]["longer"]["protocol"]["targets"] == means["protocol"]["targets"]
+
+
+def test_a_mailed_study_is_judged_again(done, tmp_path):
+    archive = export_study(done.path, tmp_path / "study.zip")
+    shutil.unpack_archive(archive, tmp_path / "elsewhere")
+    study = load_study(tmp_path / "elsewhere" / "question")
+    assert judge(study)["arms"] == done.verdicts()["arms"]
+    assert not list((tmp_path / "elsewhere").rglob("checkpoints"))
+    with pytest.raises(InvalidInput, match="exists already"):
+        export_study(done.path, archive)
+
+
+def test_a_study_of_equal_arms_finds_nothing(tmp_path):
+    """A/A: 40 tiny runs with 40 seeds; p values of random pairs of arms of five are uniform."""
+    config = load_config(TINY, QUICK)
+    (group,) = execution.group_arms({"a": prepare(config)}, "loop")
+    prepared = group.arms["a"][0]
+    score, losses = make_score(prepared.model), []
+    batch = next(iter(prepared.task.evaluation_batches("test", 512)))
+    for seed in range(40):
+        state = prepared.draw(np.uint32(seed))
+        batches = prepared.stacked_batches(seed, 0, 12)
+        arguments = (np.uint32(seed), state, batches, np.int32(12))
+        call = execution.Call(prepared, arguments, Silent())
+        (answer,) = group.answer([("a", call)], 1)
+        sums = score(answer.state.params, batch)
+        losses.append(float(sums.loss.sum() / sums.weight.sum()))
+    assert len(set(losses)) == 40
+    rng, values = np.random.default_rng(0), np.array(losses)
+    drawn = np.stack([rng.permutation(40)[:10] for _ in range(200)])
+    p = statistics.paired_t(values[drawn[:, :5]] - values[drawn[:, 5:]])[2]
+    assert stats.kstest(p, "uniform").pvalue > 0.01
+    assert (p <= 0.05).mean() <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
+
+
+def test_a_cells_config_is_the_arms_with_its_seed():
+    config = with_seed(tiny_config(), 7, brief=True)
+    assert (config.seed, config.checkpoint.every) == (7, 50)
+    assert with_seed(tiny_config(), 7, brief=False).checkpoint.every == 20

@@ -1,0 +1,156 @@
+"""Cells: the runs that studies are made of, found by what they are and not by who wanted them.
+
+    ROOT/cells/HASH/sSEED/     an ordinary run directory
+
+The hash covers all that decides the outcome: the config without names and cadence, the data, the
+tokenizer, the code, the version of jax, the device and whether the run was computed alone. So a
+second study finds what the first one ran, and nothing else.
+"""
+
+import ast
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from transformer_jax.studies.outcome import Outcome
+from transformer_jax.training.config import CADENCE, flatten
+from transformer_jax.training.rows import OWN, own_file
+from transformer_jax.training.rule import is_own
+from transformer_jax.training.runs import RunDirectory
+
+PACKAGE = Path(__file__).parents[1]
+_NO_PART_OF_A_RUN = ("studies", "laws.py")
+ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
+
+DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
+FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
+_MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory")
+
+
+def cell_hash(
+    config: ConfigDict, data: Mapping[str, Any], computed: str, device: str
+) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a cell's folder, and what it was made from.
+
+    Args:
+      config: of the arm; its seed is not looked at.
+      data: the task's facts: hashes of text, tokenizer and splits.
+      computed: alone or together.
+      device: the kind.
+    """
+    flat = flatten(config)
+    parts = {
+        "config": {
+            key: value
+            for key, value in flat.items()
+            if key != "seed" and not key.startswith(CADENCE)
+        },
+        "data": {key: value for key, value in data.items() if key != "source"},
+        "code": code_hash(),
+        "own": {
+            choice: hash_of_code(file.read_text(encoding="utf-8"))
+            for choice in (flat[key] for key in OWN if is_own(flat[key]))
+            if (file := own_file(choice)) is not None
+        },
+        "jax": metadata.version("jax"),
+        "device": device,
+        "computed": computed,
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16], parts
+
+
+@functools.cache
+def code_hash() -> str:
+    """Returns the hash of the package's syntax trees; comments and docstrings change nothing."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if not name.startswith(_NO_PART_OF_A_RUN):
+            digest.update(f"{name} {hash_of_code(file.read_text(encoding='utf-8'))}\n".encode())
+    return digest.hexdigest()
+
+
+def hash_of_code(source: str) -> str:
+    """Returns the hash of a source's syntax tree without docstrings."""
+    tree = ast.parse(source)
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, holders) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+class Cell(NamedTuple):
+    """One arm with one seed.
+
+    Attributes:
+      arm: its name.
+      seed: of the run.
+      path: of the run's directory.
+    """
+
+    arm: str
+    seed: int
+    path: Path
+
+    def state(self) -> str:
+        """done, diverged, out of memory, failed, unfinished or missing."""
+        directory = RunDirectory(self.path)
+        word = directory.status()
+        if word == "missing":
+            return MISSING
+        if word == "done":
+            return DIVERGED if self._guesses() else DONE
+        reason = directory.status_path.read_text(encoding="utf-8")
+        if word == "failed":
+            if "NonFinite" in reason:
+                return DIVERGED
+            return OUT_OF_MEMORY if any(text in reason for text in _MEMORY) else FAILED
+        return UNFINISHED
+
+    def reason(self) -> str:
+        """What STATUS says about a failure."""
+        path = RunDirectory(self.path).status_path
+        words = path.read_text(encoding="utf-8").split(maxsplit=4) if path.exists() else []
+        return words[4].strip() if len(words) > 4 else ""
+
+    def outcome(self, metric: str) -> Outcome:
+        """What the cell counts as in a comparison."""
+        state = self.state()
+        if state == DIVERGED:
+            return Outcome(None, True)
+        return Outcome(self.means().get(metric) if state == DONE else None)
+
+    def means(self, split: str = "test") -> dict[str, Any]:
+        """The final scores of a split; {} before the end."""
+        return _evaluation(self.path).get(split, {})
+
+    def _guesses(self) -> bool:
+        """Whether the final loss is no lower than that of a uniform guess."""
+        means = self.means()
+        sizes = RunDirectory(self.path).manifest().get("sizes", {})
+        classes = sizes.get("num_classes") or sizes.get("vocab_size")
+        loss = means.get("loss", math.nan)
+        return not math.isfinite(loss) or bool(classes and loss >= math.log(classes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_json(path: Path, stamp: int) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _evaluation(path: Path) -> dict:
+    file = path / "evaluation.json"
+    try:
+        return _read_json(file, os.stat(file).st_mtime_ns)
+    except (OSError, ValueError):
+        return {}

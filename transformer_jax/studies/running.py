@@ -1,0 +1,298 @@
+"""A study from question to verdict: prepare, show the plan, seal, run what is missing, judge."""
+
+import contextlib
+import dataclasses
+import shlex
+import sys
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import Stop
+from transformer_jax.studies import tuning
+from transformer_jax.studies.cells import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    Cell,
+    code_hash,
+)
+from transformer_jax.studies.cluster import Cluster
+from transformer_jax.studies.design import Design
+from transformer_jax.studies.details import look_closer
+from transformer_jax.studies.fairness import unmatched
+from transformer_jax.studies.judging import judge
+from transformer_jax.studies.planning import Arm, Workshop, calibrate, nothing_to_run
+from transformer_jax.studies.study import Study, as_plain
+from transformer_jax.studies.tables import show_plan
+from transformer_jax.studies.workers import Workers
+from transformer_jax.training.interruption import Interrupted, StopSignal
+from transformer_jax.training.loop import refuse_what_is_not_installed
+from transformer_jax.training.progress import Progress
+from transformer_jax.training.runs import RunDirectory, surroundings
+
+
+class CellsLost(Stop):
+    """Some cells failed; the others ran, and the study was judged without their arms."""
+
+
+def run(
+    design: Design,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    *,
+    how: str | None = None,
+    retry: bool = False,
+    dry_run: bool = False,
+    root: str | Path | None = None,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
+) -> Study:
+    """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
+
+    Args:
+      design: what is asked.
+      workdir: of the study.
+      seeds: wanted; those of earlier launches stay.
+      how: a way of computing (execution.HOWS); None: what it had, or the fastest.
+      retry: whether cells that failed are tried again.
+      dry_run: whether to stop after the plan.
+      root: holds `cells`, shared by all studies below it; workdir's parent if not given.
+      cluster: where cells are trained as jobs; None: in this process.
+      progress: where to tell how it goes; standard output if not given.
+    Returns:
+      The study.
+    Raises:
+      InvalidInput: the design, an arm or the directory is wrong; nothing ran.
+      Interrupted: a signal came; the running cells were saved.
+      CellsLost: some cells failed.
+    """
+    study = Study(workdir)
+    progress = progress or Progress()
+    with contextlib.closing(progress), _locked(study, dry_run), StopSignal() as stop:
+        if design.exploratory:  # a grid is looked at when its seeds are there
+            planned = study.sealed["looks"] if study.record else (len(seeds),)
+            design = dataclasses.replace(design, looks=tuple(planned))
+        launch = Launch(study, design, seeds, how, root, progress, stop, cluster)
+        launch.prepare()
+        if not dry_run:
+            launch.run(retry)
+    return study
+
+
+@contextlib.contextmanager
+def _locked(study: Study, dry_run: bool) -> Generator[None]:
+    if dry_run:
+        yield
+    else:
+        with RunDirectory(study.path).locked():
+            yield
+
+
+class Launch:
+    """One launch of a study."""
+
+    def __init__(
+        self,
+        study: Study,
+        design: Design,
+        seeds: Sequence[int],
+        how: str | None,
+        root: str | Path | None,
+        progress: Progress,
+        stop: StopSignal,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """Reads nothing yet."""
+        self.cluster = cluster
+        self.study, self.design, self.progress, self.stop = study, design, progress, stop
+        self.seeds = sorted({*study.record.get("seeds", []), *seeds})
+        self.root = Path(root) if root else study.path.absolute().parent
+        if study.record and root is None:
+            self.root = study.root
+        self.how = how or study.record.get("how")
+        self.workshop = Workshop(design)
+
+    # ---- the plan
+
+    def prepare(self) -> None:
+        """Makes the arms ready and shows the plan."""
+        design, progress = self.design, self.progress
+        refuse_what_is_not_installed(design.config_of(design.base))
+        with progress.busy(f"preparing {len(design.arms)} arms"):
+            self.arms = self.workshop.arms()
+            self._take_tuned()
+            self._place(self.how or "loop")
+        missing = [cell.arm for cell in self._cells(self.arms) if self._has_to_run(cell, True)]
+        trials = tuning.count(design)
+        with progress.busy("timing some steps"):
+            wanted = missing + [design.base] * trials
+            self.estimate = (
+                calibrate(self.arms, design.base, wanted, self.how)
+                if wanted
+                else nothing_to_run(self.arms, self.how)
+            )
+        self.workers = Workers(self.estimate, progress, self.stop)
+        self._place(self.estimate.how)
+        with progress.busy("looking whether each arm's change took"):
+            self.certificates = self.workshop.certificates(self.arms, self._known_certificates())
+        states = {cell: cell.state() for cell in self._cells(self.arms)}
+        show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
+        for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
+            progress.say(f"unmatched  {line}")
+
+    def _take_tuned(self) -> None:
+        """Gives arms the values that their tuning chose in an earlier launch."""
+        for name, known in self.study.record.get("arms", {}).items():
+            chosen = known.get("tuning", {}).get("chosen")
+            if name in self.arms and chosen is not None and self.design.tuning:
+                matched = self.arms[name].matched
+                more = {**matched, self.design.tuning.key: chosen}
+                self.arms[name] = self.workshop.make(name, name, more)
+                self.arms[name].matched = matched
+
+    def _known_certificates(self) -> dict[str, dict]:
+        known = self.study.record.get("arms", {})
+        base = self.arms[self.design.base].hash
+        if known.get(self.design.base, {}).get("hash") != base:
+            return {}  # they were looked at beside another base
+        return {arm["hash"]: arm["certificate"] for arm in known.values() if "certificate" in arm}
+
+    def _place(self, how: str) -> None:
+        for arm in self.arms.values():
+            arm.place(how)
+
+    def _cells(self, arms: Iterable[str], seeds: Iterable[int] | None = None) -> list[Cell]:
+        """All arms of one seed before the next seed."""
+        return [
+            self._cell(self.arms[name], seed)
+            for seed in (self.seeds if seeds is None else seeds)
+            for name in arms
+        ]
+
+    def _cell(self, arm: Arm, seed: int) -> Cell:
+        return Cell(arm.name, seed, self.root / "cells" / arm.hash / f"s{seed}")
+
+    def _has_to_run(self, cell: Cell, retry: bool) -> bool:
+        state = cell.state()
+        return state not in (DONE, DIVERGED) and (retry or state != FAILED)
+
+    # ---- running
+
+    def run(self, retry: bool) -> None:
+        """Seals the study, runs what is missing, and judges."""
+        self._seal()
+        if self.design.tuning:
+            self._tune(retry)
+        self._run_cells(self.arms, self._cells(self.arms), retry)
+        with self.progress.busy("looking closer at the cells"):
+            for cell in self.study.cells():
+                if cell.state() == DONE:
+                    look_closer(cell, self.design.also)
+        self.finish()
+
+    def finish(self) -> None:
+        """Judges, writes every file, and says what came out."""
+        from transformer_jax.studies.report import write_report
+        from transformer_jax.studies.tables import show_verdicts
+
+        study = self.study
+        verdicts = judge(study)
+        study.write_cells()
+        report = write_report(study)
+        show_verdicts(study, verdicts, self.progress)
+        self.progress.say(f"study   {study.path}/ (study.json, cells.csv, verdicts.json, ...)")
+        self.progress.say(f"report  {report}")
+        lost = self.workers.lost
+        if lost:
+            (arm, seed), reason = next(iter(lost.items()))
+            raise CellsLost(
+                f"{len(lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
+                "--retry tries them again; its directory has error.txt"
+            )
+
+    def _seal(self) -> None:
+        first = self.arms[self.design.base]
+        around, _ = surroundings()
+        facts = {
+            "root": _relative(self.root, self.study.path),
+            "how": self.estimate.how,
+            "config_path": self.design.path,
+            "overrides": dict(self.design.overrides),
+            "counted": first.prepared.task.counted,
+            "target": first.prepared.task.target,
+            "environment": {**around, "code": code_hash()},
+            "timing": self.estimate.told,
+            "peak_bytes": self.estimate.peak_bytes,
+            "commands": [*self.study.record.get("commands", []), _command()],
+            "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
+        }
+        for line in self.study.seal(self.design, facts, self.seeds):
+            self.progress.say(f"exploratory: {line}")
+
+    def _facts_of(self, arm: Arm) -> dict[str, Any]:
+        known = self.study.record.get("arms", {}).get(arm.name, {})
+        kept = {key: known[key] for key in ("tuning", "tuning_refused") if key in known}
+        return {
+            "hash": arm.hash,
+            "changes": as_plain(arm.changes),
+            "matched": arm.matched,
+            "cost": as_plain(arm.cost),
+            "certificate": as_plain(self.certificates[arm.name]),
+            **kept,
+        }
+
+    def _tune(self, retry: bool) -> None:
+        """Lets each arm choose, all with the same trials; writes what they chose."""
+
+        def run_trials(trials: Mapping[str, Arm]) -> dict[str, list[dict]]:
+            for trial in trials.values():
+                trial.place(self.estimate.how)
+            seeds = self.design.tuning.seeds if self.design.tuning else ()
+            cells = [self._cell(trial, seed) for seed in seeds for trial in trials.values()]
+            self._run_cells(trials, cells, retry)
+            return {
+                name: [cell.means("tuning") for cell in cells if cell.arm == name]
+                for name in trials
+            }
+
+        results = tuning.tune(self.design, self.workshop, self.arms, run_trials)
+        for name, result in results.items():
+            self.study.arms[name]["tuning"] = as_plain(result)
+            if result.refused:
+                self.study.arms[name]["tuning_refused"] = result.refused
+        self._take_tuned()
+        self._place(self.estimate.how)
+        for name, arm in self.arms.items():
+            self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
+        self.study.write()
+
+    def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
+        waiting = [cell for cell in cells if self._has_to_run(cell, retry)]
+        for cell in cells:
+            if not self._has_to_run(cell, retry) and cell.state() == FAILED:
+                self.workers.lost[cell.arm, cell.seed] = cell.reason()
+        if not waiting:
+            return
+        if self.cluster is None:
+            self.workers.run(arms, waiting, len(cells))
+        else:
+            where = (self.design, self.study.path, self.root)
+            self.workers.submit(self.cluster, *where, arms, waiting, len(cells))
+        if self.stop.signal is not None:
+            told = "interrupted, the running cells are saved; the same command goes on"
+            raise Interrupted(self.stop.signal, told)
+
+
+def _command() -> str:
+    """What the user typed, as far as it can be known."""
+    verb = Path(sys.argv[0]).stem
+    return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])
+
+
+def _relative(root: Path, path: Path) -> str:
+    """The way from a study to its root, so that both can be moved together."""
+    try:
+        return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
+    except ValueError:
+        return str(root.absolute())

@@ -1,0 +1,198 @@
+"""Who trains cells: this process, in whichever way is fastest, or jobs of a cluster."""
+
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.studies.board import Board
+from transformer_jax.studies.cells import DIVERGED, DONE, FAILED, OUT_OF_MEMORY, Cell
+from transformer_jax.studies.cluster import Cluster, run_jobs
+from transformer_jax.studies.design import Design
+from transformer_jax.studies.execution import (
+    Group,
+    Member,
+    computed,
+    group_arms,
+    members_at_once,
+    run_together,
+)
+from transformer_jax.studies.planning import Arm, Estimate, Workshop
+from transformer_jax.training.interruption import Interrupted, StopSignal
+from transformer_jax.training.loop import Training
+from transformer_jax.training.progress import Progress
+from transformer_jax.training.runs import RunDirectory
+
+_BRIEF = 60.0  # a cell of fewer seconds is begun again rather than saved in between
+
+
+@dataclasses.dataclass
+class Workers:
+    """Trains cells; one that fails stops no other.
+
+    Attributes:
+      estimate: how to compute, and how long cells take.
+      progress: where to tell.
+      stop: tells when to end.
+      lost: (arm, seed) -> why a cell has no outcome.
+    """
+
+    estimate: Estimate
+    progress: Progress
+    stop: StopSignal
+    lost: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
+
+    def run(self, arms: Mapping[str, Arm], waiting: Sequence[Cell], total: int) -> None:
+        """Trains cells in this process.
+
+        Args:
+          arms: name -> arm.
+          waiting: cells, in the order in which they shall end.
+          total: cells in all, those that are there already among them.
+        """
+        board = self._board(waiting, total)
+        wanted = {cell.arm: arms[cell.arm].prepared for cell in waiting}
+        with self.progress.busy(f"tracing {len(wanted)} arms"):
+            groups = group_arms(wanted, self.estimate.how)
+        for group, together in self._batches(groups, list(waiting)):
+            if self.stop.signal is None:
+                self._run_batch(arms, group, together, board)
+
+    def _board(self, waiting: Sequence[Cell], total: int) -> Board:
+        seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
+        return Board(self.progress, seconds, total)
+
+    def _batches(
+        self, groups: list[Group], left: list[Cell]
+    ) -> Generator[tuple[Group, list[Cell]]]:
+        """Cells that are computed together, in the order of their seeds."""
+        of_arm = {name: group for group in groups for name in group.arms}
+        while left:
+            group = of_arm[left[0].arm]
+            width = members_at_once(group, len(left), self.estimate.peak_bytes)
+            batch = [cell for cell in left if of_arm[cell.arm] is group][:width]
+            left = [cell for cell in left if cell not in batch]
+            yield group, batch
+
+    def _run_batch(
+        self, arms: Mapping[str, Arm], group: Group, cells: list[Cell], board: Board
+    ) -> None:
+        members = [
+            (cell, Member(cell.arm, self._training(arms[cell.arm], cell, board).story()))
+            for cell in cells
+        ]
+        of_story = {id(member.story): cell for cell, member in members}
+
+        def ended(member: Member, error: BaseException | None) -> None:
+            cell = of_story[id(member.story)]
+            if isinstance(error, Interrupted):
+                return
+            state = cell.state()
+            if state not in (DONE, DIVERGED):
+                first = (str(error).splitlines() or [""])[0]
+                self.lost[cell.arm, cell.seed] = f"{type(error).__name__}: {first}"
+            board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
+
+        run_together(group, [member for _, member in members], len(cells), ended)
+
+    def _training(self, arm: Arm, cell: Cell, board: Board) -> Training:
+        config = with_seed(arm.config, cell.seed, self.estimate.seconds_of(arm.name) < _BRIEF)
+        facts = {
+            "code": arm.facts["code"],
+            "computed": computed(self.estimate.how),
+            "how": self.estimate.how,
+            "cell": arm.hash,
+        }
+        directory = RunDirectory(cell.path)
+        return Training(
+            config, directory, lambda: arm.prepared, board.of(cell), self.stop, cell=facts
+        )
+
+    # ---- as jobs
+
+    def submit(
+        self,
+        cluster: Cluster,
+        design: Design,
+        workdir: Path,
+        root: Path,
+        arms: Mapping[str, Arm],
+        waiting: Sequence[Cell],
+        total: int,
+    ) -> None:
+        """Trains cells as jobs; each gets cells of one arm as far as that goes, to compile once.
+
+        Args:
+          cluster: where to.
+          design: of the study.
+          workdir: of the study; `jobs` in it gets their logs.
+          root: that holds `cells`.
+          arms: name -> arm.
+          waiting: cells.
+          total: cells in all.
+        """
+        board, names = self._board(waiting, total), list(arms)
+        order = sorted(waiting, key=lambda cell: (names.index(cell.arm), cell.seed))
+        size = cluster.cells_per_job
+        jobs = [order[start : start + size] for start in range(0, len(order), size)]
+        told: set[Cell] = set()
+
+        def look() -> None:
+            for cell in waiting:
+                state = cell.state()
+                if cell not in told and state in (DONE, DIVERGED, FAILED, OUT_OF_MEMORY):
+                    told.add(cell)
+                    board.ended(cell, state, "" if state == DONE else cell.reason())
+
+        self.progress.say(f"jobs   {len(jobs)} with {len(order)} cells ({cluster.kind})")
+        run_jobs(
+            cluster,
+            workdir / "jobs",
+            (design, str(root.absolute()), self.estimate),
+            [[(cell.arm, arms[cell.arm].changes, cell.seed) for cell in job] for job in jobs],
+            lambda: self.stop.signal is not None,
+            look,
+        )
+        for cell in waiting:
+            if cell.state() not in (DONE, DIVERGED):
+                what_for = cell.reason() or f"its job did not end well, see {workdir}/jobs"
+                self.lost[cell.arm, cell.seed] = what_for
+
+
+def run_some(
+    design: Design, root: str, estimate: Estimate, batch: Sequence[tuple[str, dict[str, Any], int]]
+) -> list[str]:
+    """What a job does: trains cells of a study that another process has sealed and will judge.
+
+    Args:
+      design: of the study.
+      root: that holds `cells`.
+      estimate: how to compute, and how long cells take.
+      batch: of (arm, or trial of its tuning; its changes; seed).
+    Returns:
+      How each cell ended.
+    """
+    with StopSignal() as stop:
+        arms: dict[str, Arm] = {}
+        for name, changes, _ in batch:
+            if name not in arms:
+                of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
+                arms[name] = Workshop(of_arm).make(name, name)
+                arms[name].place(estimate.how)
+        cells = [
+            Cell(name, seed, Path(root) / "cells" / arms[name].hash / f"s{seed}")
+            for name, _, seed in batch
+        ]
+        Workers(estimate, Progress(), stop).run(arms, cells, len(cells))
+        return [cell.state() for cell in cells]
+
+
+def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
+    """Returns an arm's config for one seed; a brief cell is saved at its end alone."""
+    copy = config.copy_and_resolve_references().unlock()
+    copy.seed = seed
+    if brief:
+        copy.checkpoint.every = copy.training.steps
+    return copy.lock()

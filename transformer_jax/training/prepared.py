@@ -1,0 +1,140 @@
+"""What a config describes, ready to be trained from any seed."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax import Array
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tasks import Batch, Task
+from transformer_jax.data.tokenizers import Tokenizer
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.build import count_parameters, make_model, make_task
+from transformer_jax.training.initial import refuse_unknown_prefixes
+from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.own import own_modules
+from transformer_jax.training.programs import Traced, trace
+from transformer_jax.training.step import (
+    StepRecord,
+    TrainState,
+    make_initial_state,
+    make_run_steps,
+    make_train_step,
+)
+
+_MOST_STEPS_PER_CALL = 64
+_MOST_BYTES_PER_CALL = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Data, model and optimizer of a config, and the two functions that a run is made of.
+
+    Attributes:
+      config: whole; its seed is not used.
+      task: the data.
+      model: the Linen module.
+      optimizer: from optax.
+      allow: modules of the user's own that the config names; they may be imported.
+    """
+
+    config: ConfigDict
+    task: Task
+    model: Any
+    optimizer: optax.GradientTransformationExtraArgs
+    allow: frozenset[str] = frozenset()
+
+    def initial_state(self, seed: int | Array) -> TrainState:
+        """Draws the state at step 0."""
+        return make_initial_state(self.model, self.optimizer, seed)()
+
+    def advance(
+        self, seed: int | Array, state: TrainState, batches: Batch, num_steps: Array
+    ) -> tuple[TrainState, StepRecord]:
+        """Takes some of the stacked batches [C, B, ...], see make_run_steps."""
+        training = self.config.training
+        train_step = make_train_step(
+            self.model, self.optimizer, seed, training.accumulation, training.label_smoothing
+        )
+        return make_run_steps(train_step)(state, batches, num_steps)
+
+    @functools.cached_property
+    def draw(self) -> Callable[[np.uint32], TrainState]:
+        """The compiled `initial_state`."""
+        return jax.jit(self.initial_state)
+
+    @functools.cached_property
+    def traced(self) -> Traced:
+        """The operations of `advance`."""
+        batches = self.stacked_batches(0, 0, 1)
+        return trace(self.advance, np.uint32(0), self.template, batches, np.int32(1))
+
+    @functools.cached_property
+    def capacity(self) -> int:
+        """Most batches that one call takes, bounded by their memory."""
+        nbytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.task.batch(0, 0)))
+        affordable = max(1, _MOST_BYTES_PER_CALL // nbytes)
+        return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
+
+    def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
+        """Stacks the batches from a step on; unused places of the program repeat the last one."""
+        batches = [self.task.batch(seed, step + index) for index in range(num_steps)]
+        batches += [batches[-1]] * (self.capacity - num_steps)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+
+    @functools.cached_property
+    def template(self) -> TrainState:
+        """Shapes of the state."""
+        return jax.eval_shape(self.initial_state, np.uint32(0))
+
+    @functools.cached_property
+    def num_parameters(self) -> int:
+        """Numbers that the model has to learn."""
+        return count_parameters(self.model)
+
+
+def prepare(
+    config: ConfigDict,
+    tokenizer: Tokenizer | None = None,
+    allow: Collection[str] = (),
+    task: Task | None = None,
+) -> Prepared:
+    """Reads the data and makes the model and the optimizer that a config names.
+
+    Args:
+      config: checked.
+      tokenizer: a stored run's tokenizer; the config's if not given.
+      allow: modules that may be imported beside those that the config names.
+      task: data that was read already.
+    Raises:
+      InvalidInput: the data has nothing to score, or does not fit the model.
+    """
+    task = task or make_task(config, tokenizer)
+    _refuse_empty_evaluation(config, task)
+    own = own_modules(config) | set(allow)  # the user's config names its own modules
+    optimizer = make_optimizer(config, own)
+    try:
+        model = make_model(config.model, task.sizes, own)
+        prepared = Prepared(config, task, model, optimizer, frozenset(own))
+        refuse_unknown_prefixes(prepared.template.params, config)
+    except InvalidInput:
+        raise
+    except ValueError as error:  # patches that do not fit the images, say
+        raise InvalidInput(f"the model cannot take this data: {error}") from error
+    return prepared
+
+
+def _refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
+    """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
+    for split in ("tuning", "test"):
+        batches = task.evaluation_batches(split, config.evaluation.batch_size)
+        if not any(batch["weights"].any() for batch in batches):
+            raise InvalidInput(
+                f"data.source={config.data.source}: the {split} split has no "
+                f"{task.target} to score; give more data, or other data.splits"
+            )

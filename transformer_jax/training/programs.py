@@ -1,0 +1,285 @@
+"""Programs that differ in numbers alone are one program, with those numbers as arguments.
+
+Compiling takes seconds and a step milliseconds, so runs with other seeds, learning rates, decays,
+dropout rates or initial deviations share what is compiled. Nobody has to say which options can be
+shared: each run's step is traced, and two traces that are equal but for their numbers are one
+program. A number that is equal in all of them stays a constant.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+
+class Traced(NamedTuple):
+    """A function as a list of operations.
+
+    Attributes:
+      program: the operations, jax's jaxpr.
+      out_tree: structure of what the function returns.
+      structure: a hash of all but the numbers.
+      exact: a hash of all but the numbers that are no divisors. Division by a constant is compiled
+        as a product with its reciprocal, so a divisor that becomes an argument changes some bits;
+        other numbers do not.
+      numbers: every number and constant array in it, in order.
+    """
+
+    program: Any
+    out_tree: Any
+    structure: str
+    exact: str
+    numbers: tuple[np.ndarray, ...]
+
+
+def trace(function: Callable, *arguments: Any) -> Traced:
+    """Returns a function as operations on arguments of these shapes.
+
+    Args:
+      function: pure.
+      *arguments: trees of arrays or ShapeDtypeStructs.
+    """
+    program, out_shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    reader = _Reader()
+    reader.read(program)
+    structure, divisors = "\n".join(reader.lines), str(reader.divisors)
+    return Traced(
+        program,
+        jax.tree.structure(out_shape),
+        _hash(structure),
+        _hash(structure + divisors),
+        tuple(reader.numbers),
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def differing(traces: Sequence[Traced]) -> tuple[int, ...]:
+    """Returns which numbers of traces of one structure are not the same in all of them."""
+    first, *others = [traced.numbers for traced in traces]
+    return tuple(
+        place
+        for place, number in enumerate(first)
+        if any(not _same(number, numbers[place]) for numbers in others)
+    )
+
+
+def with_numbers(traced: Traced, places: Sequence[int]) -> Callable:
+    """Returns the traced function with some of its numbers as its first argument.
+
+    Args:
+      traced: the function.
+      places: which numbers, as `differing` gives them.
+    """
+    arguments = {place: index for index, place in enumerate(places)}
+
+    def function(numbers: Sequence[Any], *trees: Any) -> Any:
+        leaves = jax.tree.leaves(trees)
+        given = {place: numbers[index] for place, index in arguments.items()}
+        outputs = _Evaluator(given).run(traced.program, leaves)
+        return jax.tree.unflatten(traced.out_tree, outputs)
+
+    return function
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+class _Reader:
+    """Writes a program down without its numbers, and the numbers apart."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.numbers: list[np.ndarray] = []
+        self.divisors: list[float] = []
+
+    def read(self, program: Any) -> None:
+        names: dict[Any, int] = {}
+
+        def name(variable: Any) -> str:
+            place = names.setdefault(variable, len(names))
+            return f"{place}:{variable.aval.str_short()}{variable.aval.weak_type:d}"
+
+        consts, operations = _opened(program)
+        for variable in (*operations.constvars, *operations.invars):
+            self.lines.append(name(variable))
+        for constant in consts:
+            self._add(constant)
+        for equation in operations.eqns:
+            inputs = []
+            for variable in equation.invars:
+                if isinstance(variable, core.Literal):
+                    inputs.append(f"number:{variable.aval.str_short()}")
+                    self._add(variable.val)
+                else:
+                    inputs.append(name(variable))
+            outputs = [name(variable) for variable in equation.outvars]
+            primitive, inner = equation.primitive.name, _inner_programs(equation)
+            if primitive == "div" and isinstance(equation.invars[1], core.Literal):
+                self.divisors.append(float(np.asarray(equation.invars[1].val)))
+            plain = {k: v for k, v in equation.params.items() if k not in inner}
+            self.lines.append(f"{primitive} {inputs} {outputs} {_spell(plain)}")
+            for programs in inner.values():
+                for each in programs:
+                    self.lines.append("(")
+                    self.read(each)
+                    self.lines.append(")")
+        for variable in operations.outvars:
+            if isinstance(variable, core.Literal):
+                self._add(variable.val)
+            else:
+                self.lines.append(name(variable))
+
+    def _add(self, value: Any) -> None:
+        if jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key):
+            raise ValueError("programs: a key is a constant; give the seed as an argument")
+        number = np.asarray(value)
+        self.lines.append(f"{number.dtype}{number.shape}")
+        self.numbers.append(number)
+
+
+class _Evaluator:
+    """Runs a program operation by operation, in the order in which _Reader reads it."""
+
+    def __init__(self, given: dict[int, Any]) -> None:
+        self._given = given
+        self._places: dict[int, int] = {}  # of each inner program, where its numbers begin
+        self._count = 0
+
+    def run(self, program: Any, arguments: Sequence[Any], start: int = 0) -> list[Any]:
+        consts, operations = _opened(program)
+        values: dict[Any, Any] = dict(zip(operations.invars, arguments, strict=True))
+        place = start
+
+        def number(value: Any) -> Any:
+            nonlocal place
+            place += 1
+            return self._given.get(place - 1, value)
+
+        values |= dict(zip(operations.constvars, map(number, consts), strict=True))
+
+        def read(variable: Any) -> Any:
+            literal = isinstance(variable, core.Literal)
+            return number(variable.val) if literal else values[variable]
+
+        for equation in operations.eqns:
+            inputs = [read(variable) for variable in equation.invars]
+            inner = _inner_programs(equation)
+            if inner:
+                runners = []
+                for each in (each for programs in inner.values() for each in programs):
+                    runners.append(self._runner(each, place))
+                    place += _count_numbers(each)
+                outputs = _OPERATIONS[equation.primitive.name](equation.params, runners, inputs)
+            else:
+                params = equation.primitive.get_bind_params(equation.params)
+                outputs = equation.primitive.bind(*inputs, **params)
+                outputs = outputs if equation.primitive.multiple_results else [outputs]
+            values |= dict(zip(equation.outvars, outputs, strict=True))
+        return [read(variable) for variable in operations.outvars]
+
+    def _runner(self, program: Any, start: int) -> Callable:
+        return lambda *arguments: self.run(program, arguments, start)
+
+
+def _call(params: dict, runners: list, inputs: list) -> list:
+    (function,) = runners
+    return function(*inputs)
+
+
+def _cond(params: dict, runners: list, inputs: list) -> list:
+    index, *operands = inputs
+    return jax.lax.switch(index, runners, *operands)
+
+
+def _while(params: dict, runners: list, inputs: list) -> list:
+    num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+    goes_on, body = runners
+    for_cond, for_body = inputs[:num_cond], inputs[num_cond : num_cond + num_body]
+    return jax.lax.while_loop(
+        lambda carry: goes_on(*for_cond, *carry)[0],
+        lambda carry: body(*for_body, *carry),
+        inputs[num_cond + num_body :],
+    )
+
+
+def _scan(params: dict, runners: list, inputs: list) -> list:
+    (body,) = runners
+    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    consts = inputs[:num_consts]
+    carry, scanned = inputs[num_consts : num_consts + num_carry], inputs[num_consts + num_carry :]
+
+    def step(carry: list, row: list) -> tuple[list, list]:
+        outputs = body(*consts, *carry, *row)
+        return outputs[:num_carry], outputs[num_carry:]
+
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    last, stacked = jax.lax.scan(step, carry, scanned, **options)
+    return [*last, *stacked]
+
+
+# Operations whose inner programs may hold numbers that differ; of any other with inner programs
+# (the addition in a scatter, say) numbers are a part of the structure.
+_OPERATIONS: dict[str, Callable] = {
+    "jit": _call,
+    "closed_call": _call,
+    "custom_jvp_call": _call,
+    "cond": _cond,
+    "while": _while,
+    "scan": _scan,
+}
+
+
+def _opened(program: Any) -> tuple[Sequence[Any], Any]:
+    """The constants and the operations of a program, closed or not."""
+    if isinstance(program, core.ClosedJaxpr):
+        return program.consts, program.jaxpr
+    return (), program
+
+
+def _inner_programs(equation: Any) -> dict[str, list]:
+    """The inner programs of an operation by the name of the parameter that holds them."""
+    if equation.primitive.name not in _OPERATIONS:
+        return {}
+    kinds = (core.ClosedJaxpr, core.Jaxpr)
+    found = {
+        name: [each for each in _listed(value) if isinstance(each, kinds)]
+        for name, value in equation.params.items()
+    }
+    return {name: found[name] for name in sorted(found, reverse=True) if found[name]}
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
+def _count_numbers(program: Any) -> int:
+    reader = _Reader()
+    reader.read(program)
+    return len(reader.numbers)
+
+
+def _spell(params: dict) -> str:
+    """The parameters of an operation; functions are named, since their address says nothing."""
+    spelled = {
+        name: getattr(value, "__qualname__", value) if callable(value) else value
+        for name, value in sorted(params.items())
+    }
+    return str(spelled)
+
+
+def stacked(trees: Sequence[Any]) -> Any:
+    """Returns trees of arrays as one tree with a leading axis of members."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def unstacked(tree: Any, count: int) -> list[Any]:
+    """Returns the members of a stacked tree."""
+    return [jax.tree.map(lambda leaf, i=index: leaf[i], tree) for index in range(count)]
