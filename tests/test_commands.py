@@ -121,7 +121,7 @@ def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
     refused(command("compare", tiny_run), "two or more")
     refused(command("compare", tiny_run, tmp_path), "no run here")
     refused(command("compare", tiny_run, other_run, "--metric=eval/los"), "eval/los", "eval/loss")
-    refused(command("compare", tiny_run, other_run, "--out=report.html"), "report.html", ".png")
+    refused(command("compare", tiny_run, other_run, "--out=report.doc"), "report.doc", ".html")
 
 
 def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):

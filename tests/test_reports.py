@@ -234,11 +234,11 @@ def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
         for name in ("config.json", "manifest.json", "STATUS", "metrics.jsonl"):
             (folder / name).hardlink_to(tiny_run / name)
     code = (
-        "import sys, time; began = time.monotonic()\n"
+        "import sys, time\n"
         "from experiments.runs import main\n"
         f"main(['ls', '--root={tmp_path}', 'eval/loss<9'])\n"
         "assert 'jax' not in sys.modules and 'scipy' not in sys.modules\n"
-        "print(time.monotonic() - began, file=sys.stderr)"
+        "print(time.process_time(), file=sys.stderr)"  # what other processes do does not count
     )
     seconds = []
     for _ in range(3):  # the machine is shared: the fastest of three

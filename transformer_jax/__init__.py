@@ -16,8 +16,9 @@ Reading order:
                       metrics, schedules, optimizers, step, evaluation: one update; own: components
                       of the user's; coordinates: sizes by width; checkpoints, runs, loading: one
                       directory; initial: weights to start from; demonstrations: what a model
-                      shows of itself;
-                      loop: a run, top to bottom
+                      shows of itself; prepared, calls, loop: a run, top to bottom; programs:
+                      what runs share that differ in numbers alone
+  studies/            questions: arms over paired seeds, from the design to the verdict
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.

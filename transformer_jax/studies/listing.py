@@ -185,14 +185,19 @@ def columns_of(rows: Sequence[dict[str, Any]], wanted: Sequence[str] = ()) -> li
     """Returns what to show: what is always shown, what differs in the configs, and the losses."""
     if wanted:
         return ["run", *wanted]
-    keys = dict.fromkeys(key for row in rows for key in row)
+    keys = {key for row in rows for key in row}
     scores = [
         key for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy") if key in keys
     ]
-    differing = [
+    seen: dict[str, Any] = {}
+    differing: dict[str, None] = {}
+    for row in rows:
+        for key, value in row.items():
+            if seen.setdefault(key, value) != value:
+                differing[key] = None
+    shown = [
         key
-        for key in keys
+        for key in differing
         if key not in _ALWAYS and "/" not in key and not key.startswith(CADENCE)
-        and len({json.dumps(row[key]) for row in rows if key in row}) > 1
-    ]  # fmt: skip
-    return [*_ALWAYS, *differing[:8], *scores]
+    ]
+    return [*_ALWAYS, *shown[:8], *scores]

@@ -9,12 +9,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer_jax.studies import statistics, tables
 from transformer_jax.studies.cells import DIVERGED, DONE
+from transformer_jax.studies.charts import (
+    by_position_of,
+    details_of,
+    forest_of,
+    mean_of,
+    sensitivity_of,
+)
 from transformer_jax.studies.curves import curves_of
-from transformer_jax.studies.details import FREQUENCY_BINS, read_details
+from transformer_jax.studies.details import FREQUENCY_BINS
 from transformer_jax.studies.page import (
     escaped,
     listed,
@@ -55,7 +60,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     arms = list(study.arms)
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
-    charts = {**_sensitivity(study), **_by_position(study)}
+    charts = {**sensitivity_of(study), **by_position_of(study)}
     data = as_plain(
         {
             "arms": arms,
@@ -84,9 +89,9 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
             section(
                 "Learning-rate sensitivity",
                 *_tuning_table(study),
-                *map(place_for, _sensitivity(study)),
+                *map(place_for, sensitivity_of(study)),
             ),
-            section("Where arms differ", *_where(study), *map(place_for, _by_position(study))),
+            section("Where arms differ", *_where(study), *map(place_for, by_position_of(study))),
             section("Other evaluations", *_also(study, verdicts)),
             section("How arms differ in their configs", _config_table(study)),
             section("Failures", _failures(study)),
@@ -120,31 +125,6 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
             paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.", soft=True),
         ]
     )
-
-
-def forest_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a forest plot shows: differences of every seed, means, intervals, the margin."""
-    order = list(study.arms)
-    rows = []
-    for name, arm in verdicts["arms"].items():
-        rows.append(
-            {
-                "name": name,
-                "index": order.index(name),
-                "mean": arm.get("mean"),
-                "differences": arm.get("differences", []),
-                "seeds": arm.get("seeds", []),
-                "pointwise": arm.get("pointwise") or [None, None],
-                "simultaneous": arm.get("simultaneous") or [None, None],
-                "words": arm["words"],
-            }
-        )
-    unit = "accuracy" if study.metric == "accuracy" else study.metric.replace("_", " ")
-    return {
-        "rows": rows,
-        "margin": verdicts["margin"],
-        "label": f"difference of test {unit} from {verdicts['base']}; right is better",
-    }
 
 
 # ---------------------------------------------------------------- fairness
@@ -227,30 +207,6 @@ def _few(names: Sequence[str]) -> str:
 # ---------------------------------------------------------------- tuning
 
 
-def _sensitivity(study: Study) -> dict[str, Any]:
-    series = []
-    for index, (name, arm) in enumerate(study.arms.items()):
-        tuned = arm.get("tuning")
-        if tuned:
-            scores = [None if s is None or math.isnan(s) else s for s in tuned["scores"]]
-            series.append(
-                {
-                    "name": name,
-                    "index": index,
-                    "x": tuned["values"],
-                    "mean": scores,
-                    "low": scores,
-                    "high": scores,
-                }
-            )
-    if not series:
-        return {}
-    key = next(arm["tuning"]["key"] for arm in study.arms.values() if arm.get("tuning"))
-    label = f"tuning split, {study.metric}"
-    chart = {"series": series, "xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
-    return {"sensitivity": {**chart, "logX": True, "points": True}}
-
-
 def _tuning_table(study: Study) -> list[str]:
     tuned = {name: arm["tuning"] for name, arm in study.arms.items() if arm.get("tuning")}
     if not tuned:
@@ -267,47 +223,16 @@ def _tuning_table(study: Study) -> list[str]:
 # ---------------------------------------------------------------- where
 
 
-def _details(study: Study) -> dict[str, dict[int, dict]]:
-    return {
-        arm: {seed: found for seed in study.seeds if (found := read_details(study.cell(arm, seed)))}
-        for arm in study.arms
-    }
-
-
-def _by_position(study: Study) -> dict[str, Any]:
-    series = []
-    for index, (arm, seeds) in enumerate(_details(study).items()):
-        found = [d["where"]["position"] for d in seeds.values() if "where" in d]
-        if found:
-            values = np.array([means for _, means in found], float)
-            series.append(
-                {
-                    "name": arm,
-                    "index": index,
-                    "x": [start + 1 for start in found[0][0]],
-                    "mean": values.mean(0).tolist(),
-                    "low": values.min(0).tolist(),
-                    "high": values.max(0).tolist(),
-                }
-            )
-    if not series:
-        return {}
-    labels = {"xLabel": "position in the window", "yLabel": "test loss, nats"}
-    return {
-        "position": {**labels, "series": series, "title": "test loss by position", "logX": True}
-    }
-
-
 def _where(study: Study) -> list[str]:
     bins = [f"frequency {b + 1}/{FREQUENCY_BINS}" for b in range(FREQUENCY_BINS)]
     kinds = ["seen in the window", "new in the window"]
     rows = []
-    for arm, seeds in _details(study).items():
+    for arm, seeds in details_of(study).items():
         found = [d["where"] for d in seeds.values() if "where" in d]
         if found:
             columns = [[w["frequency"][b] for w in found] for b in range(FREQUENCY_BINS)]
             columns += [[w["repeated"][kind] for w in found] for kind in kinds]
-            rows.append([arm, *[spell(_mean(column)) for column in columns]])
+            rows.append([arm, *[spell(mean_of(column)) for column in columns]])
     if not rows:
         return []
     caption = (
@@ -317,13 +242,8 @@ def _where(study: Study) -> list[str]:
     return [table(["arm", *bins, *kinds], rows, caption)]
 
 
-def _mean(column: Sequence[float | None]) -> float | None:
-    known = [value for value in column if value is not None]
-    return float(np.mean(known)) if known else None
-
-
 def _also(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
-    details = _details(study)
+    details = details_of(study)
     sign = 1.0 if verdicts["larger_is_better"] else -1.0
     rows = []
     for name in study.sealed.get("also", {}):
@@ -339,7 +259,7 @@ def _also(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
             base = values[study.base]
             d = [sign * (by_seed[s] - base[s]) for s in by_seed if s in base]
             mean, error, _ = map(float, paired_t(d)) if d else (math.nan, math.nan, 1.0)
-            row = [name, arm, spell(_mean(list(by_seed.values())))]
+            row = [name, arm, spell(mean_of(list(by_seed.values())))]
             bounds = interval(mean, error, len(d), verdicts["level"])
             rows.append(
                 row

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,17 @@ def spell(value: Any, digits: int = 4) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        text = str(value)
-        return text if text.isprintable() else repr(text)
+        return harmless(str(value))
     if isinstance(value, int):
         return f"{value:,}"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3g}"
+
+
+def harmless(text: str) -> str:
+    """A text that cannot steer a terminal: what is not printable shows as what it is."""
+    return text if text.isprintable() else repr(text)
 
 
 def signed(value: float | None, digits: int = 4) -> str:
@@ -139,12 +144,16 @@ def as_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for index, head in enumerate(heads):
-        table.add_column(Text(head), overflow="fold", justify="left" if index < 1 else "right")
+        table.add_column(
+            Text(harmless(head)), overflow="fold", justify="left" if index < 1 else "right"
+        )
     for row in rows:
-        table.add_row(*[Text(cell) for cell in row])
+        table.add_row(*[Text(harmless(cell)) for cell in row])
     text = io.StringIO()
     seen = Console()
-    width = max(seen.width, 80) if seen.is_terminal else _WIDTH
+    asked = os.environ.get("COLUMNS", "")
+    in_a_file = int(asked) if asked.isdigit() else _WIDTH
+    width = max(seen.width, 80) if seen.is_terminal else in_a_file
     console = Console(file=text, width=width, color_system=None)
     console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())

@@ -1,0 +1,131 @@
+"""Cells as jobs, and metrics to trackers: with the real packages, which the extra `oracles` brings."""
+
+import json
+
+import pytest
+
+from tests.conftest import TINY, command, refused, tiny_config
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.cluster import Cluster, parse_cluster
+from transformer_jax.studies.study import load_study
+from transformer_jax.training.loop import train
+from transformer_jax.training.progress import Silent
+from transformer_jax.training.runs import RunDirectory
+
+SHORT = ("--config.training.steps=12", "--config.schedule.warmup_cosine.warmup_steps=4")
+
+
+def test_parameters_of_jobs_are_read():
+    cluster = parse_cluster("slurm", 3, ["timeout_min=60", "slurm_partition=gpu"])
+    assert cluster == Cluster("slurm", 3, {"timeout_min": 60, "slurm_partition": "gpu"})
+    for size, parameters in ((0, []), (1, ["gpu"]), (1, ["a b=3"])):
+        with pytest.raises(InvalidInput, match="expected"):
+            parse_cluster("local", size, parameters)
+
+
+@pytest.mark.oracle
+def test_a_study_in_jobs_is_the_study_in_one_process(tmp_path):
+    arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=2", *SHORT)
+    jobs = command(
+        "ablate",
+        *arguments,
+        f"--workdir={tmp_path / 'a' / 's'}",
+        "--executor=local",
+        "--cells_per_job=2",
+    )
+    assert jobs.returncode == 0, jobs.stdout + jobs.stderr
+    assert "jobs   2 with 4 cells (local)" in jobs.stdout
+    here = command("ablate", *arguments, f"--workdir={tmp_path / 'b' / 's'}")
+    assert here.returncode == 0, here.stderr
+    one, other = (load_study(tmp_path / place / "s").verdicts() for place in "ab")
+    assert one["values"] == other["values"]
+    assert len(list((tmp_path / "a" / "s" / "jobs").glob("*_result.pkl"))) == 2
+
+
+@pytest.mark.oracle
+def test_a_job_that_dies_loses_its_cells_and_no_others(tmp_path):
+    arguments = (f"--config={TINY}", "--arm=optimizer.learning_rate=0.001,1e9", "--seeds=1", *SHORT)
+    done = command(
+        "ablate",
+        *arguments,
+        f"--workdir={tmp_path / 's'}",
+        "--executor=local",
+        "--job=timeout_min=0",
+    )
+    assert done.returncode == 1
+    assert "cells failed" in done.stderr
+    again = command("ablate", *arguments, f"--workdir={tmp_path / 's'}")
+    assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.oracle
+def test_the_batch_script_is_slurms(tmp_path, monkeypatch):
+    """What submitit would hand to sbatch, with a Slurm that is only a name in PATH."""
+    for name in ("srun", "sbatch"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    cluster = Cluster("slurm", 4, {"timeout_min": 90, "slurm_partition": "gpu", "gpus_per_node": 1})
+    executor = cluster.executor(tmp_path / "jobs")
+    text = executor._executor._make_submission_file_text("python -m job", "id")
+    for line in (
+        "#SBATCH --job-name=cells",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --time=90",
+        "#SBATCH --gpus-per-node=1",
+    ):
+        assert line in text.splitlines()
+    assert "python -m job" in text
+    with pytest.raises(InvalidInput, match="--executor=slurm"):
+        Cluster("slurm", 4, {"partitoin": "gpu"}).executor(tmp_path / "jobs")
+
+
+@pytest.mark.oracle
+def test_without_slurm_it_is_refused(tmp_path):
+    arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1", *SHORT)
+    refused(
+        command("ablate", *arguments, f"--workdir={tmp_path / 's'}", "--executor=slurm"),
+        "--executor=slurm",
+        "srun",
+    )
+
+
+@pytest.mark.oracle
+def test_tensorboard_reads_what_metrics_hold(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(tiny_config(training__steps=20, logging__writers="tensorboard"), tmp_path / "a", Silent())
+    events = EventAccumulator(str(tmp_path / "a" / "tensorboard"))
+    events.Reload()
+    rows = RunDirectory(tmp_path / "a").metrics()
+    for name in ("train/loss", "eval/loss", "test/loss"):
+        held = [(event.step, event.value) for event in events.Scalars(name)]
+        wanted = [(row["step"], row[name]) for row in rows if name in row]
+        assert [step for step, _ in held] == [step for step, _ in wanted]
+        assert [v for _, v in held] == pytest.approx([v for _, v in wanted], rel=1e-6)
+
+
+@pytest.mark.oracle
+def test_wandb_writes_offline(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    done = command(
+        "train",
+        f"--config={TINY}",
+        f"--workdir={tmp_path / 'a'}",
+        "--config.logging.writers=wandb",
+        *SHORT,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "a" / "wandb").glob("offline-run-*")
+    assert next(iter(folder.glob("*.wandb"))).stat().st_size > 1000
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["logging"]["writers"] == [
+        "wandb"
+    ]
+
+
+@pytest.mark.oracle
+def test_a_frame_is_the_rows(tmp_path):
+    arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1", *SHORT)
+    assert command("ablate", *arguments, f"--workdir={tmp_path / 's'}").returncode == 0
+    frame = load_study(tmp_path / "s").frame()
+    assert frame.to_dict("records") == load_study(tmp_path / "s").rows()
