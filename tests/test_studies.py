@@ -365,6 +365,21 @@ def test_divergence_is_an_outcome(tmp_path):
     assert verdicts["values"]["learning_rate=1e6"]["diverged"] == 3
 
 
+@pytest.mark.commands
+def test_cells_spread_over_devices_have_the_bits_of_a_loop(tmp_path):
+    """Three members on two devices: one device has a member that stands still."""
+    shared = (f"--config={study_file(tmp_path)}", "--seeds=3")
+    two = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    spread = command("ablate", *shared, f"--workdir={tmp_path / 'a' / 's'}", "--how=devices", **two)
+    assert spread.returncode == 0, spread.stderr
+    loop = command("ablate", *shared, f"--workdir={tmp_path / 'b' / 's'}", "--how=loop", **two)
+    assert loop.returncode == 0, loop.stderr
+    one, other = (load_study(tmp_path / place / "s") for place in "ab")
+    assert one.verdicts()["values"] == other.verdicts()["values"]
+    manifest = RunDirectory(one.cell("none", 1).path).manifest()
+    assert (manifest["how"], manifest["device"]["count"]) == ("devices", 2)
+
+
 # ---------------------------------------------------------------- pairs and fairness
 
 
@@ -407,6 +422,7 @@ def test_the_certificate_says_what_changed(done):
     assert none["sees_ahead"] == 0.0
     assert none["input_rms"] == pytest.approx(0.02, rel=0.3)  # the embedding alone
     assert base["input_rms"] == pytest.approx(0.02 * 2**0.5, rel=0.3)
+    assert all(arm["peak_bytes"] > 100_000 for arm in done.arms.values())
     fast = done.arms["fast"]["certificate"]
     assert fast["changes"] is True
     assert (fast["logits"], fast["loss"], fast["gradient"]) == (0.0, 0.0, 0.0)

@@ -68,6 +68,16 @@ def cell_hash(
     return hashlib.sha256(text.encode()).hexdigest()[:16], parts
 
 
+def device_of(facts: Mapping[str, Any]) -> str:
+    """Returns what a device is to a result, from a manifest's `device`.
+
+    One accelerator of several computes as one alone; a CPU that is made to look like several gives
+    each of them fewer threads, which add up in another order.
+    """
+    count = facts["count"] if facts["platform"] == "cpu" else 1
+    return f"{count} x {facts['kind']}"
+
+
 @functools.cache
 def code_hash() -> str:
     """Returns the hash of the package's syntax trees; comments and docstrings change nothing."""

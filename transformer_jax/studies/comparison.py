@@ -30,6 +30,7 @@ from transformer_jax.training.runs import RunDirectory
 
 _SCORES = ("test/loss", "test/accuracy", "test/bits_per_byte", "test/bleu", "test/chrf")
 _RESULTS = ("status", "step", "parameters")
+_MOST_LINES = 500  # of a run's uncommitted changes that a page shows
 _LARGER = ("accuracy", "bleu", "chrf")
 
 
@@ -263,7 +264,20 @@ class Comparison:
                 rows.append([key, *[json.dumps(value) for value in values]])
         if not rows:
             return [paragraph("The same code, packages and device.")]
-        return [table(["", *self.runs], rows, "Only what differs")]
+        diffs = [self._uncommitted(name) for name in self.runs]
+        return [table(["", *self.runs], rows, "Only what differs"), *diffs]
+
+    def _uncommitted(self, name: str) -> str:
+        """What a run's code had beside its revision."""
+        path = self.runs[name].path / "diff.patch"
+        if not path.exists():
+            return ""
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = "\n".join(lines[:_MOST_LINES])
+        more = f"\n... and {len(lines) - _MOST_LINES} lines" if len(lines) > _MOST_LINES else ""
+        title = f"uncommitted changes of {name}, {len(lines)} lines"
+        inside = f"<pre>{escaped(shown + more)}</pre>"
+        return f"<details><summary>{escaped(title)}</summary>{inside}</details>"
 
 
 def _differ(values: Sequence[Any]) -> bool:

@@ -3,7 +3,7 @@
 Four ways to compute the members of a study:
   loop     one after another in one program a structure; the bits are those of single runs
   scan     several members in one call, one after another inside it; the same bits
-  devices  the same with the members spread over the devices
+  devices  members spread over the devices, which work at the same time; the same bits
   vmap     several members in one batched program; the bits differ, by about 1e-6 of a loss
 A pair never mixes them: what vmap computed has cells of its own.
 """
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
 
 from transformer_jax.studies.cells import ALONE, TOGETHER
 from transformer_jax.training.calls import Answer, Call, Story
@@ -84,13 +83,16 @@ class Group:
         """
         if width not in self._programs:
             started = time.monotonic()
-            function = _WAYS[self.how](self._advance)
-            columns = [list(column) for column in zip(*arguments, strict=True)]
-            donated = (2,) if self.how == "loop" else ()
-            compiled = jax.jit(function, donate_argnums=donated).lower(*columns).compile()
-            seconds = time.monotonic() - started
-            self._programs[width] = Program(compiled, seconds, _nbytes(compiled))
+            make = _spread if self.how == "devices" else _compiled
+            run, nbytes = make(self.how, self._advance, arguments)
+            self._programs[width] = Program(run, time.monotonic() - started, nbytes)
         return self._programs[width]
+
+    @property
+    def nbytes_of_one(self) -> int:
+        """Memory that a member needs, of the widest program so far; 0 before any was compiled."""
+        widest = max(self._programs, default=0)
+        return self._programs[widest].nbytes // widest if widest else 0
 
     def answer(self, calls: Sequence[tuple[str, Call]], width: int) -> list[Answer]:
         """Computes what members want, all of them in one call of the program.
@@ -119,6 +121,34 @@ class Group:
         ]
 
 
+def _compiled(how: str, advance: Callable, arguments: Sequence[tuple]) -> tuple[Callable, int]:
+    """One program for all members, and its memory."""
+    columns = [list(column) for column in zip(*arguments, strict=True)]
+    donated = (2,) if how == "loop" else ()
+    compiled = jax.jit(_WAYS[how](advance), donate_argnums=donated).lower(*columns).compile()
+    return compiled, _nbytes(compiled)
+
+
+def _spread(how: str, advance: Callable, arguments: Sequence[tuple]) -> tuple[Callable, int]:
+    """The program of one member on every device, and their memory together.
+
+    Devices work at the same time, each on its share of the members; a member's program is the one
+    that it has alone, so its bits are the same.
+    """
+    devices = jax.devices()[: len(arguments)]
+    step = jax.jit(advance)
+    programs = [step.lower(*jax.device_put(arguments[0], device)).compile() for device in devices]
+
+    def run(*columns: list) -> tuple[list, list]:
+        results = []
+        for index, row in enumerate(zip(*columns, strict=True)):
+            place = index % len(devices)
+            results.append(programs[place](*jax.device_put(row, devices[place])))
+        return [state for state, _ in results], [records for _, records in results]
+
+    return run, _nbytes(programs[0]) * len(arguments)
+
+
 def _one_after_another(advance: Callable) -> Callable:
     def run(*columns: list) -> tuple[list, list]:
         results = [advance(*row) for row in zip(*columns, strict=True)]
@@ -142,33 +172,10 @@ def _members(apply: Callable[[Callable, Any], Any]) -> Callable[[Callable], Call
     return way
 
 
-def _over_devices(function: Callable, rows: Any) -> Any:
-    """Gives each device its share of the members, which it computes one after another."""
-    devices = jax.devices()
-    mesh = Mesh(np.array(devices), ("members",))
-    spec = PartitionSpec("members")
-    count = len(jax.tree.leaves(rows)[0])
-    missing = -count % len(devices)
-
-    def padded(leaf: jax.Array) -> jax.Array:
-        return jax.numpy.concatenate([leaf, leaf[:1].repeat(missing, 0)])
-
-    share = jax.shard_map(
-        lambda part: jax.lax.map(function, part),
-        mesh=mesh,
-        in_specs=spec,
-        out_specs=spec,
-        check_vma=False,
-    )
-    results = share(jax.tree.map(padded, rows) if missing else rows)
-    return jax.tree.map(lambda leaf: leaf[:count], results)
-
-
 _WAYS: dict[str, Callable[[Callable], Callable]] = {
     "loop": _one_after_another,
     "scan": _members(jax.lax.map),
     "vmap": _members(lambda function, rows: jax.vmap(function)(rows)),
-    "devices": _members(_over_devices),
 }
 
 

@@ -85,5 +85,6 @@ def _curves(study: Study) -> Figure:
     axes.set_xlabel("updates")
     axes.set_ylabel(metric or "")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    if axes.lines:
+        axes.legend(frameon=False)
     return figure

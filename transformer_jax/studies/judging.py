@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.studies import statistics
-from transformer_jax.studies.cells import DIVERGED, DONE, Cell
+from transformer_jax.studies.cells import DIVERGED, DONE, Cell, device_of
 from transformer_jax.studies.outcome import Outcome
 from transformer_jax.studies.study import Study, as_plain
 from transformer_jax.training.runs import RunDirectory, replace
@@ -141,9 +141,10 @@ def mixtures(ours: Cell, theirs: Cell, metric: str, changed: Iterable[str] = ())
         found.append("computed by other code")
     if one.get("computed") != other.get("computed"):
         found.append("one was computed alone, the other together with others")
-    for what in ("device", "packages"):
-        if one.get(what) != other.get(what):
-            found.append(f"other {what}")
+    if device_of(one["device"]) != device_of(other["device"]):
+        found.append("other device")
+    if one["packages"] != other["packages"]:
+        found.append("other packages")
     dtypes = [RunDirectory(cell.path).config().model.dtype for cell in (ours, theirs)]
     if dtypes[0] != dtypes[1] and "model.dtype" not in changed:
         found.append("other precision")

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies import fairness
-from transformer_jax.studies.cells import cell_hash
+from transformer_jax.studies.cells import cell_hash, device_of
 from transformer_jax.studies.design import Design
 from transformer_jax.studies.execution import Group, computed, first_arguments, group_arms
 from transformer_jax.training.build import make_task
@@ -22,6 +22,7 @@ from transformer_jax.training.config import flatten
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.progress import Silent
+from transformer_jax.training.runs import surroundings
 
 _WORTH_MEASURING = 120.0  # seconds of a study's loop below which no other way can pay
 _COMPILATIONS = 40  # the same in times that compiling takes, so that measuring is a small part
@@ -54,8 +55,9 @@ class Arm:
 
     def place(self, how: str) -> None:
         """Gives the arm its folder for a way of computing."""
+        device = device_of(surroundings()[0]["device"])
         self.hash, self.facts = cell_hash(
-            self.config, self.prepared.task.facts, computed(how), jax.devices()[0].device_kind
+            self.config, self.prepared.task.facts, computed(how), device
         )
 
 

@@ -132,12 +132,13 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
 
 def _ledger(study: Study) -> list[str]:
     heads = ["arm", "parameters", "without embeddings", "FLOPs per " + _one(study)]
-    heads += [study.record["counted"], "updates", "training FLOPs", "tuning trials", "input RMS"]
+    heads += [study.record["counted"], "updates", "training FLOPs", "memory, MiB"]
+    heads += ["tuning trials", "input RMS"]
     rows, flagged = [], []
     base = study.arms[study.base]["cost"]
     for name, arm in study.arms.items():
         cost = arm["cost"]
-        trials = arm.get("tuning", {}).get("trials", 0)
+        trials, nbytes = arm.get("tuning", {}).get("trials", 0), arm.get("peak_bytes")
         rows.append(
             [
                 name,
@@ -147,6 +148,7 @@ def _ledger(study: Study) -> list[str]:
                 spell(cost["counted"]),
                 spell(cost["updates"]),
                 f"{cost['flops'] * cost['counted']:.3g}",
+                spell(nbytes / 2**20 if nbytes else None, 1),
                 spell(trials),
                 spell(arm["certificate"]["input_rms"], 3),
             ]
@@ -155,11 +157,11 @@ def _ledger(study: Study) -> list[str]:
             if abs(cost[what] - base[what]) > 0.02 * base[what]:
                 flagged.append(f"{name}: {what} {cost[what] / base[what] - 1:+.1%} from the base's")
     matched = [f"{n}: {a['matched']} solved for" for n, a in study.arms.items() if a["matched"]]
-    nbytes = study.record.get("peak_bytes", 0)
-    memory = f"The base's training step needs {nbytes / 2**20:,.0f} MiB." if nbytes else ""
-    known = [table(heads, rows), listed(flagged), listed(matched), paragraph(memory, soft=True)]
-    note = "FLOPs are those of matrix products, three times a forward pass."
-    return [*known, paragraph(note, soft=True)]
+    note = (
+        "FLOPs are those of matrix products, three times a forward pass. Memory is what the "
+        "compiled training program needs for one member, its batches included."
+    )
+    return [table(heads, rows), listed(flagged), listed(matched), paragraph(note, soft=True)]
 
 
 def _one(study: Study) -> str:

@@ -31,6 +31,8 @@ from transformer_jax.training.loop import refuse_what_is_not_installed
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.runs import RunDirectory, surroundings
 
+_FOUND = ("tuning", "tuning_refused", "peak_bytes")  # of an arm, by earlier launches
+
 
 class CellsLost(Stop):
     """Some cells failed; the others ran, and the study was judged without their arms."""
@@ -197,6 +199,10 @@ class Launch:
         from transformer_jax.studies.tables import show_verdicts
 
         study = self.study
+        for name, nbytes in self.workers.peak_bytes.items():
+            if name in study.arms:  # and no trial of a tuning
+                study.arms[name]["peak_bytes"] = nbytes
+        study.write()
         verdicts = judge(study)
         study.write_cells()
         report = write_report(study)
@@ -232,7 +238,7 @@ class Launch:
 
     def _facts_of(self, arm: Arm) -> dict[str, Any]:
         known = self.study.record.get("arms", {}).get(arm.name, {})
-        kept = {key: known[key] for key in ("tuning", "tuning_refused") if key in known}
+        kept = {key: known[key] for key in _FOUND if key in known}
         return {
             "hash": arm.hash,
             "changes": as_plain(arm.changes),

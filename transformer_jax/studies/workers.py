@@ -37,12 +37,14 @@ class Workers:
       progress: where to tell.
       stop: tells when to end.
       lost: (arm, seed) -> why a cell has no outcome.
+      peak_bytes: arm -> memory of a member's training program.
     """
 
     estimate: Estimate
     progress: Progress
     stop: StopSignal
     lost: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
+    peak_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def run(self, arms: Mapping[str, Arm], waiting: Sequence[Cell], total: int) -> None:
         """Trains cells in this process.
@@ -96,6 +98,7 @@ class Workers:
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
 
         run_together(group, [member for _, member in members], len(cells), ended)
+        self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
 
     def _training(self, arm: Arm, cell: Cell, board: Board) -> Training:
         config = with_seed(arm.config, cell.seed, self.estimate.seconds_of(arm.name) < _BRIEF)
