@@ -14,7 +14,7 @@ train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
 
-commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it
+commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it; studies
 	$(RUN) -m pytest -m commands
 
 browser: $(VENV)/with-dev  ## the reports in a real browser: Chromium and its driver have to be there

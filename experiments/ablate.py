@@ -10,11 +10,10 @@ Example:
 """
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.arms import DROPS
+from transformer_jax.studies.cells import HOWS
 from transformer_jax.studies.cluster import KINDS, parse_cluster
-from transformer_jax.studies.design import DROPS, load_design, parse_seeds
-
-_HOWS = ("loop", "scan", "vmap", "devices")
+from transformer_jax.studies.design import load_design, parse_seeds
 
 
 def main(argv: list[str]) -> None:
@@ -35,7 +34,7 @@ def main(argv: list[str]) -> None:
         metavar="PART,PART",
         help=f"what does each part do? one arm without each: {', '.join(DROPS)}",
     )
-    parser.add_argument("--how", choices=_HOWS, help="force how members are computed")
+    parser.add_argument("--how", choices=HOWS, help="force how members are computed")
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
     parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed")
@@ -55,8 +54,6 @@ def main(argv: list[str]) -> None:
     drops = [name for name in arguments.drop.split(",") if name]
     design = load_design(arguments.config_path, arguments.overrides, arguments.arm, drops)
     seeds = parse_seeds(arguments.seeds)
-    if design.tuning and set(seeds) & set(design.tuning.seeds):
-        raise InvalidInput(f"--seeds={arguments.seeds}: the tuning uses some of these")
     print(f"study  {arguments.workdir}: {arguments.config_path}, {len(design.arms)} arms")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()

@@ -4,7 +4,6 @@ Example:
   python -m experiments.results --add=runs/positions
 """
 
-import datetime
 import json
 import shutil
 from collections.abc import Iterable
@@ -13,11 +12,9 @@ from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.cells import Cell
 from transformer_jax.studies.statistics import benjamini_hochberg
 from transformer_jax.studies.study import load_study
-from transformer_jax.studies.tables import as_markdown, in_full, signed, spell, spell_interval
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.studies.tables import as_markdown, signed, spell, spell_interval
 
 HERE = Path(__file__).parent
 _KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", "forest.svg", "curves.svg")
@@ -55,17 +52,10 @@ def add(path: Path) -> None:
     folder = HERE / "results" / study.path.absolute().name
     folder.mkdir(parents=True, exist_ok=True)
     for name in _KEPT:
-        shutil.copy(study.path / name, folder / name)
-    record = {**study.record, "seconds": round(sum(map(seconds_of, study.cells())))}
+        if (study.path / name).exists():  # figures need matplotlib
+            shutil.copy(study.path / name, folder / name)
+    record = study.record
     (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-def seconds_of(cell: Cell) -> float:
-    """How long a cell took, from its first launch to its end."""
-    run = RunDirectory(cell.path)
-    words = run.status_path.read_text(encoding="utf-8").split()
-    began = datetime.datetime.fromisoformat(run.manifest()["launches"][0]["time"])
-    return (datetime.datetime.fromisoformat(words[1]) - began).total_seconds()
 
 
 def catalogue() -> str:
@@ -133,7 +123,7 @@ def _section(
                 signed(found.get("mean")),
                 spell_interval(found.get("simultaneous")),
                 spell(q, 3),
-                in_full(verdicts, found["words"]),
+                found["words"],
             ]
         )
     heads = ["arm", "parameters", verdicts["metric"], "difference", "interval", "q", "verdict"]
@@ -158,8 +148,8 @@ def _section(
         "",
         f"```sh\n{study['commands'][0]}\n```",
         "",
-        f"{len(study['arms'])} arms x {seeds} seeds, {minutes:.0f} minutes of training and "
-        f"scoring on {device['count']} {device['kind']} (2 cores, shared), jax "
+        f"{len(study['arms'])} arms x {seeds} seeds, {minutes:.0f} minutes on {device['count']} "
+        f"{device['kind']} ({study['environment']['cores']} cores), jax "
         f"{study['environment']['packages']['jax']}. Margin {verdicts['margin']:g}: "
         f"{study['sealed']['margin_reason']}. Seal `{verdicts['seal'][:12]}`, "
         f"{study['sealed_at'][:10]}.",

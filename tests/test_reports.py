@@ -113,6 +113,7 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
     evil = json.dumps(EVIL)[1:-1]
     text = text.replace("position=none", evil).replace("What do ", f"What {evil} do ")
     (tmp_path / "runs" / "study" / "study.json").write_text(text)
+    (tmp_path / "runs" / "study" / "looks.jsonl").unlink()
     study = load_study(tmp_path / "runs" / "study")
     judge(study)
     study.write_cells()
@@ -130,7 +131,7 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
 def test_tables_for_papers_are_escaped():
     heads, rows = ("arm", "a_b"), [["=x|y`", "50 %"], ["+1", "a_{b} & c\\"]]
     assert tables.as_markdown(heads, rows).splitlines()[2] == "| =x\\|y\\` | 50 % |"
-    assert tables.as_csv(heads, rows).splitlines()[1:] == ["'=x|y`,50 %", "'+1,a_{b} & c\\"]
+    assert tables.as_csv(heads, rows).splitlines()[1:] == ["'=x|y`,50 %", "+1,a_{b} & c\\"]
     latex = tables.as_latex(heads, rows)
     assert r"a\_\{b\} \& c\textbackslash{}" in latex
     assert r"50 \%" in latex

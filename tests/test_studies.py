@@ -13,8 +13,10 @@ from scipy import stats
 from tests.conftest import TINY, command, fingerprint_of, refused, start_command, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies import execution, fairness, statistics
+from transformer_jax.studies.arms import DROPS, parse_arm
 from transformer_jax.studies.cells import cell_hash, hash_of_code
-from transformer_jax.studies.design import DROPS, load_design, parse_arm, parse_seeds
+from transformer_jax.studies.design import load_design, parse_seeds
+from transformer_jax.studies.details import look_closer
 from transformer_jax.studies.export import export_study
 from transformer_jax.studies.judging import judge
 from transformer_jax.studies.planning import Workshop
@@ -112,6 +114,14 @@ def test_arms_of_the_command_line_are_lists_and_products():
     }
 
 
+def test_arms_with_one_last_name_keep_apart():
+    arms = ("data.language_modelling.unscored=2", "model.position=none", "model.width=32,64")
+    names = load_design(TINY, {}, arms).arms
+    assert {"unscored=2", "position=none", "width=64"} <= set(names)
+    twice = ("optimizer.adamw.eps=1e-6", "optimizer.adam.eps=1e-6")
+    assert {"eps=1e-6", "optimizer.adam.eps=1e-6"} <= set(load_design(TINY, {}, twice).arms)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -140,6 +150,12 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"tuning": {"key": "optimizer.lr", "grid": (1, 2, 3)}}, "optimizer.lr"),
         ({"tuning": {"key": "optimizer.learning_rate", "grid": (1e-4, 1e-2, 1)}}, "1 to 3 times"),
         ({"also": {"x": {"data.size": 3}}}, "data.length"),
+        ({"also": {"x": {"data.length": 64}}}, "model.max_length, got 64, 64, 16"),
+        ({"also": {"x": {"data.length": "a"}}}, "integers >= 1"),
+        ({"tuning": {"key": "optimizer.learning_rate", "grid": 3}}, "lists of numbers"),
+        ({"tuning": {"key": "optimizer.weight_decay", "grid": (0, 0.1, 0.2)}}, "3 or more"),
+        ({"tuning": {"key": "optimizer.learning_rate", "grid": (1, 1.1, 3)}}, "evenly"),
+        ({"tuning": {"key": "a", "grids": (1, 2, 3)}}, "'grids' is unknown"),
     ],
 )
 def test_a_wrong_study_file_is_refused(tmp_path, changes, words):
@@ -218,6 +234,7 @@ def test_the_same_command_again_trains_nothing(done, monkeypatch):
     assert len(load_study(done.path).looks()) == 1
 
 
+@pytest.mark.commands
 def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
     shutil.copytree(done.path.parent, tmp_path / "runs")
     trained, honest = [], execution.run_together
@@ -247,21 +264,30 @@ def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypa
 
 def test_the_hash_covers_what_decides_and_nothing_else():
     data = {"sha256": "x", "counts": {"train": 1}}
-    base = cell_hash(tiny_config(), data, "alone", "cpu")[0]
-    assert cell_hash(tiny_config(seed=5), data, "alone", "cpu")[0] == base
-    assert (
-        cell_hash(tiny_config(logging__every=1, checkpoint__keep=1), data, "alone", "cpu")[0]
-        == base
-    )
-    for other in (
-        cell_hash(tiny_config(model__init_std=0.03), data, "alone", "cpu"),
-        cell_hash(tiny_config(evaluation__stride=8), data, "alone", "cpu"),
-        cell_hash(tiny_config(), data | {"sha256": "y"}, "alone", "cpu"),
-        cell_hash(tiny_config(), data | {"tokenizer_sha256": "y"}, "alone", "cpu"),
-        cell_hash(tiny_config(), data, "together", "cpu"),
-        cell_hash(tiny_config(), data, "alone", "H200"),
-    ):
-        assert other[0] != base
+    device = {"kind": "cpu", "platform": "cpu", "count": 1}
+    around = {"device": device, "packages": {"jax": "1"}, "environment": {}}
+
+    def hashed(config=None, data=data, computed="alone", initial=None, **changes):
+        return cell_hash(config or tiny_config(), data, computed, {**around, **changes}, initial)[0]
+
+    base = hashed()
+    gpu = {"kind": "H200", "platform": "gpu", "count": 1}
+    assert hashed(tiny_config(seed=5)) == base
+    assert hashed(tiny_config(logging__every=1, checkpoint__keep=1)) == base
+    assert hashed(device=gpu) == hashed(device={**gpu, "count": 8})
+    others = [
+        hashed(tiny_config(model__init_std=0.03)),
+        hashed(tiny_config(evaluation__stride=8)),
+        hashed(data=data | {"sha256": "y"}),
+        hashed(data=data | {"tokenizer_sha256": "y"}),
+        hashed(computed="together"),
+        hashed(device=gpu),
+        hashed(device={**device, "count": 2}),
+        hashed(packages={"jax": "2"}),
+        hashed(environment={"JAX_ENABLE_X64": "1"}),
+        hashed(initial={"weights": "abc"}),
+    ]
+    assert len({base, *others}) == 1 + len(others)
 
 
 def test_docstrings_and_comments_are_no_code():
@@ -520,6 +546,7 @@ def test_matching_finds_the_nearest_value():
     assert fairness.matched_value(float, 3, 64) == (3, 3.0)
 
 
+@pytest.mark.commands
 def test_tuning_gives_every_arm_the_same_trials(tmp_path):
     tuning = {
         "key": "optimizer.learning_rate",
@@ -563,7 +590,7 @@ def test_the_verdict_is_that_of_the_final_test_scores(done):
         last = RunDirectory(done.cell(name, 1).path).metrics()[-1]["test/loss"]
         assert last == done.cell(name, 1).means()["loss"]
     assert verdicts["level"] == pytest.approx(0.025)  # two planned looks
-    assert verdicts["arms"]["fast"]["words"].endswith("(few seeds)")
+    assert verdicts["arms"]["fast"]["words"].endswith("(few seeds), at the base's hyper-parameters")
 
 
 def copied(done, tmp_path):
@@ -594,6 +621,7 @@ def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, 
         ("manifest.json", lambda m: m.update(code="other"), "other code"),
         ("manifest.json", lambda m: m.update(computed="together"), "together"),
         ("manifest.json", lambda m: m["device"].update(kind="other"), "other device"),
+        ("manifest.json", lambda m: m.update(environment={"XLA_FLAGS": "x"}), "flags of jax"),
         ("manifest.json", lambda m: m["packages"].update(jax="9"), "other packages"),
         ("evaluation.json", lambda e: e["test"]["protocol"].update(targets=3), "other targets"),
         ("config.json", lambda c: c["model"].update(dtype="bfloat16"), "other precision"),
@@ -612,6 +640,153 @@ def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
     assert verdicts["contrasts"] == 2  # the family keeps its size
 
 
+def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    for arm in ("learned", "fast"):
+        path = study.cell(arm, 2).path / "manifest.json"
+        manifest = json.loads(path.read_text())
+        path.write_text(json.dumps({**manifest, "packages": {"jax": "9"}}))
+    assert "other packages" in judge(study)["arms"]["fast"]["words"]
+
+
+def test_a_base_whose_tuning_is_refused_gives_no_verdict(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    study.arms["learned"]["tuning"] = {"refused": "its best rate is at the edge of the grid"}
+    found = judge(study)["arms"]["fast"]
+    assert found["verdict"] == "refused"
+    assert "learned: its best rate is at the edge" in found["words"]
+
+
+def test_a_lost_evaluation_is_no_divergence(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    (study.cell("fast", 1).path / "evaluation.json").unlink()
+    assert study.cell("fast", 1).state() == "failed"
+    found = judge(study)["arms"]["fast"]
+    assert found["verdict"] == "refused"
+    assert "1 failed" in found["words"]
+
+
+def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    judge(study)
+    assert len(study.looks()) == 1
+    with (study.path / "looks.jsonl").open("a") as file:
+        file.write('{"time": "2026')
+    study.arms["learned"]["hash"] = study.arms["learned"]["hash"]
+    assert len(load_study(study.path).looks()) == 1
+    record = json.loads((study.path / "study.json").read_text())
+    record["sealed"]["margin"] = 5.0
+    (study.path / "study.json").write_text(json.dumps(record))
+    again = load_study(study.path)
+    words = judge(again)["arms"]["fast"]["words"]
+    looks = again.looks()
+    assert [look["look"] for look in looks] == [1, 1]  # other words about the same cells
+    assert looks[-1]["verdicts"]["fast"] == words
+
+
+def test_a_base_that_is_gone_is_refused_and_nothing_is_overwritten(done, tmp_path):
+    path = copied(done, tmp_path)
+    before = (path / "study.json").read_bytes()
+    arms = {"none": {"model.position": "none"}, "fast": {"optimizer.learning_rate": 0.004}}
+    design = load_design(study_file(tmp_path, arms), {})
+    with pytest.raises(InvalidInput, match="'learned', which is no arm any more"):
+        run(design, path, range(3), progress=Silent())
+    assert (path / "study.json").read_bytes() == before
+
+
+def test_what_was_solved_for_stays(done, tmp_path, monkeypatch):
+    match = {"by": "params", "field": "model.mlp_dim"}
+    path = study_file(tmp_path, {"one": {}, "two": {"model.depth": 2}}, match=match)
+    study = run(load_design(path, {}), tmp_path / "runs" / "s", (0,), progress=Silent())
+    solved = study.arms["two"]["matched"]
+    monkeypatch.setattr(fairness, "matched_value", lambda *_: (_ for _ in ()).throw(AssertionError))
+    again = run(load_design(path, {}), tmp_path / "runs" / "s", (0,), progress=Silent())
+    assert again.arms["two"]["matched"] == solved
+
+
+def test_a_mistaken_number_of_seeds_is_forgotten(tmp_path, monkeypatch):
+    design = quick("model.num_heads=4,1")
+    with monkeypatch.context() as patched:
+        patched.setattr("transformer_jax.studies.workers.Workers.run", lambda *_: None)
+        study = run(design, tmp_path / "s", range(50), progress=Silent())
+    assert len(study.seeds) == 50
+    study = run(design, tmp_path / "s", range(1), progress=Silent())
+    assert study.seeds == [0]
+
+
+@pytest.mark.commands
+def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, monkeypatch):
+    """The lock of the first cell is held for a while by somebody who trains it."""
+    design = quick("model.num_heads=4,1")
+    done = run(design, tmp_path / "first" / "s", (0,), progress=Silent())
+    cell = done.cell("num_heads=1", 0)
+    other = tmp_path / "second" / cell.path.relative_to(done.root)
+    held = RunDirectory(other).locked()
+    held.__enter__()
+    monkeypatch.setattr("transformer_jax.studies.workers._POLL", 0.1)
+
+    def finish(*_):
+        if not (other / "STATUS").exists():
+            shutil.copytree(cell.path, other, dirs_exist_ok=True)
+            held.__exit__(None, None, None)
+
+    monkeypatch.setattr("transformer_jax.studies.workers.time.sleep", finish)
+    study = run(design, tmp_path / "second" / "s", (0,), progress=Silent())
+    assert {c.state() for c in study.cells()} == {"done"}
+
+
+def test_tuning_seeds_decide_no_verdict(tmp_path):
+    tuning = {"key": "optimizer.learning_rate", "grid": (1e-3, 3e-3, 9e-3), "seeds": (1,)}
+    design = load_design(study_file(tmp_path, tuning=tuning), {})
+    with pytest.raises(InvalidInput, match="no verdict uses them"):
+        run(design, tmp_path / "s", range(3), progress=Silent())
+
+
+@pytest.mark.commands
+def test_lost_trials_refuse_and_retried_ones_do_not(tmp_path, monkeypatch):
+    tuning = {
+        "key": "optimizer.learning_rate",
+        "grid": (1e-3, 3e-3, 9e-3),
+        "seeds": (77,),
+        "extensions": 0,
+    }
+    design = load_design(study_file(tmp_path, tuning=tuning), {})
+
+    def fails(arm, seed):
+        if trouble and seed == 77 and arm.startswith("none") and "0.003" in arm:
+            raise RuntimeError("gone")
+
+    trouble = [1]
+    failing(monkeypatch, fails)
+    with pytest.raises(CellsLost):
+        run(design, tmp_path / "s", (0,), how="loop", progress=Silent())
+    arms = load_study(tmp_path / "s").arms
+    assert "no outcome" in arms["none"]["tuning"]["refused"]
+    assert "no outcome" not in arms["learned"]["tuning"]["refused"]
+    trouble.clear()
+    study = run(design, tmp_path / "s", (0,), retry=True, progress=Silent())
+    assert "no outcome" not in study.arms["none"]["tuning"]["refused"]
+
+
+def test_more_updates_are_a_change_under_any_schedule(tmp_path):
+    longer = quick("training.steps=12,24", **{"schedule.name": "constant"})
+    workshop = Workshop(longer)
+    assert workshop.certificates(workshop.arms(), {})["steps=24"].changes
+
+
+def test_a_field_without_effect_matches_nothing(tmp_path):
+    with pytest.raises(ValueError, match="does not grow"):
+        fairness.matched_value(lambda _: 3.0, 10.0, 4)
+
+
+def test_details_of_other_windows_are_found_by_what_they_are(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    cell = study.cell("none", 0)
+    other = {"longer": {"data.length": 24, "evaluation.stride": 8}}
+    found = look_closer(cell, other)["also"]
+    assert {entry["protocol"]["context"] for entry in found.values()} == {32, 24}
+
+
 def test_details_are_secondary(done):
     found = json.loads((done.cell("none", 0).path / "details.json").read_text())
     where = found["where"]
@@ -619,8 +794,9 @@ def test_details_are_secondary(done):
     assert len(where["position"][1]) == 16
     assert np.mean(where["position"][1]) == pytest.approx(means["loss"], rel=0.02)
     assert where["frequency"][0] > where["frequency"][-1]
-    assert found["also"]["longer"]["protocol"]["context"] == 32
-    assert found["also"]["longer"]["protocol"]["targets"] == means["protocol"]["targets"]
+    (longer,) = found["also"].values()
+    assert longer["protocol"]["context"] == 32
+    assert longer["protocol"]["targets"] == means["protocol"]["targets"]
 
 
 def test_a_mailed_study_is_judged_again(done, tmp_path):
@@ -633,6 +809,7 @@ def test_a_mailed_study_is_judged_again(done, tmp_path):
         export_study(done.path, archive)
 
 
+@pytest.mark.commands
 def test_a_study_of_equal_arms_finds_nothing(tmp_path):
     """A/A: 40 tiny runs with 40 seeds; p values of random pairs of arms of five are uniform."""
     config = load_config(TINY, QUICK)

@@ -49,10 +49,6 @@ class Board:
             f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{told}"
         )
 
-    def busy(self, what: str):
-        """Says that something takes a while."""
-        return self._progress.busy(what)
-
     def _done(self) -> int:
         already = self._total - len(self._shares)
         return already + sum(share >= 1 for share in self._shares.values())

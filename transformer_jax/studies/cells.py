@@ -3,8 +3,9 @@
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
 The hash covers all that decides the outcome: the config without names and cadence, the data, the
-tokenizer, the code, the version of jax, the device and whether the run was computed alone. So a
-second study finds what the first one ran, and nothing else.
+tokenizer, files of initial weights, the code, the packages, what is set for jax and XLA, the device
+and whether the run was computed alone. So a second study finds what the first one ran, and nothing
+else.
 """
 
 import ast
@@ -14,7 +15,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from transformer_jax.training.runs import RunDirectory
 
 PACKAGE = Path(__file__).parents[1]
 _NO_PART_OF_A_RUN = ("studies", "laws.py")
+HOWS = ("loop", "scan", "vmap", "devices")  # see execution
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
 
 DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
@@ -36,7 +37,11 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory"
 
 
 def cell_hash(
-    config: ConfigDict, data: Mapping[str, Any], computed: str, device: str
+    config: ConfigDict,
+    data: Mapping[str, Any],
+    computed: str,
+    around: Mapping[str, Any],
+    initial: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Returns the name of a cell's folder, and what it was made from.
 
@@ -44,7 +49,8 @@ def cell_hash(
       config: of the arm; its seed is not looked at.
       data: the task's facts: hashes of text, tokenizer and splits.
       computed: alone or together.
-      device: the kind.
+      around: device, packages and environment, as a manifest has them.
+      initial: hashes of the files that hold initial weights, by option.
     """
     flat = flatten(config)
     parts = {
@@ -60,8 +66,10 @@ def cell_hash(
             for choice in (flat[key] for key in OWN if is_own(flat[key]))
             if (file := own_file(choice)) is not None
         },
-        "jax": metadata.version("jax"),
-        "device": device,
+        "initial": dict(initial or {}),
+        "packages": around["packages"],
+        "environment": around["environment"],
+        "device": device_of(around["device"]),
         "computed": computed,
     }
     text = json.dumps(parts, sort_keys=True, default=str)
@@ -119,6 +127,8 @@ class Cell(NamedTuple):
         if word == "missing":
             return MISSING
         if word == "done":
+            if not self.means():
+                return FAILED  # its evaluation.json cannot be read: no outcome
             return DIVERGED if self._guesses() else DONE
         reason = directory.status_path.read_text(encoding="utf-8")
         if word == "failed":
@@ -131,6 +141,8 @@ class Cell(NamedTuple):
         """What STATUS says about a failure."""
         path = RunDirectory(self.path).status_path
         words = path.read_text(encoding="utf-8").split(maxsplit=4) if path.exists() else []
+        if words[:1] == ["done"]:
+            return "" if self.means() else "evaluation.json cannot be read"
         return words[4].strip() if len(words) > 4 else ""
 
     def outcome(self, metric: str) -> Outcome:

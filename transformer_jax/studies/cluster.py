@@ -73,7 +73,7 @@ def run_jobs(
     cluster: Cluster,
     folder: Path,
     what: tuple,
-    batches: Sequence[Sequence[tuple[str, dict, int]]],
+    batches: Sequence[Sequence[tuple[str, dict, str, int]]],
     is_stopped: Callable[[], bool],
     look: Callable[[], None],
 ) -> None:
@@ -83,7 +83,7 @@ def run_jobs(
       cluster: where to.
       folder: for the jobs' logs.
       what: design, root and estimate, as `run_some` takes them.
-      batches: of (arm, changes of it, seed).
+      batches: of (arm, changes of it, its cells' folder, seed).
       is_stopped: tells that the user wants to end; jobs are then cancelled.
       look: is called now and then, to show what became of the cells.
     Raises:

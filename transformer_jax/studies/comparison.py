@@ -82,8 +82,8 @@ class Comparison:
             groups.setdefault(arm, {}).setdefault(config["seed"], name)
         if len(groups) == 1:
             return {"all": next(iter(groups.values()))}
-        first = dict(next(iter(groups)))
-        keys = [key for key in first if len({dict(arm).get(key) for arm in groups}) > 1]
+        known = dict.fromkeys(key for arm in groups for key, _ in arm)
+        keys = [key for key in known if len({dict(arm).get(key) for arm in groups}) > 1]
         return {
             ", ".join(f"{key.rsplit('.', 1)[-1]}={dict(arm).get(key)}" for key in keys): by_seed
             for arm, by_seed in groups.items()

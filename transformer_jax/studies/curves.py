@@ -34,8 +34,16 @@ def curves_of(
         per_update = {arm: cost["counted"] / cost["updates"] for arm, cost in costs.items()}
         axes[counted] = {arm: per_update[arm] for arm in runs}
         axes["FLOPs"] = {arm: per_update[arm] * costs[arm]["flops"] for arm in runs}
-    axes["seconds of training"] = {arm: _seconds_per_update(seeds) for arm, seeds in rows.items()}
+    if all(_is_alone(path) for paths in runs.values() for path in paths):
+        seconds = {arm: _seconds_per_update(seeds) for arm, seeds in rows.items()}
+        axes["seconds of training"] = seconds
     return {"metrics": metrics, "axes": axes}
+
+
+def _is_alone(path: Path) -> bool:
+    """Whether a run's times are its own, and not those of members that were computed with it."""
+    directory = RunDirectory(path)
+    return directory.manifest_path.exists() and directory.manifest().get("how", "loop") == "loop"
 
 
 def _band(seeds: Sequence[list[dict]], metric: str) -> dict[str, list]:
@@ -66,6 +74,6 @@ def _number(value: Any) -> float | None:
 
 
 def _seconds_per_update(seeds: Sequence[list[dict]]) -> float:
-    """Median over rows and seeds; cells that were computed together share the time of all."""
+    """Median over rows and seeds."""
     times = [row["time/step_ms"] for rows in seeds for row in rows if "time/step_ms" in row]
     return float(np.median(times)) / 1e3 if times else 0.0

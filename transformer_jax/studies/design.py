@@ -8,13 +8,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.arms import quick_arms
 from transformer_jax.training.config import call_in_file, flatten, load_config, run_config_file
 from transformer_jax.training.rule import suggest
 from transformer_jax.training.rules import rule_for, unknown_key
@@ -67,7 +67,7 @@ class Design:
         solved for one after another, the coarse one first; or None.
       also: name -> changed data.length and evaluation.stride: further evaluations of finished
         cells, secondary outcomes with intervals and no verdicts.
-      exploratory: made on the command line, or changed after it was sealed.
+      exploratory: made on the command line.
       path: of the config file.
       overrides: of the base, from the command line, full key -> text.
     """
@@ -156,7 +156,7 @@ def load_design(
       InvalidInput: the file has no arms and none were given, or any of it is wrong.
     """
     module, overrides = run_config_file(path), overrides or {}
-    given = _quick_arms(path, overrides, arms, drops)
+    given = quick_arms(path, overrides, arms, drops)
     if given:
         return _quick_design(path, overrides, given, bool(drops))
     missing = [name for name in ("get_arms", "get_study") if not hasattr(module, name)]
@@ -244,23 +244,34 @@ def _checked(path: str, overrides: Mapping[str, str], study: Any, arms: Any) -> 
     )
     for name in design.arms:
         design.config_of(name)
+        if design.tuning and design.tuning.key in design.arms[name]:
+            raise InvalidInput(f"{path}: arm {name!r} sets {design.tuning.key}, which is tuned")
+    _refuse_impossible_evaluations(where, design)
     return design
 
 
 def _tuning(where: str, given: dict | None) -> Tuning | None:
     if not given:
         return None
-    key, grid = given.get("key", ""), tuple(given.get("grid", ()))
-    rule = rule_for(key, {})
+    unknown = given.keys() - {"key", "grid", "seeds", "extensions"}
+    if unknown:
+        raise InvalidInput(f"{where}: tuning: {sorted(unknown)[0]!r} is unknown")
+    key, grid, seeds = (given.get(name, ()) for name in ("key", "grid", "seeds"))
+    seeds = seeds if "seeds" in given else (1000, 1001)
+    if not all(isinstance(values, list | tuple) and values for values in (grid, seeds)):
+        raise InvalidInput(f"{where}: tuning: grid and seeds: expected lists of numbers")
+    grid, rule = tuple(grid), rule_for(key, {})
     if rule is None:
         raise InvalidInput(f"{where}: tuning: {unknown_key(key)}")
-    if len(grid) < 3 or any(not rule.accepts(value) for value in grid):
+    if len(grid) < 3 or any(not rule.accepts(value) or not value > 0 for value in grid):
         raise InvalidInput(f"{where}: tuning: grid={grid}: expected 3 or more of {rule.allowed}")
     steps = [after / before for before, after in itertools.pairwise(grid)]
-    if any(not 1 < step <= 3.2 for step in steps):
-        raise InvalidInput(f"{where}: tuning: grid={grid}: each value 1 to 3 times the last")
-    more = {name: given[name] for name in ("extensions",) if name in given}
-    return Tuning(key, grid, tuple(given.get("seeds", (1000, 1001))), **more)
+    even = max(steps) <= 1.35 * min(steps)  # 1, 3, 10 is even enough
+    if not (even and all(1 < step <= 3.5 for step in steps)):
+        raise InvalidInput(
+            f"{where}: tuning: grid={grid}: each value 1 to 3 times the last, evenly"
+        )
+    return Tuning(key, grid, tuple(seeds), int(given.get("extensions", 2)))
 
 
 def _match(where: str, given: dict | None) -> tuple[str, tuple[str, ...]] | None:
@@ -280,102 +291,25 @@ def _also(where: str, given: dict | None) -> dict[str, dict[str, int]]:
     for name, changes in (given or {}).items():
         if not isinstance(changes, dict) or not changes.keys() <= set(_EVALUATED):
             raise InvalidInput(f"{where}: also: {name!r}: expected {', '.join(_EVALUATED)}")
+        if any(not isinstance(value, int) or value < 1 for value in changes.values()):
+            raise InvalidInput(f"{where}: also: {name!r}: {changes}: expected integers >= 1")
     return given or {}
 
 
-# ---------------------------------------------------------------- from the command line
-
-
-def parse_arm(text: str, flat: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Reads `KEY=VALUE,VALUE` or several of these joined by x: their product.
-
-    Args:
-      text: of one `--arm`.
-      flat: the base's values.
-    Returns:
-      name of the arm -> changed values.
-    """
-    axes = []
-    for part in _parts(text):
-        key, equals, values = part.partition("=")
-        key = key.removeprefix("config.")
-        rule = rule_for(key, flat)
-        if not equals or not values:
-            raise InvalidInput(f"--arm={text}: expected KEY=VALUE,VALUE,...")
-        if rule is None:
-            raise InvalidInput(f"--arm={text}: {unknown_key(key)}")
-        axis = []
-        for value in values.split(","):
-            try:
-                parsed = rule.parse(value)
-            except (ValueError, OverflowError):
-                parsed = None
-            if not rule.accepts(parsed) or (parsed is None and value != "None"):
+def _refuse_impossible_evaluations(where: str, design: Design) -> None:
+    for arm in design.arms if design.also else ():
+        config = design.config_of(arm)
+        if config.data.task != "language_modelling":
+            raise InvalidInput(f"{where}: also: windows are those of language_modelling")
+        for name, changes in design.also.items():
+            length = changes.get("data.length", config.data.length)
+            stride = changes.get("evaluation.stride", length)
+            if not stride <= length <= config.model.max_length:
+                got = f"{stride}, {length}, {config.model.max_length}"
                 raise InvalidInput(
-                    f"--arm={text}: {key}={value}: expected {rule.allowed}"
-                    f"{suggest(value, rule.allowed.removeprefix('one of: ').split(', '))}"
+                    f"{where}: also: {name!r}: expected evaluation.stride <= data.length <= "
+                    f"model.max_length, got {got} in arm {arm!r}"
                 )
-            axis.append((key, value, parsed))
-        axes.append(axis)
-    short = {key: key.rsplit(".", 1)[-1] for axis in axes for key, *_ in axis}
-    return {
-        " ".join(f"{short[key]}={value}" for key, value, _ in point): {
-            key: parsed for key, _, parsed in point
-        }
-        for point in itertools.product(*axes)
-    }
-
-
-def _parts(text: str) -> list[str]:
-    """Cuts at an x that begins a new KEY=."""
-    parts: list[str] = []
-    for piece in text.split("x"):
-        begins = re.match(r"(config\.)?[a-z]+\.[\w.]*=", piece) is not None
-        if begins or not parts:
-            parts.append(piece)
-        else:
-            parts[-1] += "x" + piece
-    return parts
-
-
-# What is left out of a model, by what users call it: the value that takes its place.
-DROPS: dict[str, dict[str, Any]] = {
-    "positions": {"model.position": "none"},
-    "residuals": {"model.wiring": "no_residual"},
-    "norm": {"model.norm": "none"},
-    "scale": {"model.attention_scale": 1.0},
-    "heads": {"model.num_heads": 1, "model.num_kv_heads": None},
-    "feedforward": {"model.feed_forward": "none"},
-    "warmup": {},
-    "dropout": {"model.dropout_rate": 0.0, "model.stochastic_depth": 0.0},
-    "decay": {"optimizer.weight_decay": 0.0},
-    "clipping": {"training.clip_norm": None},
-}
-
-
-def _quick_arms(
-    path: str, overrides: Mapping[str, str], arms: Sequence[str], drops: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    if not arms and not drops:
-        return {}
-    flat = flatten(load_config(path, overrides))
-    made: dict[str, dict[str, Any]] = {}
-    for text in arms:
-        made |= parse_arm(text, flat)
-    for name in drops:
-        if name not in DROPS:
-            raise InvalidInput(
-                f"--drop={name}: expected some of {', '.join(DROPS)}{suggest(name, DROPS)}"
-            )
-        changes = DROPS[name]
-        if name == "warmup":
-            key = f"schedule.{flat['schedule.name']}.warmup_steps"
-            changes = {key: 1} if key in flat else {}
-        changes = {key: value for key, value in changes.items() if flat.get(key) != value}
-        if not changes:
-            raise InvalidInput(f"--drop={name}: {path} has none to leave out")
-        made[f"without {name}"] = changes
-    return made
 
 
 def _quick_design(

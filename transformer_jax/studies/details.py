@@ -34,18 +34,24 @@ def look_closer(cell: Cell, also: Mapping[str, Mapping[str, Any]]) -> dict[str, 
       also: name -> changed `data.length` and `evaluation.stride`, for other evaluations.
     """
     known = read_details(cell)
-    wanted = [name for name in also if name not in known.get("also", {})]
+    keys = {key_of(changes): changes for changes in also.values()}
+    wanted = [key for key in keys if key not in known.get("also", {})]
     by_token = RunDirectory(cell.path).config().data.task in _BY_TOKEN
     if not wanted and ("where" in known or not by_token):
         return known
     run = _load(cell)
     details = {"also": {}, **known}
-    for name in wanted:
-        details["also"][name] = evaluated_otherwise(run, also[name])
+    for key in wanted:
+        details["also"][key] = evaluated_otherwise(run, keys[key])
     if by_token and "where" not in details:
         details["where"] = where_losses_are(run, _task(cell.path))
     replace(cell.path / "details.json", json.dumps(details) + "\n")
     return details
+
+
+def key_of(changes: Mapping[str, Any]) -> str:
+    """Returns what an evaluation is found by: studies that share a cell may name it otherwise."""
+    return json.dumps(changes, sort_keys=True)
 
 
 def read_details(cell: Cell) -> dict[str, Any]:

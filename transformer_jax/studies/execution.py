@@ -26,9 +26,7 @@ from transformer_jax.training.programs import (
     unstacked,
     with_numbers,
 )
-from transformer_jax.training.step import TrainState
 
-HOWS = ("loop", "scan", "vmap", "devices")
 _MOST_MEMBERS = 32
 _SHARE_OF_MEMORY = 0.6
 _NO_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory")
@@ -61,7 +59,7 @@ class Group:
 
         Args:
           arms: name -> what is trained, and its traced `advance`; all of one structure.
-          how: a row of HOWS.
+          how: a row of HOWS (cells.py).
         """
         self.arms, self.how = dict(arms), how
         traces = [traced for _, traced in arms.values()]
@@ -184,8 +182,8 @@ def group_arms(arms: Mapping[str, Prepared], how: str) -> list[Group]:
 
     Args:
       arms: name -> what is trained.
-      how: a row of HOWS. Where the bits have to be those of single runs, arms whose divisors
-        differ (dropout rates) do not share.
+      how: a row of HOWS (cells.py). Where the bits have to be those of single runs, arms whose
+        divisors differ (dropout rates) do not share.
     """
     traces = {name: prepared.traced for name, prepared in arms.items()}
     found: dict[str, dict] = {}
@@ -195,9 +193,9 @@ def group_arms(arms: Mapping[str, Prepared], how: str) -> list[Group]:
     return [Group(members, how) for members in found.values()]
 
 
-def first_arguments(prepared: Prepared, state: TrainState | None = None) -> tuple:
+def first_arguments(prepared: Prepared) -> tuple:
     """Real arguments of the first step from seed 0."""
-    state = state or prepared.draw(np.uint32(0))
+    state = prepared.draw(np.uint32(0))
     return np.uint32(0), state, prepared.stacked_batches(0, 0, 1), np.int32(1)
 
 

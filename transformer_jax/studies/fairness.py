@@ -161,6 +161,7 @@ class Probe(NamedTuple):
       traced: the training step.
       start: the drawing of the initial state.
       batch: the first one.
+      updates: in the run; what they see may not depend on how many there are.
     """
 
     params: dict[str, np.ndarray]
@@ -172,6 +173,7 @@ class Probe(NamedTuple):
     traced: Traced
     start: Traced
     batch: Any
+    updates: int
 
 
 def probe(prepared: Prepared) -> Probe:
@@ -204,6 +206,7 @@ def probe(prepared: Prepared) -> Probe:
         prepared.traced,
         trace(prepared.initial_state, np.uint32(0)),
         batch,
+        prepared.config.training.steps,
     )
 
 
@@ -246,7 +249,7 @@ def certify(
 
 
 def refuse_without_effect(name: str, certificate: Certificate, changes: Mapping[str, Any]) -> None:
-    """Raises InvalidInput where an arm is the base by another name, or looks ahead."""
+    """Raises InvalidInput where an arm is the base by another name."""
     told = ", ".join(f"{key}={value}" for key, value in changes.items())
     if not certificate.changes:
         raise InvalidInput(
@@ -258,10 +261,17 @@ def refuse_without_effect(name: str, certificate: Certificate, changes: Mapping[
             f"arm {name!r}: {', '.join(certificate.unread)}: without effect in this arm\n"
             "remove it from the arm, so that nobody believes it was tested"
         )
-    if certificate.sees_ahead:
+
+
+def refuse_looking_ahead(name: str, certificate: Certificate) -> None:
+    """Raises InvalidInput where earlier logits depend on the last token, or are no numbers."""
+    ahead = certificate.sees_ahead
+    if ahead is not None and math.isnan(ahead):
+        raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
+    if ahead:
         raise InvalidInput(
-            f"arm {name!r}: earlier logits change by {certificate.sees_ahead:g} with the last "
-            "token: the model looks ahead"
+            f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the model "
+            "looks ahead"
         )
 
 
@@ -277,7 +287,8 @@ def _unread(
             continue
         traces = (prepared.traced, trace(prepared.initial_state, np.uint32(0)))
         alike = [_alike(a, b) for a, b in zip(traces, (arm.traced, arm.start), strict=True)]
-        if all(alike) and _same_batch(prepared.task.batch(0, 0), arm.batch):
+        same_length = prepared.config.training.steps == arm.updates
+        if all(alike) and same_length and _same_batch(prepared.task.batch(0, 0), arm.batch):
             unread.append(key)
     return tuple(unread)
 
@@ -287,6 +298,7 @@ def _same(arm: Probe, base: Probe) -> bool:
         _alike(arm.traced, base.traced)
         and _alike(arm.start, base.start)
         and _same_batch(arm.batch, base.batch)
+        and arm.updates == base.updates
     )
 
 
@@ -361,6 +373,8 @@ def matched_value(
       step: the value has to be a multiple of it.
     Returns:
       The value and its measure.
+    Raises:
+      ValueError: the measure does not grow with the field.
     """
     known: dict[int, float] = {}
 
@@ -371,6 +385,8 @@ def matched_value(
 
     low, high = 1, max(1, start // step)
     while at(high) < wanted:
+        if at(2 * high) <= at(high):
+            raise ValueError("it does not grow with this field")
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2

@@ -29,9 +29,10 @@ def judge(study: Study) -> dict[str, Any]:
     refusals = {name: _refusals(study, name) for name in arms}
     fit = {name: outcomes[name] for name in arms if not refusals[name]}
     seeds = [seed for seed in study.seeds if seed in outcomes[study.base]]
-    looks, planned = study.looks(), sealed["looks"]
-    number = 1 + len({tuple(look["seeds"]) for look in looks if look["seeds"] != seeds})
-    level = statistics.level_of_look(number, planned, len(seeds))
+    cells = sorted(arm["hash"] for arm in study.arms.values())
+    drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
+    earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
+    level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
     family = len([name for name in sealed["arms"] if name != study.base])
     contrasts = statistics.compare(
         outcomes[study.base],
@@ -48,6 +49,7 @@ def judge(study: Study) -> dict[str, Any]:
             by_arm[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
         else:
             by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], level)
+            by_arm[name]["words"] += "" if sealed["tuning"] else _untuned(by_arm[name]["verdict"])
         by_arm[name]["refusals"] = refusals[name]
     verdicts = {
         "question": sealed["question"],
@@ -59,18 +61,26 @@ def judge(study: Study) -> dict[str, Any]:
         "seal": study.record["seal"],
         "exploratory": study.record["exploratory"],
         "seeds": seeds,
-        "look": number,
+        "look": len(earlier) + 1,
         "level": level,
-        "contrasts": len(arms),
+        "contrasts": max(family, len(arms)),
         "tuned": bool(sealed["tuning"]),
         "values": {name: _summary(outcomes[name]) for name in study.arms},
         "arms": {name: by_arm[name] for name in arms},
     }
     if fit and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
-        study.add_look({"seeds": seeds, "look": number, "level": level, "verdicts": words})
+        look = {"seeds": seeds, "cells": cells, "look": len(earlier) + 1, "level": level}
+        study.add_look({**look, "verdicts": words})
     replace(study.path / "verdicts.json", json.dumps(verdicts, indent=1) + "\n")
     return verdicts
+
+
+def _untuned(verdict: str) -> str:
+    """What limits a verdict between arms that were not tuned."""
+    gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
+    limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)
+    return ", at the base's hyper-parameters" if limited else ""
 
 
 def _outcomes(study: Study, arm: str, metric: str) -> dict[int, Outcome]:
@@ -94,8 +104,9 @@ def _summary(outcomes: dict[int, Outcome]) -> dict[str, Any]:
 def _refusals(study: Study, arm: str) -> list[str]:
     """Why an arm gets no verdict beside the base; empty where it may."""
     found = [f"{key} changed after the first cell" for key in study.record["refused"]]
-    untuned = study.arms[arm].get("tuning_refused")
-    found += [untuned] if untuned else []
+    for name in (arm, study.base):
+        refused = study.arms[name].get("tuning", {}).get("refused")
+        found += [f"{name}: {refused}"] if refused else []
     cells = {name: [study.cell(name, s) for s in study.seeds] for name in (arm, study.base)}
     states = {name: [cell.state() for cell in group] for name, group in cells.items()}
     for name, group in states.items():
@@ -109,8 +120,10 @@ def _refusals(study: Study, arm: str) -> list[str]:
         for ours, theirs in zip(cells[arm], cells[study.base], strict=True)
         if ours.state() == DONE and theirs.state() == DONE
     ]
+    # Within pairs, and between the seeds of the base.
+    pairs = [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]
     mixed = itertools.chain.from_iterable(
-        mixtures(ours, theirs, study.metric, changed) for ours, theirs in done
+        mixtures(ours, theirs, study.metric, changed) for ours, theirs in pairs
     )
     return found + list(dict.fromkeys(mixed))
 
@@ -143,8 +156,12 @@ def mixtures(ours: Cell, theirs: Cell, metric: str, changed: Iterable[str] = ())
         found.append("one was computed alone, the other together with others")
     if device_of(one["device"]) != device_of(other["device"]):
         found.append("other device")
-    if one["packages"] != other["packages"]:
-        found.append("other packages")
+    for what, word in (("packages", "packages"), ("environment", "flags of jax or XLA")):
+        if one.get(what) != other.get(what):
+            found.append(f"other {word}")
+    for option, told in one.get("initial", {}).items():
+        if other.get("initial", {}).get(option, told) != told:
+            found.append(f"other weights behind initial.{option}")
     dtypes = [RunDirectory(cell.path).config().model.dtype for cell in (ours, theirs)]
     if dtypes[0] != dtypes[1] and "model.dtype" not in changed:
         found.append("other precision")

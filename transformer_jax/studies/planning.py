@@ -13,13 +13,20 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies import fairness
-from transformer_jax.studies.cells import cell_hash, device_of
+from transformer_jax.studies.cells import cell_hash
 from transformer_jax.studies.design import Design
-from transformer_jax.studies.execution import Group, computed, first_arguments, group_arms
+from transformer_jax.studies.execution import (
+    Group,
+    computed,
+    first_arguments,
+    group_arms,
+    members_at_once,
+)
 from transformer_jax.training.build import make_task
 from transformer_jax.training.calls import Call
 from transformer_jax.training.config import flatten
 from transformer_jax.training.evaluation import make_score
+from transformer_jax.training.initial import fingerprint_of
 from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.progress import Silent
 from transformer_jax.training.runs import surroundings
@@ -55,18 +62,28 @@ class Arm:
 
     def place(self, how: str) -> None:
         """Gives the arm its folder for a way of computing."""
-        device = device_of(surroundings()[0]["device"])
         self.hash, self.facts = cell_hash(
-            self.config, self.prepared.task.facts, computed(how), device
+            self.config,
+            self.prepared.task.facts,
+            computed(how),
+            surroundings()[0],
+            fingerprint_of(self.config.initial),
         )
 
 
 class Workshop:
     """Makes arms of a design; data that several arms read is read once."""
 
-    def __init__(self, design: Design) -> None:
-        """Reads nothing yet."""
-        self.design = design
+    def __init__(
+        self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+          design: of the study.
+          solved: arm -> field -> value, of an earlier launch; an arm never changes between two.
+        """
+        self.design, self._solved = design, solved or {}
         self._tasks: dict[str, Task] = {}
 
     def prepared(self, config: ConfigDict) -> Prepared:
@@ -96,6 +113,10 @@ class Workshop:
 
     def _matched(self, name: str, base: Arm) -> Arm:
         assert self.design.match is not None
+        if name in self._solved:
+            arm = self.make(name, name, self._solved[name])
+            arm.matched = dict(self._solved[name])
+            return arm
         what, fields = self.design.match
         for field in fields:
             if field in self.design.arms[name]:
@@ -116,7 +137,10 @@ class Workshop:
 
             config = self.design.config_of(name, changes=found)
             start, step = fairness.explicit(field, config), fairness.step_of(field, config)
-            found[field], _ = fairness.matched_value(cost_at, wanted, start, step)
+            try:
+                found[field], _ = fairness.matched_value(cost_at, wanted, start, step)
+            except ValueError as error:
+                raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
         arm = self.make(name, name, found)
         arm.matched = dict(found)
         return arm
@@ -149,6 +173,7 @@ class Workshop:
             is_base = name == self.design.base
             its = base_probe if is_base else fairness.probe(arm.prepared)
             found[name] = fairness.certify(its, base_probe, changes, without)
+            fairness.refuse_looking_ahead(name, found[name])
             if not is_base:
                 fairness.refuse_without_effect(name, found[name], changes)
         return found
@@ -206,13 +231,15 @@ class Estimate:
     Attributes:
       how: the way of computing that it found fastest, or that was asked for.
       seconds: of one cell, by arm, training and evaluation.
-      peak_bytes: of the base's training program.
+      peak_bytes: of the base's training program, for one member.
+      flops: of the base, training on one token.
       told: what it measured, in words.
     """
 
     how: str
     seconds: dict[str, float]
     peak_bytes: int
+    flops: float
     told: str
 
     def seconds_of(self, arm: str) -> float:
@@ -251,18 +278,19 @@ def calibrate(
     if asked is None and left > worth and len(wanted) > 1:
         for how in candidates:
             (group,) = group_arms({base: first.prepared}, how)
-            width = min(_TRIAL_MEMBERS, len(wanted))
+            width = members_at_once(group, min(_TRIAL_MEMBERS, len(wanted)), nbytes)
             rate, more, _ = measure(group, [base] * width, width)
             # Every structure of arms is compiled in the way that is taken.
             rates[how] = rate + (more - compile_seconds) / max(updates * len(wanted), 1)
             told.append(f"{how} {rate * 1e3:.2f}")
     how = asked or min(rates, key=lambda name: rates[name])
-    return Estimate(how, by_arm(rates.get(how, seconds)), nbytes, ", ".join(told))
+    rate = rates.get(how, seconds)
+    return Estimate(how, by_arm(rate), nbytes, max(first.cost.flops, 1.0), ", ".join(told))
 
 
 def nothing_to_run(arms: Iterable[str], how: str | None) -> Estimate:
     """The estimate of a study whose cells are all there."""
-    return Estimate(how or "loop", dict.fromkeys(arms, 0.0), 0, "nothing to run")
+    return Estimate(how or "loop", dict.fromkeys(arms, 0.0), 0, 1.0, "")
 
 
 def _work(arm: Arm) -> float:

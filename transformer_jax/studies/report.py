@@ -19,7 +19,7 @@ from transformer_jax.studies.charts import (
     sensitivity_of,
 )
 from transformer_jax.studies.curves import curves_of
-from transformer_jax.studies.details import FREQUENCY_BINS
+from transformer_jax.studies.details import FREQUENCY_BINS, key_of
 from transformer_jax.studies.page import (
     escaped,
     listed,
@@ -111,7 +111,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
     marks += [f"exploratory: {reason}" for reason in record["exploratory"]]
     shown = " ".join(f'<span class="mark">{escaped(mark)}</span>' for mark in marks)
     told = [
-        f"{name}: {tables.in_full(verdicts, arm['words'])}"
+        f"{name}: {arm['words']}"
         + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
         for name, arm in verdicts["arms"].items()
     ]
@@ -244,16 +244,19 @@ def _where(study: Study) -> list[str]:
     return [table(["arm", *bins, *kinds], rows, caption)]
 
 
+def _score(found: Mapping[str, Any], key: str, study: Study) -> float | None:
+    return found.get("also", {}).get(key, {}).get(study.metric)
+
+
 def _also(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
     details = details_of(study)
     sign = 1.0 if verdicts["larger_is_better"] else -1.0
     rows = []
-    for name in study.sealed.get("also", {}):
+    for name, changes in study.sealed.get("also", {}).items():
+        key = key_of(changes)
         values = {
             arm: {
-                s: d["also"][name].get(study.metric)
-                for s, d in seeds.items()
-                if name in d.get("also", {})
+                seed: score for seed, found in seeds.items() if (score := _score(found, key, study))
             }
             for arm, seeds in details.items()
         }

@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import sys
+import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import Stop
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.studies import tuning
 from transformer_jax.studies.cells import (
     DIVERGED,
@@ -31,7 +33,7 @@ from transformer_jax.training.loop import refuse_what_is_not_installed
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.runs import RunDirectory, surroundings
 
-_FOUND = ("tuning", "tuning_refused", "peak_bytes")  # of an arm, by earlier launches
+_FOUND = ("tuning", "peak_bytes")  # of an arm, by earlier launches
 
 
 class CellsLost(Stop):
@@ -108,18 +110,25 @@ class Launch:
         """Reads nothing yet."""
         self.cluster = cluster
         self.study, self.design, self.progress, self.stop = study, design, progress, stop
-        self.seeds = sorted({*study.record.get("seeds", []), *seeds})
+        self.seeds = sorted({*_begun(study), *seeds})
+        if design.tuning and set(self.seeds) & set(design.tuning.seeds):
+            raise InvalidInput(
+                f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
+            )
         self.root = Path(root) if root else study.path.absolute().parent
         if study.record and root is None:
             self.root = study.root
         self.how = how or study.record.get("how")
-        self.workshop = Workshop(design)
+        self.workshop = Workshop(design, _solved(study, design))
+        self.started = time.monotonic()
 
     # ---- the plan
 
     def prepare(self) -> None:
         """Makes the arms ready and shows the plan."""
         design, progress = self.design, self.progress
+        if self.cluster is not None:
+            self.cluster.executor(self.study.path / "jobs")  # refused before anything is sealed
         refuse_what_is_not_installed(design.config_of(design.base))
         with progress.busy(f"preparing {len(design.arms)} arms"):
             self.arms = self.workshop.arms()
@@ -183,15 +192,26 @@ class Launch:
 
     def run(self, retry: bool) -> None:
         """Seals the study, runs what is missing, and judges."""
+        if self.stop.signal is not None:
+            raise Interrupted(self.stop.signal, "interrupted before anything was sealed")
         self._seal()
         if self.design.tuning:
             self._tune(retry)
         self._run_cells(self.arms, self._cells(self.arms), retry)
         with self.progress.busy("looking closer at the cells"):
             for cell in self.study.cells():
-                if cell.state() == DONE:
-                    look_closer(cell, self.design.also)
+                if cell.state() == DONE and self.stop.signal is None:
+                    self._look_closer(cell)
         self.finish()
+
+    def _look_closer(self, cell: Cell) -> None:
+        """What this finds is secondary, so what goes wrong in it takes no verdict away."""
+        try:
+            look_closer(cell, self.design.also)
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            told = f"{type(error).__name__}: {first}"
+            self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {told}")
 
     def finish(self) -> None:
         """Judges, writes every file, and says what came out."""
@@ -202,6 +222,8 @@ class Launch:
         for name, nbytes in self.workers.peak_bytes.items():
             if name in study.arms:  # and no trial of a tuning
                 study.arms[name]["peak_bytes"] = nbytes
+        seconds = time.monotonic() - self.started
+        study.record["seconds"] = round(study.record.get("seconds", 0) + seconds)
         study.write()
         verdicts = judge(study)
         study.write_cells()
@@ -226,13 +248,13 @@ class Launch:
             "config_path": self.design.path,
             "overrides": dict(self.design.overrides),
             "counted": first.prepared.task.counted,
-            "target": first.prepared.task.target,
-            "environment": {**around, "code": code_hash()},
-            "timing": self.estimate.told,
-            "peak_bytes": self.estimate.peak_bytes,
+            "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
+            "timing": self.estimate.told or self.study.record.get("timing", ""),
             "commands": [*self.study.record.get("commands", []), _command()],
             "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
         }
+        if self.study.record and not _begun(self.study):
+            self.study.record = {}  # no cell began, so nothing was seen: it is sealed anew
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
 
@@ -251,22 +273,21 @@ class Launch:
     def _tune(self, retry: bool) -> None:
         """Lets each arm choose, all with the same trials; writes what they chose."""
 
-        def run_trials(trials: Mapping[str, Arm]) -> dict[str, list[dict]]:
+        def run_trials(trials: Mapping[str, Arm]) -> dict[str, list[dict | None]]:
             for trial in trials.values():
                 trial.place(self.estimate.how)
             seeds = self.design.tuning.seeds if self.design.tuning else ()
             cells = [self._cell(trial, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
-            return {
-                name: [cell.means("tuning") for cell in cells if cell.arm == name]
-                for name in trials
-            }
+            found: dict[str, list[dict | None]] = {name: [] for name in trials}
+            for cell in cells:
+                has_outcome = cell.state() in (DONE, DIVERGED)
+                found[cell.arm].append(cell.means("tuning") if has_outcome else None)
+            return found
 
         results = tuning.tune(self.design, self.workshop, self.arms, run_trials)
         for name, result in results.items():
             self.study.arms[name]["tuning"] = as_plain(result)
-            if result.refused:
-                self.study.arms[name]["tuning_refused"] = result.refused
         self._take_tuned()
         self._place(self.estimate.how)
         for name, arm in self.arms.items():
@@ -288,6 +309,20 @@ class Launch:
         if self.stop.signal is not None:
             told = "interrupted, the running cells are saved; the same command goes on"
             raise Interrupted(self.stop.signal, told)
+
+
+def _begun(study: Study) -> list[int]:
+    """Seeds of earlier launches that have a cell, whatever became of it."""
+    if not study.record:
+        return []
+    return [s for s in study.seeds if any(study.cell(arm, s).path.exists() for arm in study.arms)]
+
+
+def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:
+    """What was solved for in an earlier launch of the same question: arm -> field -> value."""
+    if not study.record or as_plain(design.sealed()) != study.sealed:
+        return {}
+    return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
 
 
 def _command() -> str:

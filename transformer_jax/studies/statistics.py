@@ -13,13 +13,10 @@ import numpy as np
 from scipy import stats
 
 from transformer_jax.studies.outcome import Outcome
+from transformer_jax.studies.power import ALPHA, FEWEST_FOR_EQUIVALENCE, seeds_needed
 
-ALPHA = 0.05
 FEWEST_FOR_A_VERDICT = 3
-FEWEST_FOR_EQUIVALENCE = 5
 _MOST_SIGN_FLIPS = 20  # 2^20 sums at most
-_POWER = 0.8
-_MOST_SEEDS = 10_000
 
 BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
 UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
@@ -161,87 +158,21 @@ def fisher_p(one: tuple[int, int], other: tuple[int, int]) -> float:
     return float(stats.fisher_exact(table)[1])
 
 
-# ---------------------------------------------------------------- how many seeds
+# ---------------------------------------------------------------- looks
 
 
-def power_of_t(effect: float, count: int, level: float) -> float:
-    """Returns the power of the paired t test at an effect in units of s_d."""
-    cut = stats.t.ppf(1 - level / 2, count - 1)
-    shift = effect * math.sqrt(count)
-    upper = stats.nct.sf(cut, count - 1, shift)
-    lower = stats.nct.cdf(-cut, count - 1, shift)
-    return float(np.nan_to_num(upper) + np.nan_to_num(lower))
-
-
-def power_of_equivalence(margin: float, count: int, level: float) -> float:
-    """Returns the power of two one-sided tests where the effect is 0; margin in units of s_d.
-
-    Integrated over the sample deviation, on which both tests depend.
-    """
-    freedom = count - 1
-    cut = stats.t.ppf(1 - level, freedom)
-    shares = (np.arange(2000) + 0.5) / 2000
-    deviation = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
-    reach = margin * math.sqrt(count) - cut * deviation
-    return float(np.mean(np.where(reach > 0, 2 * stats.norm.cdf(reach) - 1, 0)))
-
-
-def detectable(count: int, contrasts: int = 1) -> float:
-    """Returns the effect, in units of s_d, found with 80 % power at level ALPHA / contrasts."""
-    low, high = 0.0, 100.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        too_small = power_of_t(middle, count, ALPHA / contrasts) < _POWER
-        low, high = (middle, high) if too_small else (low, middle)
-    return high
-
-
-def seeds_needed(
-    deviation: float, count: int, margin: float, contrasts: int, level: float = ALPHA
-) -> int | None:
-    """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
-
-    The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)).
+def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = ()) -> float:
+    """Returns the level of a look at the data: alpha / J, or alpha 2^-j where it was not planned.
 
     Args:
-      deviation: s_d, of `count` seeds.
-      count: seeds so far.
-      margin: the smallest difference that matters.
-      contrasts: in the family.
-      level: of the look.
-    """
-    if count < 2 or not deviation > 0:
-        return None
-    freedom = count - 1
-    bound = deviation * math.sqrt(freedom / stats.chi2.ppf(0.2, freedom))
-    effect = margin / bound
-
-    def suffices(n: int) -> bool:
-        return (
-            power_of_t(effect, n, level / contrasts) >= _POWER
-            and power_of_equivalence(effect, n, level / contrasts) >= _POWER
-        )
-
-    low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE
-    while not suffices(high):
-        if high >= _MOST_SEEDS:
-            return None
-        low, high = high, min(2 * high, _MOST_SEEDS)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
-    return high
-
-
-def level_of_look(look: int, planned: Sequence[int], count: int) -> float:
-    """Returns the level of a look at the data.
-
-    Args:
-      look: 1 for the first look that was shown.
-      planned: seeds at each planned look, ascending.
       count: seeds of this look.
+      planned: seeds at each planned look, ascending; J of them.
+      earlier: seeds of each look that was shown before. Once one was not planned, or the same data
+        were drawn anew, no later look is a planned one.
     """
-    return ALPHA / len(planned) if count in planned else ALPHA * 2.0**-look
+    counts = [*earlier, count]
+    as_planned = set(counts) <= set(planned) and len(set(counts)) == len(counts)
+    return ALPHA / len(planned) if as_planned else ALPHA * 2.0 ** -len(counts)
 
 
 # ---------------------------------------------------------------- a family
@@ -268,8 +199,8 @@ def compare(
     size = max(family or 0, len(arms))
     sign = 1.0 if larger_is_better else -1.0
     rows = [_Row(name, base, outcomes, sign, margin) for name, outcomes in arms.items()]
-    tests = holm([row.p for row in rows], size).tolist()
-    equivalences = holm([row.p_equivalence for row in rows], size).tolist()
+    tests = holm([row.in_family[0] for row in rows], size).tolist()
+    equivalences = holm([row.in_family[1] for row in rows], size).tolist()
     divergences = holm([row.p_divergence for row in rows], size).tolist()
     return [
         row.contrast(margin, level, size, test, same, split)
@@ -301,6 +232,10 @@ class _Row:
         self.p_equivalence = equivalence_p(self.mean, self.error, len(kept), margin)
         self.diverged = (_count_diverged(outcomes, shared), _count_diverged(base, shared))
         self.p_divergence = fisher_p(*self.diverged) if shared else 1.0
+        # An arm that gets no verdict on its mean makes no room for the others' p values.
+        diverged = any(count for count, _ in self.diverged)
+        failed = diverged or (self.error == 0 and self.mean != 0)
+        self.in_family = (1.0, 1.0) if failed else (self.p, self.p_equivalence)
 
     def contrast(
         self, margin: float, level: float, size: int, test: float, same: float, split: float
@@ -348,7 +283,8 @@ class _Row:
         if arm_diverged or base_diverged:
             told = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"
             if split <= level:
-                return UNSTABLE, f"unstable: {told}"
+                which = "unstable" if arm_diverged > base_diverged else "the base is unstable"
+                return UNSTABLE, f"{which}: {told}"
             return NO_VERDICT, f"no verdict on the mean: {told}"
         if count < FEWEST_FOR_A_VERDICT:
             return NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"

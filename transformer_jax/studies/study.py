@@ -7,6 +7,7 @@ verdicts.json  the last one, by arm; what READMEs and catalogues quote
 report.html    all of it as one page
 """
 
+import contextlib
 import csv
 import dataclasses
 import datetime
@@ -60,7 +61,7 @@ class Study:
     @property
     def root(self) -> Path:
         """The directory that holds `cells`."""
-        return (self.path / self.record["root"]).resolve()
+        return Path(os.path.normpath(self.path.absolute() / self.record["root"]))
 
     @property
     def arms(self) -> dict[str, dict]:
@@ -137,11 +138,16 @@ class Study:
         Args:
           design: as it is now.
           facts: root, how, arms, environment: what is not sealed.
-          seeds: asked for now; those from before stay.
+          seeds: asked for now, and those from before that have cells.
         Returns:
           What changed since it was sealed, in words.
         """
         sealed = design.sealed()
+        if self.record and self.base not in sealed["arms"]:
+            raise InvalidInput(
+                f"--workdir={self.path}: its base is {self.base!r}, which is no arm any more; "
+                "choose another --workdir for another question"
+            )
         if not self.record:
             self.record = {
                 "sealed": sealed,
@@ -157,7 +163,7 @@ class Study:
         if any(key in changed for key in _DECIDING):
             self.record["refused"] = sorted(set(changed) & set(_DECIDING))
         self.record |= facts
-        self.record["seeds"] = sorted({*self.record["seeds"], *seeds})
+        self.record["seeds"] = sorted(seeds)
         self.write()
         return told
 
@@ -181,13 +187,18 @@ class Study:
         file = self.path / "looks.jsonl"
         if not file.exists():
             return []
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        looks = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # torn by a kill
+                looks.append({"cells": [], **json.loads(line)})
+        return looks
 
     def add_look(self, look: Mapping[str, Any]) -> None:
-        """Notes a verdict that is shown; the same one again is no new look."""
-        if not any(old["seeds"] == look["seeds"] for old in self.looks()):
-            with (self.path / "looks.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": now(), **look}) + "\n")
+        """Notes a verdict that is shown; the same one again is nothing new."""
+        looks = self.looks()
+        if not looks or any(looks[-1][key] != look[key] for key in look):
+            lines = [json.dumps(known) for known in [*looks, {"time": now(), **look}]]
+            replace(self.path / "looks.jsonl", "\n".join(lines) + "\n")
 
     def verdicts(self) -> dict[str, Any]:
         """What verdicts.json holds; {} before the first comparison."""
@@ -230,8 +241,16 @@ def as_plain(value: Any) -> Any:
 def plain_cell(value: Any) -> Any:
     """A cell of a CSV file that no spreadsheet takes for a formula."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return "'" + value
+        return value if _is_a_number(value) else "'" + value
     return value
+
+
+def _is_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def now() -> str:

@@ -181,18 +181,10 @@ def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
                 signed(arm.get("mean")),
                 spell_interval(arm.get("simultaneous")),
                 spell(arm.get("p_holm"), 3),
-                in_full(verdicts, arm["words"]),
+                arm["words"],
             ]
         rows.append(row)
     return rows
-
-
-def in_full(verdicts: Mapping[str, Any], words: str) -> str:
-    """A verdict with what limits it."""
-    gives_one = not words.startswith(("refused", "no verdict", "identical"))
-    if gives_one and not verdicts["tuned"]:
-        words += ", at the base's hyper-parameters"
-    return words
 
 
 def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: "Progress") -> None:

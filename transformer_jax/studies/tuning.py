@@ -12,7 +12,8 @@ from transformer_jax.studies import statistics
 from transformer_jax.studies.design import Design
 from transformer_jax.studies.planning import Arm, Workshop
 
-RunTrials = Callable[[Mapping[str, Arm]], dict[str, list[dict]]]
+# Trials -> the tuning split's means of each seed: {} where it diverged, None without an outcome.
+RunTrials = Callable[[Mapping[str, Arm]], dict[str, list[dict | None]]]
 
 
 class Tuned(NamedTuple):
@@ -59,6 +60,7 @@ def tune(
     key, grid = design.tuning.key, list(design.tuning.grid)
     scores: dict[str, dict[float, float]] = {name: {} for name in arms}
     starts: dict[str, float] = {}
+    lost: set[str] = set()
     for growth in range(design.tuning.extensions + 1):
         trials = {
             f"{name} | {key}={value:g}": workshop.make(
@@ -73,20 +75,26 @@ def tune(
             for value in grid:
                 means = results.get(f"{name} | {key}={value:g}")
                 if means is not None:
+                    lost |= {name} if None in means else set()
                     scores[name][value] = _mean(means, design.metric)
                     starts[name] = math.log(_classes(trials[f"{name} | {key}={value:g}"]))
         edges = {_edge(grid, scores[name], design.larger_is_better) for name in arms}
         if growth < design.tuning.extensions:
+            is_whole = all(isinstance(value, int) for value in grid)
             if -1 in edges:
-                grid.insert(0, grid[0] ** 2 / grid[1])
+                below = grid[0] ** 2 / grid[1]
+                grid.insert(0, max(1, round(below)) if is_whole else below)
             if 1 in edges:
-                grid.append(grid[-1] ** 2 / grid[-2])
+                above = grid[-1] ** 2 / grid[-2]
+                grid.append(round(above) if is_whole else above)
         if edges <= {0}:
             break
-    return {name: _tuned(design, grid, scores[name], starts[name]) for name in arms}
+    return {name: _tuned(design, grid, scores[name], starts[name], name in lost) for name in arms}
 
 
-def _tuned(design: Design, grid: list[float], scores: dict[float, float], start: float) -> Tuned:
+def _tuned(
+    design: Design, grid: list[float], scores: dict[float, float], start: float, is_lost: bool
+) -> Tuned:
     assert design.tuning is not None
     values = tuple(value for value in grid if value in scores)
     found = tuple(scores[value] for value in values)
@@ -95,6 +103,7 @@ def _tuned(design: Design, grid: list[float], scores: dict[float, float], start:
     initial = 0.0 if design.larger_is_better else start
     at_edge = _edge(list(values), scores, design.larger_is_better) != 0
     refused = f"its best {design.tuning.key} is at the edge of the grid" if at_edge else ""
+    refused = "some trials of its tuning have no outcome" if is_lost else refused
     trials = len(values) * len(design.tuning.seeds)
     sensitivity = statistics.sensitivity(losses, initial)
     return Tuned(design.tuning.key, values, found, best, sensitivity, trials, refused)
@@ -116,8 +125,8 @@ def _edge(grid: list[float], scores: dict[float, float], larger: bool) -> int:
     return -1 if best == values[0] else 1 if best == values[-1] else 0
 
 
-def _mean(means: list[dict], metric: str) -> float:
-    found = [row.get(metric, math.nan) for row in means]
+def _mean(means: list[dict | None], metric: str) -> float:
+    found = [(row or {}).get(metric, math.nan) for row in means]
     return sum(found) / len(found) if found else math.nan
 
 

@@ -23,9 +23,10 @@ class Traced(NamedTuple):
       program: the operations, jax's jaxpr.
       out_tree: structure of what the function returns.
       structure: a hash of all but the numbers.
-      exact: a hash of all but the numbers that are no divisors. Division by a constant is compiled
-        as a product with its reciprocal, so a divisor that becomes an argument changes some bits;
-        other numbers do not.
+      exact: a hash of all but the numbers that are neither divisors nor exponents. Those are
+        compiled otherwise as constants (a division as a product with the reciprocal), so they
+        change some bits as arguments. Of the options here no other number does, as tests show; in
+        code of the user's own, constants that could be folded into one might.
       numbers: every number and constant array in it, in order.
     """
 
@@ -122,7 +123,7 @@ class _Reader:
                     inputs.append(name(variable))
             outputs = [name(variable) for variable in equation.outvars]
             primitive, inner = equation.primitive.name, _inner_programs(equation)
-            if primitive == "div" and isinstance(equation.invars[1], core.Literal):
+            if primitive in ("div", "pow") and isinstance(equation.invars[1], core.Literal):
                 self.divisors.append(float(np.asarray(equation.invars[1].val)))
             plain = {k: v for k, v in equation.params.items() if k not in inner}
             self.lines.append(f"{primitive} {inputs} {outputs} {_spell(plain)}")

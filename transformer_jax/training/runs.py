@@ -43,6 +43,10 @@ _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launc
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
 
+class InUse(InvalidInput):
+    """Another process is training here."""
+
+
 class RunDirectory:
     """The files of one run, and who may write them.
 
@@ -147,7 +151,7 @@ class RunDirectory:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 lock.seek(0)
-                raise InvalidInput(
+                raise InUse(
                     f"--workdir={self.path}: another process is training here: "
                     f"{lock.read().strip()}\nwait for it, stop it, or choose another --workdir"
                 ) from error

@@ -55,6 +55,7 @@ class WeightsAndBiases:
             name=workdir.name,
             id=hashlib.sha256(place.encode()).hexdigest()[:16],
             resume="allow",
+            reinit="create_new",  # members of a study are runs of one process
             dir=place,
             config=dict(config),
             mode=None if "WANDB_MODE" in os.environ else "offline",

@@ -168,6 +168,7 @@ function legend(controls, names, changed) {
 
 // ---- learning curves: mean over seeds, band from the least to the largest
 function curves(parent) {
+  if (!Object.keys(data.curves.metrics).length) return;  // no run got as far as a row
   const { controls, svg, readout } = chart(parent, "learning curves with bands over seeds");
   const draw = () => {
     const arms = data.curves.metrics[metric.value];

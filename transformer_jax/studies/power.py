@@ -1,0 +1,80 @@
+"""How many seeds a question needs, and what few seeds can show."""
+
+import math
+
+import numpy as np
+from scipy import stats
+
+ALPHA = 0.05
+FEWEST_FOR_EQUIVALENCE = 5
+_POWER = 0.8
+_MOST_SEEDS = 10_000
+
+
+def power_of_t(effect: float, count: int, level: float) -> float:
+    """Returns the power of the paired t test at an effect in units of s_d."""
+    cut = stats.t.ppf(1 - level / 2, count - 1)
+    shift = effect * math.sqrt(count)
+    upper = stats.nct.sf(cut, count - 1, shift)
+    lower = stats.nct.cdf(-cut, count - 1, shift)
+    return float(np.nan_to_num(upper) + np.nan_to_num(lower))
+
+
+def power_of_equivalence(margin: float, count: int, level: float) -> float:
+    """Returns the power of two one-sided tests where the effect is 0; margin in units of s_d.
+
+    Integrated over the sample deviation, on which both tests depend.
+    """
+    freedom = count - 1
+    cut = stats.t.ppf(1 - level, freedom)
+    shares = (np.arange(2000) + 0.5) / 2000
+    deviation = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
+    reach = margin * math.sqrt(count) - cut * deviation
+    return float(np.mean(np.where(reach > 0, 2 * stats.norm.cdf(reach) - 1, 0)))
+
+
+def detectable(count: int, contrasts: int = 1) -> float:
+    """Returns the effect, in units of s_d, found with 80 % power at level ALPHA / contrasts."""
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_small = power_of_t(middle, count, ALPHA / contrasts) < _POWER
+        low, high = (middle, high) if too_small else (low, middle)
+    return high
+
+
+def seeds_needed(
+    deviation: float, count: int, margin: float, contrasts: int, level: float = ALPHA
+) -> int | None:
+    """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
+
+    The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)).
+
+    Args:
+      deviation: s_d, of `count` seeds.
+      count: seeds so far.
+      margin: the smallest difference that matters.
+      contrasts: in the family.
+      level: of the look.
+    """
+    if count < 2 or not deviation > 0:
+        return None
+    freedom = count - 1
+    bound = deviation * math.sqrt(freedom / stats.chi2.ppf(0.2, freedom))
+    effect = margin / bound
+
+    def suffices(n: int) -> bool:
+        return (
+            power_of_t(effect, n, level / contrasts) >= _POWER
+            and power_of_equivalence(effect, n, level / contrasts) >= _POWER
+        )
+
+    low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE
+    while not suffices(high):
+        if high >= _MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, _MOST_SEEDS)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+    return high
