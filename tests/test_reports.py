@@ -1,18 +1,21 @@
 """The pages and tables that studies and comparisons leave: safe, whole, and drawn by a browser."""
 
+import csv
 import json
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 from html.parser import HTMLParser
 
 import pytest
 
+from experiments import results
 from tests.conftest import ROOT, TINY, command, refused, user_environment
 from transformer_jax.studies import tables
 from transformer_jax.studies.comparison import Comparison
-from transformer_jax.studies.design import load_design
+from transformer_jax.studies.design import load_design, seal_of
 from transformer_jax.studies.judging import judge
 from transformer_jax.studies.listing import choose, parse_filter
 from transformer_jax.studies.page import place_for, table, whole_page
@@ -250,6 +253,35 @@ def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
         assert result.stdout.endswith("1000 runs\n")
         seconds.append(float(result.stderr))
     assert min(seconds) < 1.0
+
+
+# ---------------------------------------------------------------- what the studies here found
+
+FOUND = sorted((ROOT / "experiments" / "results").glob("*/study.json"))
+
+
+def test_the_catalogue_of_studies_is_written_from_their_verdicts():
+    assert (ROOT / "experiments" / "README.md").read_text() == results.catalogue()
+    assert len(FOUND) >= 4
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.parent.name)
+def test_a_committed_study_is_as_it_was_sealed(path):
+    study = load_study(path.parent)
+    assert study.record["seal"] == seal_of(study.sealed)
+    assert study.verdicts()["seal"] == study.record["seal"]
+    assert study.record["exploratory"] == []
+    sealed = load_design(study.record["config_path"]).sealed()
+    declared = {**sealed, "base_config": study.sealed["base_config"]}
+    assert declared == study.sealed  # the file still asks what was asked
+    shared = sealed["base_config"].keys() & study.sealed["base_config"].keys()
+    for key in shared:
+        assert sealed["base_config"][key] == study.sealed["base_config"][key], key
+    assert len(study.verdicts()["seeds"]) >= 5
+    rows = list(csv.DictReader((path.parent / "cells.csv").read_text().splitlines()))
+    for arm, value in study.verdicts()["values"].items():
+        scores = [float(row["test/loss"]) for row in rows if row["arm"] == arm]
+        assert statistics.mean(scores) == pytest.approx(value["mean"])
 
 
 # ---------------------------------------------------------------- in a browser

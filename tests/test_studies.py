@@ -463,6 +463,27 @@ def test_an_arm_that_changes_nothing_is_refused_in_seconds(tmp_path):
     assert not (tmp_path / "s" / "study.json").exists()
 
 
+def test_until_something_was_trained_the_seal_may_change(tmp_path, monkeypatch):
+    """A plan that was looked at and given up seals nothing."""
+    path = study_file(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr("transformer_jax.studies.running.Launch._run_cells", failing_here)
+        with pytest.raises(ZeroDivisionError):
+            run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
+    assert load_study(tmp_path / "s").sealed["margin"] == 0.01
+    path = study_file(tmp_path, margin=0.02)
+    study = run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
+    assert (study.sealed["margin"], study.record["exploratory"]) == (0.02, [])
+    path = study_file(tmp_path, margin=0.03)
+    study = run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
+    assert study.sealed["margin"] == 0.02
+    assert study.verdicts()["arms"]["none"]["verdict"] == "refused"
+
+
+def failing_here(*_):
+    raise ZeroDivisionError
+
+
 def test_a_key_without_effect_is_named(tmp_path):
     half = {"a": {}, "b": {"model.position": "none", "model.position_options.rotary.share": 0.5}}
     design = load_design(study_file(tmp_path, half), {})

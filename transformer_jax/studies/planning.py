@@ -273,7 +273,9 @@ def calibrate(
     wanted = list(missing)
     left = sum(by_arm(seconds)[name] for name in wanted)
     rates = {"loop": seconds}
-    candidates = ["vmap", *(["devices"] if jax.device_count() > 1 else [])]
+    candidates = ["vmap"]
+    candidates += ["devices"] if jax.device_count() > 1 else []
+    candidates += ["scan"] if jax.default_backend() != "cpu" else []  # saves calls, nothing else
     worth = max(_WORTH_MEASURING, _COMPILATIONS * compile_seconds)
     if asked is None and left > worth and len(wanted) > 1:
         for how in candidates:

@@ -135,7 +135,9 @@ class Launch:
             self._take_tuned()
             self._place(self.how or "loop")
         missing = [cell.arm for cell in self._cells(self.arms) if self._has_to_run(cell, True)]
-        trials = tuning.count(design)
+        known = self.study.record.get("arms", {})
+        is_tuned = all("tuning" in known.get(name, {}) for name in design.arms)
+        trials = 0 if is_tuned else tuning.count(design)
         with progress.busy("timing some steps"):
             wanted = missing + [design.base] * trials
             self.estimate = (
@@ -222,6 +224,7 @@ class Launch:
         for name, nbytes in self.workers.peak_bytes.items():
             if name in study.arms:  # and no trial of a tuning
                 study.arms[name]["peak_bytes"] = nbytes
+        study.record["began"] = True
         seconds = time.monotonic() - self.started
         study.record["seconds"] = round(study.record.get("seconds", 0) + seconds)
         study.write()
@@ -253,8 +256,8 @@ class Launch:
             "commands": [*self.study.record.get("commands", []), _command()],
             "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
         }
-        if self.study.record and not _begun(self.study):
-            self.study.record = {}  # no cell began, so nothing was seen: it is sealed anew
+        if not self.study.record.get("began"):
+            self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
 
@@ -301,6 +304,8 @@ class Launch:
                 self.workers.lost[cell.arm, cell.seed] = cell.reason()
         if not waiting:
             return
+        self.study.record["began"] = True
+        self.study.write()
         if self.cluster is None:
             self.workers.run(arms, waiting, len(cells))
         else:

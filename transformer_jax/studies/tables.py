@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
+_NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
 
 # ---------------------------------------------------------------- spelling
@@ -236,8 +238,14 @@ def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         escaped = (c.replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`") for c in plain)
         return "| " + " | ".join(escaped) + " |"
 
-    rule = "|" + "|".join(" --- " if i == 0 else " ---: " for i in range(len(heads))) + "|"
-    return "\n".join([line(heads), rule, *[line(row) for row in rows]]) + "\n"
+    kept = [list(row) for row in rows]
+    rule = "|" + "|".join(" ---: " if right else " --- " for right in numeric(heads, kept)) + "|"
+    return "\n".join([line(heads), rule, *[line(row) for row in kept]]) + "\n"
+
+
+def numeric(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers alone, and stand right."""
+    return [all(re.fullmatch(_NUMBER, row[column]) for row in rows) for column in range(len(heads))]
 
 
 def as_csv(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,13 +4,13 @@ import base64
 import hashlib
 import html
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.studies.tables import numeric
+
 _HERE = Path(__file__).parent
-_NUMBER = r"(base|[-+–∞\d.,%e/\[\] ]*)"
 
 
 def escaped(value: Any) -> str:
@@ -22,20 +22,18 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
     """A table that scrolls by itself where the window is narrow."""
     title = f"<caption>{escaped(caption)}</caption>" if caption else ""
     kept = [list(row) for row in rows]
-    numeric = [
-        all(re.fullmatch(_NUMBER, row[column]) for row in kept) for column in range(len(heads))
-    ]
-    head = _row("th scope=col", "th", heads, numeric)
-    body = "".join(f"<tr>{_row('td', 'td', row, numeric)}</tr>" for row in kept)
+    right = numeric(heads, kept)
+    head = _row("th scope=col", "th", heads, right)
+    body = "".join(f"<tr>{_row('td', 'td', row, right)}</tr>" for row in kept)
     inside = f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     label = escaped(caption or heads[0])
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{inside}</div>'
 
 
-def _row(opening: str, name: str, cells: Sequence[str], numeric: Sequence[bool]) -> str:
+def _row(opening: str, name: str, cells: Sequence[str], right: Sequence[bool]) -> str:
     return "".join(
         f"<{opening}{' class=number' if is_number else ''}>{escaped(cell)}</{name}>"
-        for cell, is_number in zip(cells, numeric, strict=True)
+        for cell, is_number in zip(cells, right, strict=True)
     )
 
 
