@@ -127,6 +127,23 @@ def test_what_does_not_fit_is_halved(arms, monkeypatch):
 # ---------------------------------------------------------------- tracing
 
 
+def test_equal_operations_on_other_trees_are_not_one_program():
+    x = jnp.ones(3)
+    one, other = trace(lambda t: (t[0] * 2,), (x,)), trace(lambda t: [t["a"] * 2], {"a": x})
+    assert one.structure != other.structure
+    assert one.structure == trace(lambda t: (t[0] * 3,), (x,)).structure
+
+
+def test_starts_are_shared_where_they_draw_the_same():
+    base, fast = prepare(tiny_config()), prepare(tiny_config(optimizer__learning_rate=0.01))
+    free, wide = (
+        prepare(tiny_config(training__clip_norm=None)),
+        prepare(tiny_config(model__init_std=0.1)),
+    )
+    assert base.draw is fast.draw
+    assert len({id(p.draw) for p in (base, free, wide)}) == 3
+
+
 def test_numbers_in_every_kind_of_inner_program():
     """cond, while, scan, jit and a custom derivative; the result is that of the function."""
 

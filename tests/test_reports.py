@@ -186,7 +186,7 @@ def test_runs_are_grouped_by_config_and_paired_by_seed(done):
     by_hand = [last[f"learned{s}"]["eval/loss"] - last[f"none{s}"]["eval/loss"] for s in (0, 1)]
     assert pair["differences"] == pytest.approx(by_hand)
     page = Page(comparison.page())
-    assert "Paired differences" in page.text
+    assert "<h2>Paired differences</h2>" in comparison.page()
     assert "The same code, packages and device." in page.text
 
 
@@ -198,7 +198,7 @@ def test_nothing_is_claimed_where_evaluation_differs(done, tiny_run):
     comparison._manifests["none1"]["data"] |= {"sha256": "other"}
     assert "different data" in comparison.warnings()[0]
     assert comparison.verdict() == "no claim: the runs were not evaluated alike"
-    assert "Paired differences" not in Page(comparison.page()).text
+    assert "<h2>Paired differences</h2>" not in comparison.page()
 
 
 # ---------------------------------------------------------------- finding runs

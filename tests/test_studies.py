@@ -804,7 +804,9 @@ def test_details_of_other_windows_are_found_by_what_they_are(done, tmp_path):
     study = load_study(copied(done, tmp_path))
     cell = study.cell("none", 0)
     other = {"longer": {"data.length": 24, "evaluation.stride": 8}}
-    found = look_closer(cell, other)["also"]
+    prepared = prepare(RunDirectory(cell.path).config())
+    look_closer(cell, other, prepared)
+    found = json.loads((cell.path / "details.json").read_text())["also"]
     assert {entry["protocol"]["context"] for entry in found.values()} == {32, 24}
 
 

@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/norms.py --seeds=5 \
              --workdir=runs/norms
-Takes:     22 minutes on 2 CPU cores that had other work; about 14 on idle ones.
+Takes:     22 minutes on 2 CPU cores that had other work.
 """
 
 from configs.ablations import small

@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/positions.py --seeds=8:16 \
              --workdir=runs/positions
-Takes:     about 9 minutes on 2 CPU cores.
+Takes:     11 minutes on 2 CPU cores that had other work.
 """
 
 from configs.ablations import small

@@ -6,7 +6,6 @@ Kept in each cell as details.json. They are secondary outcomes: intervals and no
 import functools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,10 +14,12 @@ import numpy as np
 from transformer_jax.data.tasks import Task
 from transformer_jax.studies.cells import Cell
 from transformer_jax.training.build import make_task
+from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.evaluation import evaluate, make_score
-from transformer_jax.training.loading import Run, load_run
+from transformer_jax.training.loading import Run
 from transformer_jax.training.losses import cross_entropy
-from transformer_jax.training.own import own_modules
+from transformer_jax.training.optimizers import evaluated_params
+from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.runs import RunDirectory, replace
 
 FREQUENCY_BINS = 4
@@ -26,27 +27,33 @@ _BY_TOKEN = ("language_modelling",)
 _POSITION_BINS = 32
 
 
-def look_closer(cell: Cell, also: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns what a finished cell's details are, computed where they are not there yet.
+def look_closer(
+    cell: Cell,
+    also: Mapping[str, Mapping[str, Any]],
+    prepared: Prepared,
+    run: Run | None = None,
+) -> None:
+    """Writes a finished cell's details, as far as they are not there yet.
 
     Args:
       cell: done.
       also: name -> changed `data.length` and `evaluation.stride`, for other evaluations.
+      prepared: data, model and optimizer of its arm.
+      run: what was trained; read from the cell if it is not at hand.
     """
     known = read_details(cell)
     keys = {key_of(changes): changes for changes in also.values()}
     wanted = [key for key in keys if key not in known.get("also", {})]
-    by_token = RunDirectory(cell.path).config().data.task in _BY_TOKEN
+    by_token = prepared.config.data.task in _BY_TOKEN
     if not wanted and ("where" in known or not by_token):
-        return known
-    run = _load(cell)
+        return
+    run = run or _load(cell, prepared)
     details = {"also": {}, **known}
     for key in wanted:
         details["also"][key] = evaluated_otherwise(run, keys[key])
     if by_token and "where" not in details:
-        details["where"] = where_losses_are(run, _task(cell.path))
+        details["where"] = where_losses_are(run, prepared.task)
     replace(cell.path / "details.json", json.dumps(details) + "\n")
-    return details
 
 
 def key_of(changes: Mapping[str, Any]) -> str:
@@ -62,14 +69,15 @@ def read_details(cell: Cell) -> dict[str, Any]:
         return {}
 
 
-def _load(cell: Cell) -> Run:
-    own = own_modules(RunDirectory(cell.path).config())  # the study's own config named them
-    return load_run(cell.path, allow=own)
-
-
-def _task(path: Path) -> Task:
-    directory = RunDirectory(path)
-    return make_task(directory.config(), directory.tokenizer())
+def _load(cell: Cell, prepared: Prepared) -> Run:
+    """The run as load_run gives it, with what is at hand already."""
+    restored = Checkpoints(RunDirectory(cell.path).checkpoints).restore(
+        prepared.template, read_only=True
+    )
+    assert restored is not None
+    params = evaluated_params(restored.state.opt_state, restored.state.params)
+    task = prepared.task
+    return Run(prepared.config, prepared.model, params, task.tokenizer, restored.step)
 
 
 def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:

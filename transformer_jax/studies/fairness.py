@@ -4,6 +4,7 @@ Operations are counted from the traced program: two for each multiplication and 
 product, which is what papers call model FLOPs; training takes three times the forward pass.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from transformer_jax.training.config import flatten
 from transformer_jax.training.metrics import safe_mean, score_batch
 from transformer_jax.training.optimizers import path_text
 from transformer_jax.training.prepared import Prepared
-from transformer_jax.training.programs import Traced, trace
+from transformer_jax.training.programs import Traced
 
 _TRAINING_OVER_FORWARD = 3
 _EMBEDDINGS = ("token_embedding", "positions", "position_embedding", "type_embedding")
@@ -182,7 +183,30 @@ def probe(prepared: Prepared) -> Probe:
     batch, model = prepared.task.batch(0, 0), prepared.model
     changed = _last_token_changed(prepared, batch)
 
-    def look(params: Any) -> tuple:
+    looked = _look(model)(params, batch, changed)
+    loss, gradients, logits, entering, ahead = looked
+    return Probe(
+        _by_path(params),
+        _by_path(gradients),
+        np.asarray(logits, np.float64),
+        float(loss),
+        float(entering),
+        None if changed is None else float(ahead),
+        prepared.traced,
+        prepared.traced_start,
+        batch,
+        prepared.config.training.steps,
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _look(model: Any) -> Callable:
+    """A program that looks at a model once; arms with equal models share it.
+
+    On a CPU it is hardly optimised, which is much faster for one run.
+    """
+
+    def look(params: Any, batch: Any, changed: Any) -> tuple:
         def mean_loss(params: Any) -> jax.Array:
             sums, _ = score_batch(model, params, batch)
             return safe_mean(sums.loss.sum(), sums.weight.sum())
@@ -195,19 +219,8 @@ def probe(prepared: Prepared) -> Probe:
             ahead = jnp.abs(others - logits)[..., :-1, :].max()
         return loss, gradients, logits, entering, ahead
 
-    loss, gradients, logits, entering, ahead = _compiled_quickly(look, params)
-    return Probe(
-        _by_path(params),
-        _by_path(gradients),
-        np.asarray(logits, np.float64),
-        float(loss),
-        float(entering),
-        None if changed is None else float(ahead),
-        prepared.traced,
-        trace(prepared.initial_state, np.uint32(0)),
-        batch,
-        prepared.config.training.steps,
-    )
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(look, compiler_options=quickly)
 
 
 def certify(
@@ -285,7 +298,7 @@ def _unread(
             prepared = without(key)
         except (InvalidInput, ValueError):
             continue
-        traces = (prepared.traced, trace(prepared.initial_state, np.uint32(0)))
+        traces = (prepared.traced, prepared.traced_start)
         alike = [_alike(a, b) for a, b in zip(traces, (arm.traced, arm.start), strict=True)]
         same_length = prepared.config.training.steps == arm.updates
         if all(alike) and same_length and _same_batch(prepared.task.batch(0, 0), arm.batch):
@@ -336,15 +349,6 @@ def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.A
     with nn.intercept_methods(watch):
         logits = model.apply({"params": params}, **inputs)
     return logits, entering[0] if entering else jnp.float32(jnp.nan)
-
-
-def _compiled_quickly(function: Callable, *arguments: Any) -> Any:
-    """Runs a program once; on a CPU it is hardly optimised, which is much faster for one run."""
-    lowered = jax.jit(function).lower(*arguments)
-    options: dict[str, str | bool] = {}
-    if jax.default_backend() == "cpu":
-        options["xla_backend_optimization_level"] = "0"
-    return lowered.compile(options)(*arguments)
 
 
 def _by_path(tree: Any) -> dict[str, np.ndarray]:

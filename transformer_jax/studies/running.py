@@ -145,7 +145,7 @@ class Launch:
                 if wanted
                 else nothing_to_run(self.arms, self.how)
             )
-        self.workers = Workers(self.estimate, progress, self.stop)
+        self.workers = Workers(self.estimate, progress, self.stop, design.also)
         self._place(self.estimate.how)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.workshop.certificates(self.arms, self._known_certificates())
@@ -209,7 +209,7 @@ class Launch:
     def _look_closer(self, cell: Cell) -> None:
         """What this finds is secondary, so what goes wrong in it takes no verdict away."""
         try:
-            look_closer(cell, self.design.also)
+            look_closer(cell, self.design.also, self.arms[cell.arm].prepared)
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             told = f"{type(error).__name__}: {first}"

@@ -1,5 +1,6 @@
 """Who trains cells: this process, in whichever way is fastest, or jobs of a cluster."""
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -13,6 +14,7 @@ from transformer_jax.studies.board import Board
 from transformer_jax.studies.cells import DIVERGED, DONE, FAILED, OUT_OF_MEMORY, Cell
 from transformer_jax.studies.cluster import Cluster, run_jobs
 from transformer_jax.studies.design import Design
+from transformer_jax.studies.details import look_closer
 from transformer_jax.studies.execution import (
     Group,
     Member,
@@ -23,6 +25,7 @@ from transformer_jax.studies.execution import (
 )
 from transformer_jax.studies.planning import Arm, Estimate, Workshop
 from transformer_jax.training.interruption import Interrupted, StopSignal
+from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.runs import InUse, RunDirectory
@@ -39,6 +42,7 @@ class Workers:
       estimate: how to compute, and how long cells take.
       progress: where to tell.
       stop: tells when to end.
+      also: further evaluations of finished cells, see details.
       lost: (arm, seed) -> why a cell has no outcome.
       peak_bytes: arm -> memory of a member's training program.
       elsewhere: cells that another process was training when their turn came.
@@ -47,6 +51,7 @@ class Workers:
     estimate: Estimate
     progress: Progress
     stop: StopSignal
+    also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     lost: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
     peak_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
     elsewhere: list[Cell] = dataclasses.field(default_factory=list)
@@ -137,9 +142,16 @@ class Workers:
             "how": self.estimate.how,
             "cell": arm.hash,
         }
-        directory = RunDirectory(cell.path)
+        directory, prepared = RunDirectory(cell.path), arm.prepared
+
+        def at_end(run: Run) -> None:
+            # What this finds is secondary: the study does it again where something went wrong.
+            with contextlib.suppress(Exception):
+                look_closer(cell, self.also, prepared, run)
+
+        progress = board.of(cell)
         return Training(
-            config, directory, lambda: arm.prepared, board.of(cell), self.stop, cell=facts
+            config, directory, lambda: prepared, progress, self.stop, cell=facts, at_end=at_end
         )
 
     # ---- as jobs
@@ -228,7 +240,7 @@ def run_some(
             Cell(name, seed, Path(root) / "cells" / arms[name].hash / f"s{seed}")
             for name, _, _, seed in batch
         ]
-        Workers(estimate, Progress(), stop).run(arms, cells, len(cells))
+        Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))
         return [cell.state() for cell in cells]
 
 

@@ -98,6 +98,7 @@ class Training:
         progress: Progress,
         stop: StopSignal,
         cell: Mapping[str, Any] | None = None,
+        at_end: Callable[[Run], None] = lambda run: None,
     ) -> None:
         """Touches nothing yet.
 
@@ -109,9 +110,10 @@ class Training:
           stop: tells when to end.
           cell: what the manifest shall say of a cell of a study, which shows all its cells
             together: no sample and no picture of each.
+          at_end: is called with what was trained, of a cell.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
-        self.make, self.cell = make, cell
+        self.make, self.cell, self.at_end = make, cell, at_end
         self.demonstration = DEMONSTRATIONS[config.data.task]
         self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self._warn)
         self.warnings: list[str] = []
@@ -351,6 +353,7 @@ class Training:
             raise SaveFailed(self.unsaved)
         directory, step = self.directory, self.directory.step
         if self.cell is not None:
+            self.at_end(self._run(state))
             directory.write_status("done")
             return directory.metrics()[-1]
         shown = self.demonstration.show(self._run(state), self.task)

@@ -27,6 +27,7 @@ from transformer_jax.training.step import (
     make_train_step,
 )
 
+_DRAWS: dict[tuple, Callable] = {}  # operations and numbers of a start -> its program
 _MOST_STEPS_PER_CALL = 64
 _MOST_BYTES_PER_CALL = 64 << 20
 
@@ -65,8 +66,15 @@ class Prepared:
 
     @functools.cached_property
     def draw(self) -> Callable[[np.uint32], TrainState]:
-        """The compiled `initial_state`."""
-        return jax.jit(self.initial_state)
+        """The compiled `initial_state`; who draws the same shares it."""
+        traced = self.traced_start
+        drawn = (traced.structure, *(number.tobytes() for number in traced.numbers))
+        return _DRAWS.setdefault(drawn, jax.jit(self.initial_state))
+
+    @functools.cached_property
+    def traced_start(self) -> Traced:
+        """The operations of `initial_state`."""
+        return trace(self.initial_state, np.uint32(0))
 
     @functools.cached_property
     def traced(self) -> Traced:

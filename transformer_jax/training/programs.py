@@ -22,7 +22,7 @@ class Traced(NamedTuple):
     Attributes:
       program: the operations, jax's jaxpr.
       out_tree: structure of what the function returns.
-      structure: a hash of all but the numbers.
+      structure: a hash of all but the numbers, the trees of arguments and results included.
       exact: a hash of all but the numbers that are neither divisors nor exponents. Those are
         compiled otherwise as constants (a division as a product with the reciprocal), so they
         change some bits as arguments. Of the options here no other number does, as tests show; in
@@ -47,7 +47,8 @@ def trace(function: Callable, *arguments: Any) -> Traced:
     program, out_shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
     reader = _Reader()
     reader.read(program)
-    structure, divisors = "\n".join(reader.lines), str(reader.divisors)
+    trees = (jax.tree.structure(arguments), jax.tree.structure(out_shape))
+    structure, divisors = "\n".join([*map(str, trees), *reader.lines]), str(reader.divisors)
     return Traced(
         program,
         jax.tree.structure(out_shape),
