@@ -14,7 +14,7 @@ from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.statistics import benjamini_hochberg
 from transformer_jax.studies.study import load_study
-from transformer_jax.studies.tables import as_markdown, signed, spell, spell_interval
+from transformer_jax.studies.tables import also_table, as_markdown, signed, spell, spell_interval
 
 HERE = Path(__file__).parent
 _KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", "forest.svg", "curves.svg")
@@ -161,6 +161,10 @@ def _section(
         lines += [f"Chosen {key}: " + ", ".join(f"{a} {v:g}" for a, v in tuned.items()) + ".", ""]
     if beyond:
         lines += [f"Also beyond this text: {', '.join(beyond)}.", ""]
+    heads, rows = also_table(verdicts)
+    if rows:
+        lines += ["Further evaluations, with intervals and no verdicts:", ""]
+        lines += [as_markdown(heads, rows)]
     lines += [f"![Paired differences from {verdicts['base']}](results/{name}/forest.svg)", ""]
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from transformer_jax.studies import execution, fairness, statistics
 from transformer_jax.studies.arms import DROPS, parse_arm
 from transformer_jax.studies.cells import cell_hash, hash_of_code
 from transformer_jax.studies.design import load_design, parse_seeds
-from transformer_jax.studies.details import look_closer
+from transformer_jax.studies.details import look_closer, read_details
 from transformer_jax.studies.export import export_study
 from transformer_jax.studies.judging import judge
 from transformer_jax.studies.planning import Workshop
@@ -812,12 +812,17 @@ def test_details_of_other_windows_are_found_by_what_they_are(done, tmp_path):
 
 def test_details_are_secondary(done):
     found = json.loads((done.cell("none", 0).path / "details.json").read_text())
-    where = found["where"]
+    where, key = found["where"], next(iter(found["also"]))
     means = done.cell("none", 0).means()
     assert len(where["position"][1]) == 16
     assert np.mean(where["position"][1]) == pytest.approx(means["loss"], rel=0.02)
     assert where["frequency"][0] > where["frequency"][-1]
     (longer,) = found["also"].values()
+    told = done.verdicts()["also"]["longer"]["none"]
+    assert told["mean"] == pytest.approx(
+        np.mean([read_details(done.cell("none", s))["also"][key]["loss"] for s in (0, 1, 2)])
+    )
+    assert told["interval"][0] < told["difference"] < told["interval"][1]
     assert longer["protocol"]["context"] == 32
     assert longer["protocol"]["targets"] == means["protocol"]["targets"]
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from transformer_jax.studies import statistics
 from transformer_jax.studies.cells import DIVERGED, DONE, Cell, device_of
+from transformer_jax.studies.details import key_of, read_details
 from transformer_jax.studies.outcome import Outcome
 from transformer_jax.studies.study import Study, as_plain
 from transformer_jax.training.runs import RunDirectory, replace
@@ -67,6 +68,10 @@ def judge(study: Study) -> dict[str, Any]:
         "tuned": bool(sealed["tuning"]),
         "values": {name: _summary(outcomes[name]) for name in study.arms},
         "arms": {name: by_arm[name] for name in arms},
+        "also": {
+            name: _evaluated_otherwise(study, key_of(changes), level)
+            for name, changes in sealed.get("also", {}).items()
+        },
     }
     if fit and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
@@ -81,6 +86,31 @@ def _untuned(verdict: str) -> str:
     gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
     limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)
     return ", at the base's hyper-parameters" if limited else ""
+
+
+def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict[str, Any]]:
+    """Arm -> mean of a further evaluation, and the paired difference from the base."""
+    sign = 1.0 if study.sealed["larger_is_better"] else -1.0
+    scores = {
+        arm: {seed: score for seed in study.seeds if (score := _score(study, arm, seed, key))}
+        for arm in study.arms
+    }
+    found = {}
+    for arm, by_seed in scores.items():
+        base = scores[study.base]
+        d = [sign * (by_seed[seed] - base[seed]) for seed in by_seed if seed in base]
+        mean, error, _ = map(float, statistics.paired_t(d)) if d else (math.nan, math.nan, 1.0)
+        found[arm] = {
+            "mean": float(np.mean(list(by_seed.values()))) if by_seed else None,
+            "difference": mean,
+            "interval": statistics.interval(mean, error, len(d), level),
+        }
+    return as_plain(found)
+
+
+def _score(study: Study, arm: str, seed: int, key: str) -> float | None:
+    details = read_details(study.cell(arm, seed))
+    return details.get("also", {}).get(key, {}).get(study.metric)
 
 
 def _outcomes(study: Study, arm: str, metric: str) -> dict[int, Outcome]:

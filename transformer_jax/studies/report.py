@@ -4,7 +4,6 @@ Beside it the same tables as Markdown, CSV and LaTeX, and figures for a paper as
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from transformer_jax.studies.charts import (
     sensitivity_of,
 )
 from transformer_jax.studies.curves import curves_of
-from transformer_jax.studies.details import FREQUENCY_BINS, key_of
+from transformer_jax.studies.details import FREQUENCY_BINS
 from transformer_jax.studies.page import (
     escaped,
     listed,
@@ -29,9 +28,8 @@ from transformer_jax.studies.page import (
     table,
     whole_page,
 )
-from transformer_jax.studies.statistics import interval, paired_t
 from transformer_jax.studies.study import Study, as_plain
-from transformer_jax.studies.tables import signed, spell, spell_interval
+from transformer_jax.studies.tables import also_table, signed, spell, spell_interval
 from transformer_jax.training.runs import replace
 
 
@@ -244,39 +242,10 @@ def _where(study: Study) -> list[str]:
     return [table(["arm", *bins, *kinds], rows, caption)]
 
 
-def _score(found: Mapping[str, Any], key: str, study: Study) -> float | None:
-    return found.get("also", {}).get(key, {}).get(study.metric)
-
-
 def _also(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
-    details = details_of(study)
-    sign = 1.0 if verdicts["larger_is_better"] else -1.0
-    rows = []
-    for name, changes in study.sealed.get("also", {}).items():
-        key = key_of(changes)
-        values = {
-            arm: {
-                seed: score for seed, found in seeds.items() if (score := _score(found, key, study))
-            }
-            for arm, seeds in details.items()
-        }
-        for arm, by_seed in values.items():
-            base = values[study.base]
-            d = [sign * (by_seed[s] - base[s]) for s in by_seed if s in base]
-            mean, error, _ = map(float, paired_t(d)) if d else (math.nan, math.nan, 1.0)
-            row = [name, arm, spell(mean_of(list(by_seed.values())))]
-            bounds = interval(mean, error, len(d), verdicts["level"])
-            rows.append(
-                row
-                + (["base", ""] if arm == study.base else [signed(mean), spell_interval(bounds)])
-            )
-    if not rows:
-        return []
+    heads, rows = also_table(verdicts)
     note = "Secondary: intervals of each contrast alone, and no verdicts."
-    return [
-        table(["evaluation", "arm", f"test {study.metric}", "difference", "interval"], rows),
-        paragraph(note, soft=True),
-    ]
+    return [table(heads, rows), paragraph(note, soft=True)] if rows else []
 
 
 # ---------------------------------------------------------------- the rest

@@ -227,6 +227,18 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     return notes
 
 
+def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:
+    """Further evaluations: heads, and one row an evaluation and arm."""
+    rows = []
+    for name, arms in verdicts.get("also", {}).items():
+        for arm, found in arms.items():
+            told = ["base", ""]
+            if arm != verdicts["base"]:
+                told = [signed(found["difference"]), spell_interval(found["interval"])]
+            rows.append([name, arm, spell(found["mean"]), *told])
+    return ["evaluation", "arm", verdicts["metric"], "difference", "interval"], rows
+
+
 # ---------------------------------------------------------------- for a paper
 
 
