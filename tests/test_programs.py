@@ -145,13 +145,13 @@ def test_starts_are_shared_where_they_draw_the_same():
 
 
 def test_numbers_in_every_kind_of_inner_program():
-    """cond, while, scan, jit and a custom derivative; the result is that of the function."""
+    """cond, while, jit and a custom derivative, beside a scan; the result is the function's."""
 
     def make(a, b, c, d):
         def function(x):
             x = jax.lax.cond(x.sum() > a, lambda y: y * b, lambda y: y + b, x)
             x = jax.lax.while_loop(lambda y: y.sum() < c, lambda y: y + d, x)
-            x, rows = jax.lax.scan(lambda y, z: (y * a + z, y * d), x, jnp.arange(3.0))
+            x, rows = jax.lax.scan(lambda y, z: (y * 0.5 + z, y * 2), x, jnp.arange(3.0))
             return jax.nn.relu(x - b), rows * jnp.where(x > c, d, a)
 
         return function
@@ -167,6 +167,24 @@ def test_numbers_in_every_kind_of_inner_program():
         numbers = [traced.numbers[place] for place in places]
         for ours, theirs in zip(shared(numbers, x), jax.jit(function)(x), strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_numbers_inside_a_scan_are_structure():
+    def make(a):
+        return lambda x: jax.lax.scan(lambda y, z: (y * a + z, y), x, jnp.arange(3.0))
+
+    x = jnp.ones(2)
+    assert trace(make(0.5), x).structure == trace(make(0.5), x).structure
+    assert trace(make(0.5), x).structure != trace(make(0.1), x).structure
+
+
+def test_accumulation_shares_the_learning_rate():
+    accumulated = {"training__accumulation": 2, "model__depth": 1}
+    arms = {
+        str(rate): prepare(tiny_config(optimizer__learning_rate=rate, **accumulated))
+        for rate in (0.001, 0.01)
+    }
+    assert len(group_arms(arms, "loop")) == 1
 
 
 def test_a_key_that_is_a_constant_is_refused():

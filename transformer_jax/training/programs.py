@@ -212,30 +212,14 @@ def _while(params: dict, runners: list, inputs: list) -> list:
     )
 
 
-def _scan(params: dict, runners: list, inputs: list) -> list:
-    (body,) = runners
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
-    consts = inputs[:num_consts]
-    carry, scanned = inputs[num_consts : num_consts + num_carry], inputs[num_consts + num_carry :]
-
-    def step(carry: list, row: list) -> tuple[list, list]:
-        outputs = body(*consts, *carry, *row)
-        return outputs[:num_carry], outputs[num_carry:]
-
-    options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    last, stacked = jax.lax.scan(step, carry, scanned, **options)
-    return [*last, *stacked]
-
-
 # Operations whose inner programs may hold numbers that differ; of any other with inner programs
-# (the addition in a scatter, say) numbers are a part of the structure.
+# (a scan, the addition in a scatter) numbers are a part of the structure.
 _OPERATIONS: dict[str, Callable] = {
     "jit": _call,
     "closed_call": _call,
     "custom_jvp_call": _call,
     "cond": _cond,
     "while": _while,
-    "scan": _scan,
 }
 
 
