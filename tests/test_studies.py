@@ -256,6 +256,7 @@ def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
     assert study.verdicts()["look"] == 2
 
 
+@pytest.mark.commands
 def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypatch):
     run(quick("model.num_heads=4,1"), tmp_path / "one", (0,), progress=Silent())
     run(quick("model.num_heads=4,2"), tmp_path / "two", (0,), progress=Silent())
@@ -335,6 +336,7 @@ def failing(monkeypatch, fails):
     monkeypatch.setattr(execution.Group, "answer", answer)
 
 
+@pytest.mark.commands
 def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monkeypatch):
     design = quick("model.num_heads=4,1")
 
@@ -362,6 +364,7 @@ def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monk
     assert study.verdicts()["arms"]["num_heads=1"]["verdict"] != "refused"
 
 
+@pytest.mark.commands
 def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, monkeypatch):
     design = quick("model.num_heads=4,1")
 
@@ -379,6 +382,7 @@ def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, monk
     assert study.cell("num_heads=1", 0).state() == "done"
 
 
+@pytest.mark.commands
 def test_divergence_is_an_outcome(tmp_path):
     """A rate at which the loss becomes infinite, or at least worse than a guess."""
     design = quick("optimizer.learning_rate=0.001,1e6", **{"training.clip_norm": "None"})
@@ -463,6 +467,7 @@ def test_an_arm_that_changes_nothing_is_refused_in_seconds(tmp_path):
     assert not (tmp_path / "s" / "study.json").exists()
 
 
+@pytest.mark.commands
 def test_until_something_was_trained_the_seal_may_change(tmp_path, monkeypatch):
     """A plan that was looked at and given up seals nothing."""
     path = study_file(tmp_path)
@@ -619,6 +624,7 @@ def copied(done, tmp_path):
     return tmp_path / "runs" / "question"
 
 
+@pytest.mark.commands
 def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, tmp_path):
     path = copied(done, tmp_path)
     text = (done.path.parent.parent / "question.py").read_text()
@@ -715,6 +721,7 @@ def test_a_base_that_is_gone_is_refused_and_nothing_is_overwritten(done, tmp_pat
     assert (path / "study.json").read_bytes() == before
 
 
+@pytest.mark.commands
 def test_what_was_solved_for_stays(done, tmp_path, monkeypatch):
     match = {"by": "params", "field": "model.mlp_dim"}
     path = study_file(tmp_path, {"one": {}, "two": {"model.depth": 2}}, match=match)
@@ -725,6 +732,7 @@ def test_what_was_solved_for_stays(done, tmp_path, monkeypatch):
     assert again.arms["two"]["matched"] == solved
 
 
+@pytest.mark.commands
 def test_a_mistaken_number_of_seeds_is_forgotten(tmp_path, monkeypatch):
     design = quick("model.num_heads=4,1")
     with monkeypatch.context() as patched:
