@@ -61,6 +61,7 @@ def alone(arms):
     return found
 
 
+@pytest.mark.commands
 def test_a_loop_shares_all_but_divisors_and_changes_no_bit(arms, alone):
     groups = group_arms(arms, "loop")
     # A keep rate and a length of warm-up divide: a constant divisor is compiled as a product.
@@ -76,6 +77,7 @@ def test_a_loop_shares_all_but_divisors_and_changes_no_bit(arms, alone):
                 assert tree_hash(answer.state) == alone[arm, seed][0], (arm, seed)
 
 
+@pytest.mark.commands
 @pytest.mark.parametrize("how", ["scan", "devices"])
 def test_members_one_after_another_in_one_call_have_the_same_bits(arms, alone, how):
     group = max(group_arms(arms, how), key=lambda group: len(group.arms))
@@ -84,6 +86,7 @@ def test_members_one_after_another_in_one_call_have_the_same_bits(arms, alone, h
         assert tree_hash(answer.state) == alone[member][0], member
 
 
+@pytest.mark.commands
 def test_a_vmapped_member_is_its_own_run_within_1e_5(arms, alone):
     (group,) = group_arms(arms, "vmap")  # here divisors are shared too
     members = [("base", 0), ("dropout", 3), ("learning rate", 3), ("betas", 0)]
@@ -108,6 +111,7 @@ def test_another_shape_or_operation_is_another_program(arms):
     assert len(group_arms({"base": arms["base"], **others}, "vmap")) == 5
 
 
+@pytest.mark.commands
 def test_what_does_not_fit_is_halved(arms, monkeypatch):
     (group,) = group_arms({"base": arms["base"]}, "scan")
     honest, widths = group.program, []
