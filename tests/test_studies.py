@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.conftest import TINY, command, fingerprint_of, refused, start_command, tiny_config
+from tests.conftest import ROOT, TINY, command, fingerprint_of, refused, start_command, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies import execution, fairness, statistics
 from transformer_jax.studies.arms import DROPS, parse_arm
@@ -564,6 +564,19 @@ def test_an_arm_may_not_set_what_is_solved_for(tmp_path):
     path = study_file(tmp_path, {"one": {}, "two": {"model.width": 64}}, match=match)
     with pytest.raises(InvalidInput, match="solved for"):
         Workshop(load_design(path, {})).arms()
+
+
+def test_tables_on_both_sides_of_a_model_are_embeddings():
+    path = str(ROOT / "configs" / "translation.py")
+    small = {"data.length": "64", "model.width": "32", "model.depth": "1"}
+    prepared = prepare(load_config(path, small))
+    cost = fairness.cost_of(prepared)
+    tables = sum(
+        leaf.size
+        for place, leaf in jax.tree_util.tree_leaves_with_path(prepared.template.params)
+        if "embedding" in jax.tree_util.keystr(place)
+    )
+    assert cost.parameters - cost.without_embeddings == tables > 0
 
 
 def test_matching_finds_the_nearest_value():

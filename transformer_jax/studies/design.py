@@ -97,15 +97,18 @@ class Design:
         """The arms that are compared with the base."""
         return [name for name in self.arms if name != self.base]
 
-    def config_of(self, arm: str, seed: int = 0, **more: Any) -> ConfigDict:
-        """Returns the checked config of an arm.
+    def config_of(self, arm: str, changes: Mapping[str, Any] | None = None) -> ConfigDict:
+        """Returns the checked config of an arm, with seed 0.
 
+        Args:
+          arm: its name.
+          changes: further ones, what was solved for or tuned.
         Raises:
           InvalidInput: one of its values is wrong.
         """
-        changes = {**self.arms[arm], **more.get("changes", {}), "seed": seed}
         try:
-            return load_config(self.path, self.overrides, changes)
+            given = {**self.arms[arm], **(changes or {}), "seed": 0}
+            return load_config(self.path, self.overrides, given)
         except InvalidInput as error:
             raise InvalidInput(f"arm {arm!r}: {error}") from error
 

@@ -26,7 +26,7 @@ from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.programs import Traced
 
 _TRAINING_OVER_FORWARD = 3
-_EMBEDDINGS = ("token_embedding", "positions", "position_embedding", "type_embedding")
+_EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
 
 
 # ---------------------------------------------------------------- costs
@@ -56,7 +56,7 @@ def cost_of(prepared: Prepared) -> Cost:
         path_text(path): math.prod(leaf.shape)
         for path, leaf in jax.tree_util.tree_leaves_with_path(prepared.template.params)
     }
-    inside = sum(size for path, size in sizes.items() if path.split("/")[0] not in _EMBEDDINGS)
+    inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     batch, config = prepared.task.batch(0, 0), prepared.config
     count = count_of_batch(batch, prepared.task.counted)
     return Cost(

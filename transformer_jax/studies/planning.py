@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import statistics as plain_statistics
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -301,8 +302,6 @@ def _work(arm: Arm) -> float:
 
 def _evaluation_seconds(prepared: Prepared) -> float:
     """Of all evaluations of a cell: one batch, timed, times how many there are."""
-    import time
-
     config, score = prepared.config, make_score(prepared.model)
     params = prepared.draw(np.uint32(0)).params
     size = config.evaluation.batch_size
