@@ -568,7 +568,7 @@ def test_an_arm_may_not_set_what_is_solved_for(tmp_path):
 
 def test_tables_on_both_sides_of_a_model_are_embeddings():
     path = str(ROOT / "configs" / "translation.py")
-    small = {"data.length": "64", "model.width": "32", "model.depth": "1"}
+    small = {"data.length": "64", "model.width": "32", "model.position": "learned"}
     prepared = prepare(load_config(path, small))
     cost = fairness.cost_of(prepared)
     tables = sum(
