@@ -13,15 +13,27 @@ def get_config() -> ConfigDict:
 
     # Draws initial values, data order and dropout; an integer in [0, 2^32).
     config.seed = 0
+    config.seeds = seeds = ConfigDict()
+    # Draws initial values in its place; an integer in [0, 2^32), or None.
+    seeds.initial = None
+    # Draws data order in its place; an integer in [0, 2^32), or None.
+    seeds.order = None
+    # Draws dropout in its place; an integer in [0, 2^32), or None.
+    seeds.dropout = None
+    # Relative deviation by which drawn values are then changed, to see what rounding can do;
+    # a number >= 0.
+    seeds.perturbation = 0.0
 
     # ---- What is learned from
     config.data = data = ConfigDict()
-    # What examples are; one of: language_modelling, masked_language_modelling, translation,
+    # What examples are; one of: language_modelling, masked_language_modelling, exact, translation,
     # text_classification, image_classification, vector_classification.
     data.task = "language_modelling"
     # Embedded data, or a path; a non-empty string. By task:
     #   language modelling, masked or not: shakespeare, movie_snippets; a text file, a folder of
     #     .txt files, or a folder of shards made by `python -m experiments.tokenize`
+    #   exact: copy, reverse, recall, agreement, markov, modular_addition; made up, with a best
+    #     loss that is known
     #   translation: tatoeba_en_es; a .tsv or .csv file of sentence pairs, without a header
     #   text_classification: movie_snippets; a .tsv or .csv file with the columns text and label
     #   image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, of
@@ -49,6 +61,10 @@ def get_config() -> ConfigDict:
     data.language_modelling = ConfigDict()
     # Tokens at the beginning of each window that are read and not predicted; an integer >= 0.
     data.language_modelling.unscored = 0
+    data.exact = ConfigDict()
+    # Symbols of the made-up language, nouns of agreement, the modulus of modular_addition; an
+    # integer >= 2.
+    data.exact.symbols = 8
     data.masked_language_modelling = ConfigDict()
     # Probability that a token has to be predicted; a number in (0, 1).
     data.masked_language_modelling.mask_rate = 0.15
@@ -69,7 +85,7 @@ def get_config() -> ConfigDict:
     # with the same options; one of: decoder, encoder_decoder, or None: width is taken as it is.
     model.match_parameters = None
     model.encoder = ConfigDict()
-    # How one vector of the whole is taken; one of: class_token, mean, max.
+    # How one vector of the whole is taken; one of: class_token, mean, max, flatten.
     model.encoder.pooling = "class_token"
     # Kinds of text in one input (BERT's have 2); an integer >= 0, 0 has no embedding of them.
     model.encoder.num_types = 0
@@ -80,13 +96,15 @@ def get_config() -> ConfigDict:
     model.encoder_decoder.scale_embeddings = True
     # Whether the logits have a bias; True or False.
     model.encoder_decoder.output_bias = False
+    # Whether the decoder looks at the source; True or False.
+    model.encoder_decoder.cross_attention = True
     model.vision_transformer = ConfigDict()
     # Pixels along each side of a patch; an integer >= 1, a divisor of the image's sides.
     model.vision_transformer.patch_size = 4
     # A usual shape, instead of width, depth, num_heads, mlp_dim and patch_size;
     # a name like Ti/4: Ti, S, B, L or H, and the patch size, or None.
     model.vision_transformer.variant = None
-    # How one vector of the whole is taken; one of: class_token, mean, max.
+    # How one vector of the whole is taken; one of: class_token, mean, max, flatten.
     model.vision_transformer.pooling = "class_token"
     model.recurrent_decoder = ConfigDict()
     # One of: rnn, gru, lstm.
@@ -122,6 +140,9 @@ def get_config() -> ConfigDict:
     model.value_dim = None
     # What attention scores are multiplied with; a number > 0, or None: 1 / sqrt(head_dim).
     model.attention_scale = None
+    # Where queries, keys and values come from; one of: separate, shared_query_key, no_value,
+    # identity.
+    model.projections = "separate"
     # Norm of each head's queries and keys; one of: layer_norm, rms_norm, dynamic_tanh, none.
     model.query_key_norm = "none"
 
@@ -145,6 +166,9 @@ def get_config() -> ConfigDict:
     options.t5 = ConfigDict({"num_buckets": 32, "max_distance": 128, "rms": 0.02})
     options.shaw = ConfigDict({"max_distance": 16, "rms": 0.02})
     options.contextual = ConfigDict({"max_count": 64, "rms": 0.02})
+    # Whether what they add to the embeddings is added again before each further block;
+    # True or False.
+    model.position_in_every_layer = False
     # How queries and keys become weights; one of: softmax, sink, sigmoid, linear, talking_heads,
     # differential, or MODULE.NAME of your own.
     model.attention = "softmax"
@@ -153,7 +177,8 @@ def get_config() -> ConfigDict:
     options.softmax = ConfigDict({"soft_cap": None})
     options.sigmoid = ConfigDict({"soft_cap": None})
     options.differential = ConfigDict({"initial_lambda": 0.5})
-    # What self-attention may see; one of: full, window, prefix, or MODULE.NAME of your own.
+    # What self-attention may see; one of: full, causal, window, prefix, unmasked, or MODULE.NAME of
+    # your own. causal is for an encoder, unmasked shows a decoder even the answers.
     model.mask = "full"
     model.mask_options = options = ConfigDict()
     # size: positions, with one's own. sinks: first positions that everybody sees.
@@ -235,6 +260,9 @@ def get_config() -> ConfigDict:
     # Share of the target's probability that is spread over all classes; a number in [0, 1).
     # Only the training loss has it.
     training.label_smoothing = 0.0
+    # Probability with which an input token of a decoder is what the model itself would have written
+    # there, and not the text's; a number in [0, 1], 0 is teacher forcing, 1 is free running.
+    training.own_inputs = 0.0
     # Parameters that stay as they start; beginnings of parameter paths, such as token_embedding or
     # block_0/attention.
     training.frozen = ()

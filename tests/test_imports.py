@@ -18,6 +18,7 @@ ALLOWED = {
     "layers": ("options", "shapes", "masks"),
     "models": ("shapes", "masks", "layers"),
     "generation": ("errors",),
+    "inspection": ("errors",),
     "laws": ("models",),
     "interop": ("errors", "models"),
     "data": ("errors",),
@@ -33,6 +34,7 @@ LIBRARIES = {
     "layers": {"jax", "flax"},
     "models": {"jax", "flax"},
     "generation": {"jax"},
+    "inspection": {"jax", "flax"},
     "laws": {"jax", "numpy"},
 }
 PACKAGE = ROOT / "transformer_jax"

@@ -12,6 +12,7 @@ from transformer_jax.laws import LAWS, Subject, small_decoder
 from transformer_jax.models import FAMILIES, Decoder
 
 OTHERS = {
+    "positions in every layer": {"position_in_every_layer": True, "depth": 2},
     "use_bias": {"use_bias": False},
     "output layer of its own": {"tie_embeddings": False},
     "head_dim held": {"head_dim": 6},
@@ -48,6 +49,7 @@ VARIANTS = {
     for name in rows
     if getattr(Decoder, family) != name or family == "position"  # the base case once
     if name != "sinusoidal_2d"  # text has no rows and columns; test_architectures.py has images
+    if name != "unmasked"  # it breaks a law on purpose, see below
 }
 VARIANTS |= OTHERS
 # What `python -m experiments.new` writes is a component too.
@@ -120,6 +122,10 @@ def test_masks_that_show_the_future_are_found():
         ),
     ):
         broken("only_a_prefix_is_seen_ahead", mask=leak)
+
+
+def test_a_decoder_without_its_mask_is_found():
+    broken("only_a_prefix_is_seen_ahead", mask="unmasked")
 
 
 def test_an_idle_parameter_is_found():

@@ -130,6 +130,27 @@ def generate(
     return jax.lax.fori_loop(0, num_tokens, add_token, start)[2]
 
 
+def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
+    """Writes the likeliest tokens into some places, from left to right, each seen by the next ones.
+
+    Args:
+      logits_of: tokens [..., L] -> logits [..., L, V] of each next token.
+      tokens: [..., L] int; what stands in a place that is to be written is not seen.
+      replaced: [..., L] bool, the places; the first one cannot be among them.
+    Returns:
+      [..., L] int32.
+    """
+    length = tokens.shape[-1]
+
+    def write(place: Array, tokens: Array) -> Array:
+        logits = jax.lax.dynamic_index_in_dim(logits_of(tokens), place - 1, -2, keepdims=False)
+        at_place = jnp.arange(length) == place
+        return jnp.where(replaced & at_place, logits.argmax(-1)[..., None], tokens)
+
+    unseen = jnp.where(replaced, 0, tokens).astype(jnp.int32)
+    return jax.lax.fori_loop(1, length, write, unseen)
+
+
 @functools.partial(
     jax.jit, static_argnames=("model", "num_tokens", "temperature", "top_k", "top_p")
 )

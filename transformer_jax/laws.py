@@ -102,7 +102,8 @@ class Subject:
     def may_see(self) -> np.ndarray:
         """Which token each place may depend on in one block, [6, 6] bool: its mask, and itself."""
         mask = self.model.attention_mask(jnp.arange(_LENGTH), True, None)
-        return np.asarray(mask) | np.eye(_LENGTH, dtype=bool)
+        seen = np.ones((_LENGTH, _LENGTH), bool) if mask is None else np.asarray(mask)
+        return seen | np.eye(_LENGTH, dtype=bool)
 
 
 def finite_logits(subject: Subject) -> None:

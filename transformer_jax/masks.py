@@ -120,6 +120,20 @@ def full(positions: Array, causal: Array | None) -> Array | None:
     return causal
 
 
+def causal(positions: Array, causal: Array | None) -> Array | None:
+    """Only what came before, also in an encoder, whose places otherwise see both sides.
+
+    To ask what seeing both sides is worth; a decoder sees no more than this in any case.
+
+    Args:
+      positions: [..., L] int.
+      causal: [L, L] bool in a causal model; None in one that looks both ways.
+    Returns:
+      [L, L] bool.
+    """
+    return causal_mask(positions.shape[-1]) if causal is None else causal
+
+
 def window(
     positions: Array, causal: Array | None, size: Count = 32, sinks: Natural = 0
 ) -> Array | None:
@@ -158,4 +172,24 @@ def prefix(positions: Array, causal: Array | None, length: Count = 16) -> Array 
     return causal | (positions < length)[..., None, :]
 
 
-MASKS = {"full": full, "window": window, "prefix": prefix}
+def unmasked(positions: Array, causal: Array | None) -> Array | None:
+    """Everything, even in a causal model, which then reads the token that it has to predict.
+
+    To show what the causal mask is for: the loss of such a decoder is no prediction.
+
+    Args:
+      positions: [..., L] int.
+      causal: [L, L] bool in a causal model, not heeded.
+    Returns:
+      None: nothing is hidden.
+    """
+    return None
+
+
+MASKS = {
+    "full": full,
+    "causal": causal,
+    "window": window,
+    "prefix": prefix,
+    "unmasked": unmasked,
+}

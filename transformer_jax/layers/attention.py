@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
+from transformer_jax.layers.projections import Heads, separate
 from transformer_jax.layers.weights import SoftmaxAttention, attention_weights
 from transformer_jax.shapes import check_shapes
 
@@ -45,6 +46,11 @@ def _weighted_sum(weights: Array, value: Array) -> Array:
     return jnp.einsum("...LM,...MV->...LV", weights.astype(value.dtype), value)
 
 
+def _split(flat: Array, heads: int) -> Array:
+    """[..., L, heads * features] -> [..., heads, L, features]."""
+    return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, -1), -3, -2)
+
+
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each over its own projections, and one output matrix.
 
@@ -65,6 +71,7 @@ class MultiHeadAttention(nn.Module):
       use_bias: whether the four projections have a bias.
       dropout_rate: share of the attention weights that is dropped in training.
       weights: makes the module that turns queries and keys into weights, a row of ATTENTIONS.
+      projections: where queries, keys and values come from, a row of PROJECTIONS.
       query_key_norm: makes the norm of each head's queries and of its keys, before the rotation
         (Henry et al. 2020, arXiv:2010.04245; as RMS norms in Qwen3).
       kernel_init: initial values of the query, key and value kernels.
@@ -80,6 +87,7 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = True
     dropout_rate: float = 0.0
     weights: Callable[..., nn.Module] = SoftmaxAttention
+    projections: Callable[..., Heads] = separate
     query_key_norm: Callable[..., nn.Module] = NoNorm
     kernel_init: Initializer = nn.initializers.normal(0.02)
     value_init: Initializer | None = None
@@ -114,19 +122,25 @@ class MultiHeadAttention(nn.Module):
         width = inputs.shape[-1]
         head_dim, num_kv_heads = self._sizes(width)
         value_dim = self.value_dim or head_dim
+        shapes = {
+            "query": (self.num_heads, head_dim, self.kernel_init),
+            "key": (num_kv_heads, head_dim, self.kernel_init),
+            "value": (num_kv_heads, value_dim, self.value_init or self.kernel_init),
+        }
+        maps: dict[str, Linear] = {}
 
-        def project(
-            name: str, source: Array, heads: int, features: int, init: Initializer
-        ) -> Array:
+        def learned(name: str, source: Array) -> Array:
             """[..., L, D] -> [..., heads, L, features]."""
-            flat = Linear(heads * features, self.use_bias, init, self.dtype, name=name)(source)
-            split = flat.reshape(*flat.shape[:-1], heads, features)
-            return jnp.swapaxes(split, -3, -2)
+            heads, features, init = shapes[name]
+            if name not in maps:
+                maps[name] = Linear(heads * features, self.use_bias, init, self.dtype, name=name)
+            return _split(maps[name](source), heads)
 
-        query = project("query", inputs, self.num_heads, head_dim, self.kernel_init)
-        key = project("key", memory, num_kv_heads, head_dim, self.kernel_init)
-        value_init = self.value_init or self.kernel_init
-        value = project("value", memory, num_kv_heads, value_dim, value_init)
+        def split(source: Array) -> Array:
+            """[..., L, D] -> [..., H, L, D / H]."""
+            return _split(source, self.num_heads)
+
+        query, key, value = self.projections(learned, split, inputs, memory)
         query = self.query_key_norm(name="query_norm")(query)
         key = self.query_key_norm(name="key_norm")(key)
         if terms.rotation is not None:

@@ -71,7 +71,27 @@ class LargestOfPlaces:
         return jnp.where(is_token.any(-1, keepdims=True), largest, 0)
 
 
-POOLINGS = {"class_token": FirstPlace, "mean": MeanOfPlaces, "max": LargestOfPlaces}
+@dataclasses.dataclass(frozen=True)
+class AllPlaces:
+    """All vectors in a row, so that the head has weights of its own for each place.
+
+    Padding gives zeros. The head has then been made for one length of input and takes no other.
+    """
+
+    adds_token: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., L * D]."""
+        kept = hidden if is_token is None else jnp.where(is_token[..., None], hidden, 0)
+        return kept.reshape(*kept.shape[:-2], -1)
+
+
+POOLINGS = {
+    "class_token": FirstPlace,
+    "mean": MeanOfPlaces,
+    "max": LargestOfPlaces,
+    "flatten": AllPlaces,
+}
 
 
 class ClassToken(nn.Module):

@@ -24,6 +24,8 @@ class EncoderDecoder(Transformer, kw_only=True):
         if not, each has its own.
       scale_embeddings: whether embeddings are multiplied by sqrt(width) (section 3.4).
       output_bias: whether the logits have a bias, as in Marian and BART.
+      cross_attention: whether the decoder looks at the source; without it, it writes blindly, and
+        what it is for can be seen.
     """
 
     vocab_size: int
@@ -31,6 +33,7 @@ class EncoderDecoder(Transformer, kw_only=True):
     share_embeddings: bool = True
     scale_embeddings: bool = True
     output_bias: bool = False
+    cross_attention: bool = True
     width: int = 512
     depth: int = 6
     num_heads: int = 8
@@ -119,8 +122,9 @@ class EncoderDecoder(Transformer, kw_only=True):
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded = self._scaled(embedding(tokens))
         positions = jnp.arange(tokens.shape[-1])
+        seen = memory if self.cross_attention else ()
         hidden = self.decoder(
-            embedded, positions, True, segments, train, *memory, max_length=self.max_length
+            embedded, positions, True, segments, train, *seen, max_length=self.max_length
         )
         hidden = self.for_logits(hidden)
         logits = embedding.attend(hidden) if self.share_embeddings else self.output(hidden)

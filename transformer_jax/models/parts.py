@@ -20,7 +20,9 @@ from transformer_jax.layers.initialisation import INITIALISATIONS, Starts
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.norms import NORMS
 from transformer_jax.layers.parametrisation import PARAMETRISATIONS, Standard
+from transformer_jax.layers.position_terms import PositionTerms
 from transformer_jax.layers.positions import POSITIONS
+from transformer_jax.layers.projections import PROJECTIONS, Heads
 from transformer_jax.layers.weights import ATTENTIONS
 from transformer_jax.masks import MASKS, causal_mask, segment_mask
 from transformer_jax.shapes import check_shapes
@@ -29,6 +31,7 @@ from transformer_jax.shapes import check_shapes
 FAMILIES: dict[str, Mapping[str, Any]] = {
     "position": POSITIONS,
     "attention": ATTENTIONS,
+    "projections": PROJECTIONS,
     "query_key_norm": NORMS,
     "mask": MASKS,
     "feed_forward": FEED_FORWARDS,
@@ -85,6 +88,11 @@ def options_in_effect(model: Any, family: str) -> dict[str, Any]:
     return {name: given[name] for name in given if name not in _STARTS.get(choice, ())}
 
 
+def add_positions(hidden: Array, terms: PositionTerms) -> Array:
+    """Adds [..., L, D] what an encoding gives for the embeddings, if it gives anything."""
+    return hidden if terms.embedding is None else hidden + terms.embedding.astype(hidden.dtype)
+
+
 class Transformer(nn.Module):
     """The fields of every transformer, and the stack of blocks that they describe; abstract.
 
@@ -101,9 +109,12 @@ class Transformer(nn.Module):
       mlp_dim: features inside the feed-forward layer, F; that of the row if not given.
       position: a row of POSITIONS.
       position_options: its fields.
+      position_in_every_layer: whether what positions add to the embeddings is added again before
+        each further block (Dehghani et al. 2019, arXiv:1807.03819, section 2.1).
       attention: a row of ATTENTIONS.
       attention_options: its fields.
       attention_scale: what scores are multiplied with; 1 / sqrt(head_dim) if not given.
+      projections: a row of PROJECTIONS.
       query_key_norm: a row of NORMS, for the queries and the keys of each head.
       mask: a row of MASKS, for self-attention.
       mask_options: its arguments.
@@ -139,9 +150,11 @@ class Transformer(nn.Module):
     mlp_dim: int | None = None
     position: str | ModuleFactory = "learned"
     position_options: Mapping[str, Any] = FrozenDict()
+    position_in_every_layer: bool = False
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
     attention_scale: float | None = None
+    projections: str | Callable[..., Heads] = "separate"
     query_key_norm: str | ModuleFactory = "none"
     mask: str | Callable[..., Array | None] = "full"
     mask_options: Mapping[str, Any] = FrozenDict()
@@ -269,9 +282,7 @@ class Transformer(nn.Module):
         """
         encoding = self.choose("position", bidirectional=not causal, name="positions", **known)
         terms = encoding(positions)
-        hidden = embedded
-        if terms.embedding is not None:
-            hidden = hidden + terms.embedding.astype(hidden.dtype)
+        hidden = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden = self.make_norm(name="embedding_norm")(hidden)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
@@ -290,6 +301,8 @@ class Transformer(nn.Module):
                 self.stochastic_depth * (layer + 1) / self.depth,
                 name=f"block_{layer}",
             )
+            if layer and self.position_in_every_layer:
+                hidden = add_positions(hidden, terms)
             hidden = block(hidden, memory, terms=terms, train=train, **masks)
         return self.make_norm(name="final_norm")(hidden) if wiring.final_norm else hidden
 
@@ -325,6 +338,7 @@ class Transformer(nn.Module):
             weights=functools.partial(
                 make_with_known_fields, weights, known, **self.attention_options
             ),
+            projections=self._row("projections"),
             query_key_norm=self._norm_factory("query_key_norm", {}),
             kernel_init=starts.reading,
             value_init=starts.value,

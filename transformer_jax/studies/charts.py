@@ -93,6 +93,38 @@ def by_position_of(study: Study) -> dict[str, Any]:
     }
 
 
+def by_distance_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """A line an arm over the distance of the answer; {} where no task knows one."""
+    series = []
+    for index, arm in enumerate(study.arms):
+        found = verdicts["by_distance"].get(arm, {})
+        distances = sorted(map(int, found))
+        if len(distances) > 1:
+            values = [found[str(distance)] for distance in distances]
+            series.append(
+                {
+                    "name": arm,
+                    "index": index,
+                    "x": distances,
+                    "mean": [float(np.mean(row)) for row in values],
+                    "low": [min(row) for row in values],
+                    "high": [max(row) for row in values],
+                }
+            )
+    if not series:
+        return {}
+    labels = {"xLabel": "tokens back to the answer", "yLabel": "test accuracy"}
+    return {
+        "distance": {**labels, "series": series, "title": "accuracy by distance", "points": True}
+    }
+
+
+def floor_of(study: Study) -> float | None:
+    """The best possible loss, in nats, of a task that knows it."""
+    protocols = (study.cell(study.base, s).means().get("protocol", {}) for s in study.seeds)
+    return next((p["floor"] for p in protocols if "floor" in p), None)
+
+
 def mean_of(column: Sequence[float | None]) -> float | None:
     """The mean of what is known; None where nothing is."""
     known = [value for value in column if value is not None]

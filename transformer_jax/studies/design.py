@@ -23,6 +23,7 @@ METRICS = {  # larger is better, and the margin that a question gets that names 
     "loss": (False, 0.01),
     "bits_per_byte": (False, 0.01),
     "accuracy": (True, 0.01),
+    "generated_accuracy": (True, 0.01),
     "bleu": (True, 0.5),
     "chrf": (True, 0.5),
 }

@@ -8,6 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from transformer_jax.studies.charts import floor_of
 from transformer_jax.studies.curves import curves_of
 from transformer_jax.studies.study import Study
 
@@ -82,6 +83,9 @@ def _curves(study: Study) -> Figure:
         axes.fill_between(
             band["step"], band["low"], band["high"], alpha=0.2, color=line[0].get_color(), lw=0
         )
+    floor = floor_of(study)
+    if floor is not None and metric is not None and metric.endswith("/loss"):
+        axes.axhline(floor, color="0.4", linewidth=1, linestyle=(0, (3, 5)), label="best possible")
     axes.set_xlabel("updates")
     axes.set_ylabel(metric or "")
     axes.spines[["top", "right"]].set_visible(False)

@@ -72,6 +72,7 @@ def judge(study: Study) -> dict[str, Any]:
             name: _evaluated_otherwise(study, key_of(changes), level)
             for name, changes in sealed.get("also", {}).items()
         },
+        "by_distance": {name: found for name in study.arms if (found := _by_distance(study, name))},
     }
     if fit and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
@@ -106,6 +107,15 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
             "interval": statistics.interval(mean, error, len(d), level),
         }
     return as_plain(found)
+
+
+def _by_distance(study: Study, arm: str) -> dict[str, list[float]]:
+    """Distance -> accuracy of each seed, of tasks that know how far back an answer stood."""
+    found: dict[str, list[float]] = {}
+    for seed in study.seeds:
+        for distance, share in study.cell(arm, seed).means().get("by_distance", {}).items():
+            found.setdefault(distance, []).append(share)
+    return found
 
 
 def _score(study: Study, arm: str, seed: int, key: str) -> float | None:

@@ -11,8 +11,10 @@ from typing import Any
 from transformer_jax.studies import statistics, tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import (
+    by_distance_of,
     by_position_of,
     details_of,
+    floor_of,
     forest_of,
     mean_of,
     sensitivity_of,
@@ -58,12 +60,16 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     arms = list(study.arms)
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
-    charts = {**sensitivity_of(study), **by_position_of(study)}
+    where = {**by_position_of(study), **by_distance_of(study, verdicts)}
+    charts = {**sensitivity_of(study), **where}
     data = as_plain(
         {
             "arms": arms,
             "forest": forest_of(study, verdicts),
-            "curves": curves_of(runs, costs, study.record["counted"]),
+            "curves": {
+                **curves_of(runs, costs, study.record["counted"]),
+                "floor": floor_of(study),
+            },
             "charts": charts,
         }
     )
@@ -89,7 +95,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 *_tuning_table(study),
                 *map(place_for, sensitivity_of(study)),
             ),
-            section("Where arms differ", *_where(study), *map(place_for, by_position_of(study))),
+            section("Where arms differ", *_where(study), *map(place_for, where)),
             section("Other evaluations", *_also(study, verdicts)),
             section("How arms differ in their configs", _config_table(study)),
             section("Failures", _failures(study)),

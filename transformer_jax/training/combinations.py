@@ -10,6 +10,7 @@ from transformer_jax.training.rule import is_own
 ARCHITECTURES = {
     "language_modelling": ("decoder", "recurrent_decoder"),
     "masked_language_modelling": ("encoder",),
+    "exact": ("decoder", "recurrent_decoder"),
     "translation": ("encoder_decoder", "recurrent_encoder_decoder"),
     "text_classification": ("encoder",),
     "image_classification": ("vision_transformer",),
@@ -19,14 +20,19 @@ ARCHITECTURES = {
 SOURCE_KINDS = {
     "language_modelling": "text",
     "masked_language_modelling": "text",
+    "exact": "made-up languages",
     "translation": "pairs",
     "text_classification": "labelled text",
     "image_classification": "images",
     "vector_classification": "vectors",
 }
 
+# tasks in which a model reads what was written before
+_WRITING = ("language_modelling", "exact", "translation")
 # position encodings that add to the scores
 _BIASES = ("alibi", "t5", "shaw", "contextual")
+# those that add to the embeddings
+_ADDED = ("learned", "sinusoidal", "sinusoidal_2d")
 
 
 def problems_between(flat: Mapping[str, Any]) -> list[str]:
@@ -98,6 +104,13 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
             and flat["model.position_options.rotary.factor"] != 1,
         ),
         (
+            f"model.position_in_every_layer=True: model.position={position} adds nothing to the "
+            f"embeddings; expected one of {', '.join(_ADDED)}",
+            flat["model.position_in_every_layer"]
+            and position not in _ADDED
+            and not is_own(position),
+        ),
+        (
             "model.position=contextual: it counts up to the query, and model.mask=prefix shows "
             "what is ahead",
             position == "contextual" and flat["model.mask"] == "prefix",
@@ -115,6 +128,12 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
     mask, architecture = flat["model.mask"], flat["model.architecture"]
     scale, task = flat["model.attention_scale"], flat["data.task"]
     head_dim = flat["model.head_dim"] or flat["model.width"] // flat["model.num_heads"]
+    projections = flat["model.projections"]
+    own_sizes = [
+        f"model.{name}={flat[f'model.{name}']}"
+        for name in ("num_kv_heads", "head_dim", "value_dim")
+        if flat[f"model.{name}"] is not None
+    ]
     takes = () if is_own(attention) else rows_of("model.attention")[attention].takes
     has_scale = is_own(attention) or "scale" in takes
     prefix, unscored = (
@@ -135,6 +154,11 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
         (
             f"model.attention_scale={scale}: model.attention={attention} has no scale; give None",
             scale is not None and not has_scale,
+        ),
+        (
+            f"model.projections={projections}: queries, keys and values are of one size there; "
+            f"{', '.join(own_sizes)}, expected None",
+            projections != "separate" and own_sizes,
         ),
         (
             f"model.head_dim={head_dim}: model.attention=differential halves it; expected an even "
@@ -263,7 +287,12 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     ends = schedule in ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
     falling = flat["schedule.warmup_stable_decay.decay_fraction"]
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
+    own, task = flat["training.own_inputs"], flat["data.task"]
     return [
+        (
+            f"training.own_inputs={own}: data.task={task} writes nothing that could be read again",
+            own and task not in _WRITING,
+        ),
         (
             f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "
             f"nearest {_nearest_divisor(batch, parts)}",

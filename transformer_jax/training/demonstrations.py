@@ -3,25 +3,36 @@
 One row for each task; the loop, `sample` and `evaluate` look the row up.
 """
 
+import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.tasks import Classification, LanguageModelling, Translation
+from transformer_jax.data.tasks import Classification, ExactTask, LanguageModelling, Translation
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.errors import InvalidInput
+from transformer_jax.generation import feed_back
 from transformer_jax.training.loading import Run
 
 _SHOWN = 5
 
 
 class Written(NamedTuple):
-    """Scores of generated output: means by name, and how they were taken."""
+    """Scores of generated output.
+
+    Attributes:
+      means: by name.
+      protocol: how they were taken.
+      by_distance: share of right answers by how many tokens back what decides them stood.
+    """
 
     means: dict[str, float]
     protocol: dict[str, Any]
+    by_distance: Mapping[str, float] = {}
 
 
 def no_scores(run: Run, task: Any, split: str) -> Written:
@@ -50,6 +61,56 @@ def translation_scores(run: Run, task: Translation, split: str) -> Written:
         means[name] = metric.corpus_score(hypotheses, streams).score
         signatures[name] = str(metric.get_signature())
     return Written(means, {"generated": "greedy", "sentences": len(hypotheses), **signatures})
+
+
+@functools.lru_cache(maxsize=32)
+def _writes_answers(model: Any) -> Callable[..., Any]:
+    """Compiled: parameters and a batch -> the tokens [B, L + 1] with the model's own answers."""
+
+    def write(params: Any, batch: Any) -> jax.Array:
+        tokens = jnp.pad(batch["inputs"]["tokens"], ((0, 0), (0, 1)))
+        asked = jnp.pad(batch["weights"] > 0, ((0, 0), (1, 0)))
+        longer = lambda row: model.apply({"params": params}, row[:, :-1])  # noqa: E731
+        return feed_back(longer, tokens, asked)
+
+    return jax.jit(write)
+
+
+def free_running_scores(run: Run, task: ExactTask, split: str) -> Written:
+    """Share of right answers where the model reads its own and not the true ones before them.
+
+    None where chance decides the answer.
+    """
+    if task.language.floor:
+        return Written({}, {})
+    columns = []
+    for batch in task.evaluation_batches(split, run.config.evaluation.batch_size):
+        written = np.asarray(_writes_answers(run.model)(run.params, batch))[:, 1:]
+        columns.append((written == batch["targets"], batch["weights"] > 0))
+    right, asked = map(np.concatenate, zip(*columns, strict=True))
+    distances = task.distances(split)
+    asked = asked[: len(distances)]
+    right = right[: len(distances)] & asked
+    by_distance = {
+        str(distance): float(right[distances == distance].sum() / count)
+        for distance in np.unique(distances[asked])
+        if (count := asked[distances == distance].sum())
+    }
+    means = {"generated_accuracy": float(right.sum() / asked.sum())}
+    return Written(means, {"generated": "greedy"}, by_distance)
+
+
+def show_answers(run: Run, task: ExactTask) -> str:
+    """Some examples of the test split, and what the model writes."""
+    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
+    written = np.asarray(_writes_answers(run.model)(run.params, batch))
+    lines = []
+    for row in np.flatnonzero(batch["weights"].any(1)):
+        asked = np.flatnonzero(batch["weights"][row]) + 1
+        given = task.spell(batch["inputs"]["tokens"][row, : asked[0]])
+        answer, truth = written[row, asked], batch["targets"][row, asked - 1]
+        lines.append(f"{given}  model: {task.spell(answer)}  truth: {task.spell(truth)}")
+    return "\n".join(lines)
 
 
 def show_continuation(run: Run, task: LanguageModelling) -> str:
@@ -161,6 +222,7 @@ class Demonstration(NamedTuple):
 DEMONSTRATIONS = {
     "language_modelling": Demonstration(show_continuation, continue_prompt),
     "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),
+    "exact": Demonstration(show_answers, answer_nothing, free_running_scores),
     "translation": Demonstration(
         show_translations, translate_prompt, translation_scores, needs=("sacrebleu",)
     ),

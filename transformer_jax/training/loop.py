@@ -24,13 +24,13 @@ from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
-from transformer_jax.training.initial import fingerprint_of, start_from
+from transformer_jax.training.initial import fingerprint_of, perturbed, start_from
 from transformer_jax.training.interruption import Interrupted, StopSignal
 from transformer_jax.training.loading import Run
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.own import changed_code, fingerprint_of_own
 from transformer_jax.training.pictures import draw_loss_curve
-from transformer_jax.training.prepared import Prepared, prepare
+from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.progress import Progress
 from transformer_jax.training.records import StepLog
 from transformer_jax.training.runs import RunDirectory
@@ -77,6 +77,13 @@ def train(
             return prepare(config, directory.tokenizer(), allow)
 
         return drive(Training(config, directory, make, progress, stop).story())
+
+
+def _remarks_on(config: ConfigDict) -> list[str]:
+    """What the user should know of a config that is allowed."""
+    if config.model.mask == "unmasked" and config.model.architecture == "decoder":
+        return ["model.mask=unmasked shows this decoder the answers: its losses predict nothing"]
+    return []
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
@@ -236,23 +243,24 @@ class Training:
     def _start(self) -> TrainState:
         """Draws the state at step 0, and puts in the weights that the config names."""
         config, prepared = self.config, self.prepared
-        state = prepared.draw(np.uint32(config.seed))
-        if not any(config.initial.values()):
+        state = prepared.draw(np.uint32(seeds_of(config).initial))
+        if not any(config.initial.values()) and not config.seeds.perturbation:
             return state
         start = start_from(
             prepared.model, state.params, config.initial, self.task.tokenizer, prepared.allow
         )
         for remark in start.remarks:
             self.progress.say(remark)
+        params = perturbed(start.params, config.seeds.perturbation)
         # An optimizer may keep weights of its own, a mean say, which begin where these begin.
-        opt_state = jax.jit(prepared.optimizer.init)(start.params)
-        return state._replace(params=start.params, opt_state=opt_state)
+        opt_state = jax.jit(prepared.optimizer.init)(params)
+        return state._replace(params=params, opt_state=opt_state)
 
     def _announce(self) -> None:
         config, manifest, task = self.config, self.directory.manifest(), self.task
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        for remark in task.remarks:
+        for remark in (*task.remarks, *_remarks_on(config)):
             self.progress.say(f"note   {remark}")
         self.progress.say(
             f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"
@@ -284,9 +292,9 @@ class Training:
     ) -> Generator[Call, Answer, tuple[TrainState, list[dict[str, float]], bool]]:
         """Takes some steps; returns the state, the rows that became due, and if all is finite."""
         started = time.monotonic()
-        seed = self.config.seed
-        batches = self.prepared.stacked_batches(seed, self.directory.step, num_steps)
-        arguments = (np.uint32(seed), state, batches, np.int32(num_steps))
+        seeds = seeds_of(self.config)
+        batches = self.prepared.stacked_batches(seeds.order, self.directory.step, num_steps)
+        arguments = (np.uint32(seeds.dropout), state, batches, np.int32(num_steps))
         seconds = time.monotonic() - started
         answer = yield Call(self.prepared, arguments, self.progress)
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
@@ -316,6 +324,7 @@ class Training:
         """Scores the tuning split into the step's row; at the end the test split too."""
         names = {"tuning": "eval"} | ({"test": "test"} if is_last else {})
         batch_size, scored = self.config.evaluation.batch_size, {}
+        by_distance: dict[str, Mapping[str, float]] = {}
         params = evaluated_params(state.opt_state, state.params)
         for split in names:
             self.progress.note(f"evaluating the {split} split ...")
@@ -324,8 +333,11 @@ class Training:
                 written = self.demonstration.scores(self._run(state), self.task, split)
                 scored[split].means.update(written.means)
                 scored[split].protocol.update(written.protocol)
+                by_distance[split] = written.by_distance
         if is_last:
             means = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
+            for split, found in by_distance.items():
+                means[split] |= {"by_distance": found} if found else {}
             self.directory.write_json("evaluation.json", means)
             write_sequences(self.directory.path / "sequences.npz", scored)
         if not rows or rows[-1]["step"] != self.directory.step:
@@ -378,7 +390,7 @@ class Training:
 
     def _non_finite(self, state: TrainState) -> NonFinite:
         step = self.directory.step
-        batch = self.task.batch(self.config.seed, step)
+        batch = self.task.batch(seeds_of(self.config).order, step)
         return NonFinite(
             f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
             f"the parameters are those after update {step}\n"

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,6 +30,20 @@ from transformer_jax.training.step import (
 _DRAWS: dict[tuple, Callable] = {}  # operations and numbers of a start -> its program
 _MOST_STEPS_PER_CALL = 64
 _MOST_BYTES_PER_CALL = 64 << 20
+
+
+class Seeds(NamedTuple):
+    """What a run draws from."""
+
+    initial: int
+    order: int
+    dropout: int
+
+
+def seeds_of(config: ConfigDict) -> Seeds:
+    """Returns the seeds of a config: its one seed, but for those that were given alone."""
+    given = (config.seeds.initial, config.seeds.order, config.seeds.dropout)
+    return Seeds(*(config.seed if seed is None else seed for seed in given))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +74,12 @@ class Prepared:
         """Takes some of the stacked batches [C, B, ...], see make_run_steps."""
         training = self.config.training
         train_step = make_train_step(
-            self.model, self.optimizer, seed, training.accumulation, training.label_smoothing
+            self.model,
+            self.optimizer,
+            seed,
+            training.accumulation,
+            training.label_smoothing,
+            training.own_inputs,
         )
         return make_run_steps(train_step)(state, batches, num_steps)
 

@@ -26,6 +26,7 @@ TABLES = {
     "model.recurrent_encoder_decoder.cell": ("models/recurrent.py", "CELLS"),
     "model.position": ("layers/positions.py", "POSITIONS"),
     "model.attention": ("layers/weights.py", "ATTENTIONS"),
+    "model.projections": ("layers/projections.py", "PROJECTIONS"),
     "model.query_key_norm": ("layers/norms.py", "NORMS"),
     "model.mask": ("masks.py", "MASKS"),
     "model.feed_forward": ("layers/feedforward.py", "FEED_FORWARDS"),

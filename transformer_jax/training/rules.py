@@ -36,10 +36,15 @@ _POSITIVE = number("> 0", "0.02", lambda value: value > 0)
 
 _GENERAL: dict[str, Rule] = {
     "seed": seed(),
+    "seeds.initial": optional(seed()),
+    "seeds.order": optional(seed()),
+    "seeds.dropout": optional(seed()),
+    "seeds.perturbation": number(">= 0", "1e-7", lambda value: value >= 0),
     "data.source": text("a non-empty string", "shakespeare", bool),
     "data.tokenizer": name_or_path("byte", "char", "bpe", "word"),
     "data.vocab_size": integer(257),
     "data.split_seed": integer(0),
+    "data.exact.symbols": integer(2),
     "data.language_modelling.unscored": integer(0),
     "data.masked_language_modelling.mask_rate": number(
         "in (0, 1)", "0.15", lambda value: 0 < value < 1
@@ -66,6 +71,7 @@ _GENERAL: dict[str, Rule] = {
     "model.encoder_decoder.share_embeddings": truth(),
     "model.encoder_decoder.scale_embeddings": truth(),
     "model.encoder_decoder.output_bias": truth(),
+    "model.encoder_decoder.cross_attention": truth(),
     "model.vision_transformer.patch_size": integer(1),
     "model.vision_transformer.variant": optional(
         text(
@@ -89,6 +95,7 @@ _GENERAL: dict[str, Rule] = {
     "model.mlp_dim": optional(integer(1)),
     "model.norm_epsilon": _POSITIVE,
     "model.embedding_norm": truth(),
+    "model.position_in_every_layer": truth(),
     "model.use_bias": truth(),
     "model.tie_embeddings": truth(),
     "model.dropout_rate": number("in [0, 1)", "0.1", lambda value: 0 <= value < 1),
@@ -101,6 +108,7 @@ _GENERAL: dict[str, Rule] = {
     "training.batch_size": integer(1),
     "training.accumulation": integer(1),
     "training.label_smoothing": number("in [0, 1)", "0.1", lambda value: 0 <= value < 1),
+    "training.own_inputs": number("in [0, 1]", "0.5", lambda value: 0 <= value <= 1),
     "training.frozen": tuple_of(
         "beginnings of parameter paths",
         "token_embedding,block_0",
@@ -156,6 +164,14 @@ RULES: dict[str, Rule] = {
 DEFAULTS = {key: option.default for key, option in OPTIONS.items()}
 # What runs that are older than an option had in its place.
 _BEFORE = {
+    "seeds.initial": None,
+    "seeds.order": None,
+    "seeds.dropout": None,
+    "data.exact.symbols": 8,
+    "model.projections": "separate",
+    "model.position_in_every_layer": False,
+    "seeds.perturbation": 0.0,
+    "training.own_inputs": 0.0,
     "data.split_seed": 0,
     "data.masked_language_modelling.mask_rate": 0.15,
     "data.image_classification.max_rotation": 0.0,
@@ -167,6 +183,7 @@ _BEFORE = {
     "model.encoder_decoder.share_embeddings": True,
     "model.encoder_decoder.scale_embeddings": True,
     "model.encoder_decoder.output_bias": False,
+    "model.encoder_decoder.cross_attention": True,
     "model.vision_transformer.patch_size": 4,
     "model.vision_transformer.variant": None,
     "model.vision_transformer.pooling": "class_token",

@@ -66,11 +66,17 @@ function drawLines(svg, series, options, readout) {
     node("text", { x: LEFT, y: HEIGHT / 2 }, svg, "nothing to draw");
     return;
   }
+  const floor = options.floor;  // the best that is possible, if that is known
+  if (positive(options.logY)(floor ?? null)) ys.push(floor);
   let low = Math.min(...ys), high = Math.max(...ys);
   if (!options.logY) { const pad = (high - low) * 0.05 || 0.1; low -= pad; high += pad; }
   const x = scale(Math.min(...xs), Math.max(...xs), options.logX, LEFT, WIDTH - RIGHT);
   const y = scale(low, high, options.logY, HEIGHT - BOTTOM, TOP);
   axes(svg, x, y, [Math.min(...xs), Math.max(...xs)], [low, high], options);
+  if (ys.includes(floor)) {
+    node("line", { class: "floor", x1: LEFT, x2: WIDTH - RIGHT, y1: y(floor), y2: y(floor) }, svg);
+    node("text", { x: WIDTH - RIGHT, y: y(floor) - 5, "text-anchor": "end" }, svg, `best possible ${spell(floor)}`);
+  }
   for (const s of series) {
     const kept = s.x.map((value, i) => i)
       .filter((i) => positive(options.logX)(s.x[i]) && positive(options.logY)(s.mean[i]));
@@ -179,7 +185,8 @@ function curves(parent) {
         return { ...s, x: own.step.map((v) => v * factor), mean: own.mean, low: own.low, high: own.high };
       });
     drawLines(svg, series, { title: metric.value, xLabel: axis.value, yLabel: metric.value,
-      logX: logX.checked, logY: logY.checked }, readout);
+      logX: logX.checked, logY: logY.checked,
+      floor: metric.value.endsWith("/loss") ? data.curves.floor : null }, readout);
   };
   const metric = choice(controls, "metric", Object.keys(data.curves.metrics), draw);
   const axis = choice(controls, "over", Object.keys(data.curves.axes), draw);

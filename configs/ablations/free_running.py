@@ -1,0 +1,37 @@
+"""Question: teacher forcing, or reading one's own predictions in training.
+
+Command:   python -m experiments.ablate --config=configs/ablations/free_running.py --seeds=5 \
+             --workdir=runs/free_running
+Takes:     TAKES.
+"""
+
+from configs.ablations import exact
+
+
+def get_config():
+    """Returns the base: teacher forcing, rows of 8 symbols to be reversed."""
+    config = exact.get_config()
+    config.data.source = "reverse"
+    config.training.steps = 300
+    return config
+
+
+def get_arms():
+    """Returns the share of inputs that are the model's own."""
+    share = "training.own_inputs"
+    return {"teacher forcing": {}, "half own": {share: 0.5}, "free running": {share: 1.0}}
+
+
+def get_study():
+    """Returns how it is judged."""
+    return {
+        "question": "Does training on one's own predictions help a model that has to read them?",
+        "prediction": "Free running learns more slowly and is worse by more than the margin; "
+        "half is no different from teacher forcing.",
+        "metric": "generated_accuracy",
+        "margin": 0.02,
+        "margin_reason": "two answers in a hundred; the standard error of an accuracy of 0.9 over "
+        "these answers is 0.007 or more",
+        "looks": (5,),
+        "base": "teacher forcing",
+    }

@@ -1,0 +1,40 @@
+"""Question: what does dividing the scores by sqrt(d_k) do, with 64 features a head.
+
+Command:   python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5 \
+             --workdir=runs/scale
+Takes:     TAKES.
+"""
+
+from configs.ablations import quick
+
+
+def get_config():
+    """Returns the base: 4 heads of 64 features, scores over 8."""
+    config = quick.get_config()
+    config.model.head_dim = 64
+    return config
+
+
+def get_arms():
+    """Returns scales of the scores; the last arm starts with scores of about the base's size."""
+    scale = "model.attention_scale"
+    return {
+        "over sqrt(d_k)": {},
+        "not scaled": {scale: 1.0},
+        "over d_k": {scale: 1 / 64},
+        "not scaled, smaller start": {scale: 1.0, "model.init_std": 0.06 / 64**0.25},
+    }
+
+
+def get_study():
+    """Returns how it is judged."""
+    return {
+        "question": "Does training need the scores to be divided by sqrt(d_k)?",
+        "prediction": "Without the scale the loss is worse by more than the margin; a smaller "
+        "start makes up for most of it; over d_k is no worse than over sqrt(d_k).",
+        "metric": "loss",
+        "margin": 0.02,
+        "margin_reason": "MARGIN_QUICK",
+        "looks": (5,),
+        "base": "over sqrt(d_k)",
+    }

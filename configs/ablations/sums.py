@@ -1,0 +1,41 @@
+"""Question: does weight decay turn memorised sums into known ones.
+
+Command:   python -m experiments.ablate --config=configs/ablations/sums.py --seeds=5 \
+             --workdir=runs/sums
+Takes:     TAKES.
+"""
+
+from configs.ablations import exact
+
+
+def get_config():
+    """Returns the base: one layer, 60 % of the sums modulo 31 seen."""
+    config = exact.get_config()
+    config.data.source = "modular_addition"
+    config.data.exact.symbols = 31
+    config.data.splits = (0.6, 0.1, 0.3)
+    config.model.depth = 1
+    config.training.steps = 1500
+    config.training.batch_size = 256
+    return config
+
+
+def get_arms():
+    """Returns weight decays."""
+    decay = "optimizer.weight_decay"
+    return {"decay 0.01": {}, "decay 1": {decay: 1.0}, "no decay": {decay: 0.0}}
+
+
+def get_study():
+    """Returns how it is judged."""
+    return {
+        "question": "Is a sum that was never seen known, and does weight decay matter?",
+        "prediction": "With a decay of 1 more of the unseen sums are right, by more than the "
+        "margin; without decay it is no different from 0.01.",
+        "metric": "accuracy",
+        "margin": 0.02,
+        "margin_reason": "two answers in a hundred; the standard error of an accuracy of 0.9 over "
+        "these answers is 0.007 or more",
+        "looks": (5,),
+        "base": "decay 0.01",
+    }

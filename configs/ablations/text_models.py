@@ -1,0 +1,42 @@
+"""Question: transformer or recurrent net, on characters, at equal parameters.
+
+Command:   python -m experiments.ablate --config=configs/ablations/text_models.py --seeds=5 \
+             --workdir=runs/text_models
+Takes:     TAKES.
+"""
+
+from configs.ablations import quick
+
+
+def get_config():
+    """Returns the base: the transformer, 400 updates."""
+    config = quick.get_config()
+    config.training.steps = 400
+    return config
+
+
+def get_arms():
+    """Returns recurrent nets of 2 layers, as wide as gives the transformer's parameters."""
+    recurrent = {"model.architecture": "recurrent_decoder", "model.match_parameters": "decoder"}
+    cell = "model.recurrent_decoder.cell"
+    return {
+        "transformer": {},
+        "LSTM": {**recurrent, cell: "lstm"},
+        "GRU": {**recurrent, cell: "gru"},
+        "tanh": {**recurrent, cell: "rnn"},
+    }
+
+
+def get_study():
+    """Returns how it is judged."""
+    return {
+        "question": "Which of transformer, LSTM, GRU and tanh net predicts characters best, "
+        "after as many updates?",
+        "prediction": "LSTM and GRU are better than the transformer at this size and context, "
+        "the tanh net worse.",
+        "metric": "loss",
+        "margin": 0.02,
+        "margin_reason": "MARGIN_QUICK",
+        "looks": (5,),
+        "base": "transformer",
+    }

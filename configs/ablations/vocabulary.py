@@ -1,0 +1,38 @@
+"""Question: characters, or byte pairs, and how many.
+
+Command:   python -m experiments.ablate --config=configs/ablations/vocabulary.py --seeds=5 \
+             --workdir=runs/vocabulary
+Takes:     TAKES.
+"""
+
+from configs.ablations import quick
+
+
+def get_config():
+    """Returns the base: 65 characters."""
+    return quick.get_config()
+
+
+def get_arms():
+    """Returns vocabularies; a window is as many tokens, so more text in a larger one."""
+    return {
+        "characters": {},
+        **{
+            f"{size} byte pairs": {"data.tokenizer": "bpe", "data.vocab_size": size}
+            for size in (512, 2048)
+        },
+    }
+
+
+def get_study():
+    """Returns how it is judged."""
+    return {
+        "question": "How large should the vocabulary be, after as many updates of as many tokens?",
+        "prediction": "512 byte pairs are better than characters, since each update reads more "
+        "text; 2,048 are better still.",
+        "metric": "bits_per_byte",
+        "margin": 0.02,
+        "margin_reason": "MARGIN_BITS",
+        "looks": (5,),
+        "base": "characters",
+    }

@@ -1,0 +1,246 @@
+"""Made-up languages: their answers, their floors, and who gets down to them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import command, refused, tiny_config
+from transformer_jax.data.ngrams import NGrams
+from transformer_jax.data.sources.exact import EXACT, load_exact
+from transformer_jax.data.sources.files import EMBEDDED
+from transformer_jax.data.tasks import ExactTask
+from transformer_jax.generation import feed_back
+from transformer_jax.models import Decoder
+from transformer_jax.training.build import make_task
+from transformer_jax.training.step import with_own_inputs
+
+
+def language(source, length=16, symbols=8):
+    return load_exact(source, length, symbols)
+
+
+def drawn(source, size=400, **sizes):
+    found = language(source, **sizes)
+    examples = found.draw(np.random.default_rng(0), size)
+    return found, examples
+
+
+def test_the_names_of_sources_are_those_of_the_table():
+    assert set(EMBEDDED["made-up languages"]) == set(EXACT)
+
+
+@pytest.mark.parametrize("source", EXACT)
+def test_examples_fit_the_model_and_the_vocabulary(source):
+    found, (tokens, scored, distance) = drawn(source)
+    assert tokens.shape[1] - 1 <= 16
+    assert tokens.min() >= 0
+    assert tokens.max() < len(found.words)
+    assert len(set(found.words)) == len(found.words)
+    assert scored.any(1).all()
+    assert not scored[:, 0].any()
+    assert distance[scored].min() >= 1
+    assert distance.shape == tokens.shape
+
+
+def test_copies_and_reversals():
+    for source, order in (("copy", 1), ("reverse", -1)):
+        _, (tokens, scored, distance) = drawn(source)
+        np.testing.assert_array_equal(tokens[:, :8][:, ::order], tokens[:, 9:])
+        assert (tokens[:, 8] == 8).all()
+        assert scored[0].tolist() == [False] * 9 + [True] * 8
+        assert distance[0, 9:].tolist() == ([9] * 8 if order == 1 else list(range(2, 17, 2)))
+
+
+def test_recall_asks_for_the_values_of_all_keys():
+    found, (tokens, scored, distance) = drawn("recall")
+    assert tokens.shape[1] == 16
+    for row, back in zip(tokens[:50], distance, strict=False):
+        pairs = dict(zip(row[:8:2], row[1:8:2], strict=True))
+        assert len(pairs) == 4
+        assert pairs == dict(zip(row[8::2], row[9::2], strict=True))
+        for place in range(9, 16, 2):
+            assert row[place - back[place]] == row[place]
+            assert row[place - back[place] - 1] == row[place - 1]
+    assert scored[0].tolist() == [False] * 8 + [False, True] * 4
+    assert found.words[int(tokens[0, 1])].isupper()
+
+
+def test_verbs_agree_with_the_first_noun():
+    found, (tokens, _, distance) = drawn("agreement")
+    agree = set()
+    for row, back in zip(tokens, distance[:, -1], strict=True):
+        words = [found.words[token] for token in row]
+        subject = words[-1 - back]
+        assert words[-2 - back] == "the"
+        assert words[-1] == ("are" if subject.endswith("s") else "is")
+        assert all(word == "." for word in words[: -2 - back])
+        distractors = words[len(words) - back + 2 : -1 : 3]
+        agree |= {d.endswith("s") == subject.endswith("s") for d in distractors}
+    assert agree == {True, False}
+    assert len(set(distance[:, -1].tolist())) == 5
+
+
+def test_sums_are_shared_out_and_right():
+    config = {"data__task": "exact", "data__source": "modular_addition", "data__exact__symbols": 11}
+    task = make_task(tiny_config(**config, data__splits="(0.6,0.1,0.3)"))
+    parts = [{tuple(row) for row in task.held[split].tokens[:, :2]} for split in task.held]
+    assert set.union(*parts) == set(itertools.product(range(11), repeat=2))
+    assert sum(map(len, parts)) == 121
+    assert all(
+        (row[0] + row[1]) % 11 == row[3] for split in task.held for row in task.held[split].tokens
+    )
+    batch = task.batch(0, 3)
+    assert {tuple(row[:2]) for row in batch["inputs"]["tokens"]} <= parts[
+        list(task.held).index("train")
+    ]
+
+
+def test_the_floor_of_a_chain_is_its_entropy_rate():
+    """Against the rate at which a bigram of many counts predicts it, and against the definition."""
+    found, (tokens, _, _) = drawn("markov", size=20_000)
+    pairs = np.stack([tokens[:, :-1].ravel(), tokens[:, 1:].ravel()])
+    counts = np.zeros((8, 8))
+    np.add.at(counts, tuple(pairs), 1)
+    joint = counts / counts.sum()
+    empirical = -(joint * np.log(joint / joint.sum(1, keepdims=True))).sum()
+    assert abs(empirical - found.floor) < 0.004
+    assert 0.5 < found.floor < np.log(8)
+
+
+def test_batches_are_functions_of_seed_and_step_and_splits_of_neither():
+    task = make_task(tiny_config(data__task="exact", data__source="recall"))
+    assert isinstance(task, ExactTask)
+    same = [task.batch(3, 5)["inputs"]["tokens"] for _ in range(2)]
+    np.testing.assert_array_equal(*same)
+    assert (task.batch(3, 6)["inputs"]["tokens"] != same[0]).any()
+    assert (task.batch(4, 5)["inputs"]["tokens"] != same[0]).any()
+    tuning, test = (task.held[split].tokens for split in ("tuning", "test"))
+    assert len(tuning) == len(test) == 512
+    assert (tuning != test).any()
+    batches = list(task.evaluation_batches("test", 200))
+    assert [batch["weights"].sum() for batch in batches] == [800, 800, 448]
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    base = (
+        "train",
+        "--config=configs/tiny.py",
+        f"--workdir={tmp_path / 'x'}",
+        "--config.data.task=exact",
+    )
+    refused(command(*base), "data.source=shakespeare", "copy, reverse, recall")
+    too_many = (*base, "--config.data.source=recall", "--config.data.exact.symbols=3")
+    refused(command(*too_many), "data.exact.symbols=3", "at least 4")
+    nouns = (*base, "--config.data.source=agreement", "--config.data.exact.symbols=9")
+    refused(command(*nouns), "there are 8 nouns")
+    encoder = (*base, "--config.data.source=copy", "--config.model.architecture=encoder")
+    refused(command(*encoder), "decoder or recurrent_decoder")
+
+
+# ---------------------------------------------------------------- n-grams
+
+
+def plain_kneser_ney(text, vocab_size, order):
+    """The formula, letter by letter, with dictionaries: log p(w | h) for h of any length."""
+
+    def counts_of(n):
+        grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+        if n == order:
+            return {g: grams.count(g) for g in set(grams)}
+        wider = {tuple(text[i : i + n + 1]) for i in range(len(text) - n)}
+        return {g: sum(w[1:] == g for w in wider) for g in {w[1:] for w in wider}}
+
+    counts = {n: counts_of(n) for n in range(1, order + 1)}
+
+    def discount(n):
+        once, twice = (list(counts[n].values()).count(k) for k in (1, 2))
+        return once / (once + 2 * twice) if once else 0.5
+
+    def p(word, history):
+        n = len(history) + 1
+        lower = p(word, history[1:]) if history else 1 / vocab_size
+        after = {g: c for g, c in counts[n].items() if g[:-1] == history}
+        if not after:
+            return lower
+        d, total = discount(n), sum(after.values())
+        own = max(after.get((*history, word), 0) - d, 0)
+        return (own + d * len(after) * lower) / total
+
+    return p
+
+
+def test_kneser_ney_is_the_formula(rng):
+    text = rng.integers(0, 5, 60)
+    fitted = NGrams.fit(text, 5, 3)
+    p = plain_kneser_ney(text.tolist(), 5, 3)
+    for length in (0, 1, 2):
+        for history in itertools.product(range(5), repeat=length):
+            contexts = np.tile(np.array(history, int), (5, 1)).reshape(5, length)
+            ours = np.exp(fitted.log_probabilities(contexts, np.arange(5)))
+            np.testing.assert_allclose(ours, [p(word, history) for word in range(5)], atol=1e-12)
+            assert ours.sum() == pytest.approx(1)
+
+
+def test_a_bigram_reaches_the_floor_of_a_chain():
+    found, (tokens, scored, _) = drawn("markov", size=20_000)
+    text = language("markov", length=60_000).draw(np.random.default_rng(5), 1).tokens[0]
+    fitted = NGrams.fit(text, 8, 2)
+    weights = scored[:, 1:].astype(float)
+    batch = {"inputs": {"tokens": tokens[:, :-1]}, "targets": tokens[:, 1:], "weights": weights}
+    assert abs(fitted.losses(batch).sum() / weights.sum() - found.floor) < 0.005
+
+
+def test_n_grams_read_no_further_than_their_window():
+    fitted = NGrams.fit(np.arange(40) % 7, 7, 3)
+    batch = {
+        "inputs": {"tokens": np.array([[1, 2, 3]])},
+        "targets": np.array([[2, 3, 4]]),
+        "weights": np.ones((1, 3)),
+    }
+    alone = -fitted.log_probabilities(np.array([[1]]), np.array([2]))
+    np.testing.assert_allclose(fitted.losses(batch)[0, 0], alone)
+    with pytest.raises(Exception, match="too long for a vocabulary"):
+        NGrams.fit(np.arange(9), 50_000, 4)
+
+
+# ---------------------------------------------------------------- reading one's own output
+
+
+def next_is(table):
+    """A model that says table[token] after each token."""
+    return lambda tokens: jax.nn.one_hot(jnp.asarray(table)[tokens], len(table))
+
+
+def test_what_was_written_is_read():
+    """Successor by 2 from a wrong start runs on in the wrong row, as greedy generation does."""
+    logits_of = next_is([2, 3, 4, 5, 0, 1])
+    tokens = jnp.array([[1, 9, 9, 2, 9]])
+    replaced = jnp.array([[False, True, True, False, True]])
+    assert feed_back(logits_of, tokens, replaced).tolist() == [[1, 3, 5, 2, 4]]
+
+
+def test_free_running_inputs_are_what_generation_writes():
+    model = Decoder(vocab_size=7, max_length=8, width=8, depth=1, num_heads=2)
+    tokens = jax.random.randint(jax.random.key(0), (3, 8), 0, 7)
+    params = jax.tree.map(
+        lambda leaf: leaf + 0.5 * jax.random.normal(jax.random.key(leaf.size), leaf.shape),
+        model.init(jax.random.key(1), tokens)["params"],
+    )
+    weights = jnp.ones((3, 8))
+    batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
+    key = jax.random.key(2)
+    free = with_own_inputs(model, params, batch, 1.0, key)["inputs"]["tokens"]
+    written = tokens[:, :1]
+    for _ in range(7):
+        logits = model.apply({"params": params}, written)[:, -1]
+        written = jnp.concatenate([written, logits.argmax(-1)[:, None]], axis=1)
+    np.testing.assert_array_equal(free, written)
+    asked = batch | {"weights": weights.at[:, :4].set(0)}
+    some = with_own_inputs(model, params, asked, 1.0, jax.random.key(4))["inputs"]["tokens"]
+    np.testing.assert_array_equal(some[:, :5], tokens[:, :5])
+    half = with_own_inputs(model, params, batch, 0.5, jax.random.key(3))["inputs"]["tokens"]
+    assert (half == tokens).any()
+    assert (half != tokens).any()

@@ -1,0 +1,221 @@
+"""Made-up sequences whose best possible loss is known, so that a mechanism can be looked at alone.
+
+Each row of EXACT draws examples as a pure function of a generator. A sequence has one token more
+than a model reads; `scored` marks the tokens that have to be predicted.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from transformer_jax.errors import InvalidInput
+
+
+class Examples(NamedTuple):
+    """Sequences, and what is asked of them.
+
+    Attributes:
+      tokens: [N, T + 1] int32.
+      scored: [N, T + 1] bool, which tokens have to be predicted from those before; never the first.
+      distance: [N, T + 1] int, how many tokens back what decides each of them stands.
+    """
+
+    tokens: np.ndarray
+    scored: np.ndarray
+    distance: np.ndarray
+
+
+class Exact(NamedTuple):
+    """A made-up language.
+
+    Attributes:
+      words: name of each token.
+      draw: (random numbers, N) -> N examples.
+      floor: nats per scored token that no model can get below.
+      finite: all examples there are, where they can be listed; then splits share them out.
+    """
+
+    words: tuple[str, ...]
+    draw: Callable[[np.random.Generator, int], Examples]
+    floor: float = 0.0
+    finite: Examples | None = None
+
+
+def copy(length: int, symbols: int) -> Exact:
+    """A row of symbols, a bar, and the same row again: c1 c2 c3 | c1 c2 c3."""
+    return _echo(length, symbols, lambda row: row)
+
+
+def reverse(length: int, symbols: int) -> Exact:
+    """A row of symbols, a bar, and the row backwards: c1 c2 c3 | c3 c2 c1."""
+    return _echo(length, symbols, lambda row: row[:, ::-1])
+
+
+def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) -> Exact:
+    count = length // 2
+    bar = symbols
+
+    def draw(numbers: np.random.Generator, size: int) -> Examples:
+        row = numbers.integers(symbols, size=(size, count))
+        bars = np.full((size, 1), bar)
+        tokens = np.concatenate([row, bars, order(row)], axis=1)
+        places = np.arange(tokens.shape[1])
+        source = np.concatenate([places[: count + 1], order(places[None, :count])[0]])
+        return _examples(tokens, places > count, places - source)
+
+    return Exact((*_letters(symbols), "|"), draw)
+
+
+def recall(length: int, symbols: int) -> Exact:
+    """Pairs of a key and its value, then all keys in another order, each with its value again.
+
+    k1 v1 k2 v2 k2 v2 k1 v1: associative recall with many queries (Arora et al. 2023,
+    arXiv:2312.04927, section 4.1). No key stands for two values.
+    """
+    pairs = (length + 1) // 4
+    if pairs > symbols:
+        raise InvalidInput(
+            f"data.exact.symbols={symbols}: data.length={length} holds {pairs} pairs whose keys "
+            f"differ; expected at least {pairs}"
+        )
+
+    def draw(numbers: np.random.Generator, size: int) -> Examples:
+        keys = numbers.permuted(np.tile(np.arange(symbols), (size, 1)), axis=1)[:, :pairs]
+        values = symbols + numbers.integers(symbols, size=(size, pairs))
+        order = numbers.permuted(np.tile(np.arange(pairs), (size, 1)), axis=1)
+        held = np.stack([keys, values], axis=2)
+        asked = np.take_along_axis(held, order[..., None], axis=1)
+        tokens = np.concatenate([held, asked], axis=1).reshape(size, 4 * pairs)
+        places = np.arange(4 * pairs)
+        source = np.concatenate([np.tile(np.arange(pairs), (size, 1)), order], axis=1)
+        source = 2 * np.repeat(source, 2, axis=1) + places % 2
+        return _examples(tokens, (places >= 2 * pairs) & (places % 2 == 1), places - source)
+
+    letters = _letters(symbols)
+    return Exact((*letters, *(letter.upper() for letter in letters)), draw)
+
+
+_NOUNS = ("key", "door", "letter", "window", "picture", "garden", "river", "machine")
+_PREPOSITIONS = ("near", "behind", "above", "beside")
+
+
+def agreement(length: int, symbols: int) -> Exact:
+    """A subject, nouns between, and a verb that agrees with the first: the keys near the door are.
+
+    Linzen et al. 2016, arXiv:1611.01368, made small: each distractor is a preposition, "the" and a
+    noun, singular or plural by chance. The verb's number is that of the first noun. The distance is
+    how many tokens ago it stood; shorter sentences have dots in front.
+
+    `symbols` is how many nouns there are, each in two numbers.
+    """
+    if symbols > len(_NOUNS):
+        raise InvalidInput(f"data.exact.symbols={symbols}: there are {len(_NOUNS)} nouns")
+    nouns = tuple(itertools.chain(*((noun, noun + "s") for noun in _NOUNS[:symbols])))
+    words = (".", "the", "is", "are", *_PREPOSITIONS, *nouns)
+    the, verbs, first_noun = 1, 2, 4 + len(_PREPOSITIONS)
+    most = (length - 2) // 3
+
+    def draw(numbers: np.random.Generator, size: int) -> Examples:
+        phrases = 1 + most
+        noun = first_noun + numbers.integers(len(nouns), size=(size, phrases))
+        before = np.stack(
+            [
+                4 + numbers.integers(len(_PREPOSITIONS), size=(size, phrases)),
+                np.full((size, phrases), the),
+                noun,
+            ],
+            axis=2,
+        ).reshape(size, 3 * phrases)[:, 1:]  # the subject has no preposition
+        kept = numbers.integers(most + 1, size=size)  # distractors of each sentence
+        verb = verbs + (noun[:, 0] - first_noun) % 2
+        tokens = np.zeros((size, before.shape[1] + 1), int)
+        for row, count in enumerate(kept):
+            sentence = before[row, : 2 + 3 * count]
+            tokens[row, -1 - len(sentence) : -1] = sentence
+        tokens[:, -1] = verb
+        places = np.arange(tokens.shape[1])
+        return _examples(tokens, places == places[-1], 1 + 3 * kept[:, None])
+
+    return Exact(words, draw)
+
+
+def markov(length: int, symbols: int) -> Exact:
+    """A chain in which each symbol depends on the last one alone; its entropy rate is the floor.
+
+    H = - sum_i pi_i sum_j P_ij log P_ij with pi P = pi (Shannon 1948, section 7). The rows of P are
+    drawn once, from exp of normal numbers of deviation 1.5, and are part of the language.
+    """
+    table = np.exp(1.5 * np.random.default_rng(symbols).normal(size=(symbols, symbols)))
+    table /= table.sum(1, keepdims=True)
+    stationary = np.linalg.matrix_power(table, 4096)[0]
+    floor = -float(stationary @ (table * np.log(table)).sum(1))
+    cumulative = np.cumsum(table, axis=1)
+
+    def draw(numbers: np.random.Generator, size: int) -> Examples:
+        tokens = np.zeros((size, length + 1), int)
+        tokens[:, 0] = numbers.choice(symbols, size=size, p=stationary)
+        chances = numbers.random((size, length))
+        for place in range(length):
+            reached = cumulative[tokens[:, place]] < chances[:, place, None]
+            tokens[:, place + 1] = np.minimum(reached.sum(1), symbols - 1)
+        return _examples(tokens, np.arange(length + 1) > 0, np.array(1))
+
+    return Exact(_letters(symbols), draw, floor)
+
+
+def modular_addition(length: int, symbols: int) -> Exact:
+    """A b = c with c = (a + b) mod p, p the number of symbols; splits share out the p * p sums.
+
+    Power et al. 2022, arXiv:2201.02177, section 3. The test split holds sums never seen.
+    """
+    if length < 3:
+        raise InvalidInput(f"data.length={length}: a sum is read in 3 tokens")
+    first, second = (axis.ravel() for axis in np.indices((symbols, symbols)))
+    equals = np.full(symbols**2, symbols)
+    tokens = np.stack([first, second, equals, (first + second) % symbols], axis=1)
+    finite = _examples(tokens, np.arange(4) == 3, np.array(2))
+
+    def draw(numbers: np.random.Generator, size: int) -> Examples:
+        chosen = numbers.integers(len(tokens), size=size)
+        return Examples(*(array[chosen] for array in finite))
+
+    return Exact((*map(str, range(symbols)), "="), draw, finite=finite)
+
+
+def _letters(count: int) -> tuple[str, ...]:
+    """A to z, then a1, b1, ..."""
+    names = "abcdefghijklmnopqrstuvwxyz"
+    return tuple(names[i % 26] + (str(i // 26) if i >= 26 else "") for i in range(count))
+
+
+def _examples(tokens: np.ndarray, scored: np.ndarray, distance: np.ndarray) -> Examples:
+    """Examples whose masks and distances are the same for all of them, or not."""
+    wide = (np.broadcast_to(array, tokens.shape) for array in (scored, distance))
+    return Examples(tokens.astype(np.int32), *wide)
+
+
+EXACT: dict[str, Callable[[int, int], Exact]] = {
+    "copy": copy,
+    "reverse": reverse,
+    "recall": recall,
+    "agreement": agreement,
+    "markov": markov,
+    "modular_addition": modular_addition,
+}
+
+
+def load_exact(source: str, length: int, symbols: int) -> Exact:
+    """Returns the made-up language of that name.
+
+    Args:
+      source: a name in EXACT.
+      length: most tokens that a model reads, T.
+      symbols: of the language; nouns of `agreement`, the modulus of `modular_addition`.
+    Raises:
+      InvalidInput: no such language, or it cannot be of that size.
+    """
+    if source not in EXACT:
+        raise InvalidInput(f"data.source={source}: expected one of {', '.join(EXACT)}")
+    return EXACT[source](length, symbols)

@@ -1,0 +1,132 @@
+"""Made-up languages whose best loss is known: copying, recall, agreement, sums."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from transformer_jax.data.order import (
+    SPLITS,
+    batches_of,
+    example_order,
+    split_by_key,
+    step_generator,
+)
+from transformer_jax.data.sources.exact import Exact, Examples, load_exact
+from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.data.tasks.translation import refuse_empty_splits
+
+_EVALUATED = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class ExactTask:
+    """Predict the tokens of a made-up language that can be known.
+
+    Every training batch is drawn anew; tuning and test split are 512 examples each that do not
+    depend on the seed of a run. Where all examples can be listed, splits share them out, and
+    training draws from its own share.
+
+    Attributes:
+      source: name of the language.
+      language: see Exact.
+      held: split -> its examples; of an endless language without the train split.
+      batch_size: examples in a training batch, B.
+      facts: see Task.
+    """
+
+    source: str
+    language: Exact
+    held: dict[str, Examples]
+    batch_size: int
+    facts: dict[str, Any]
+    tokenizer: ClassVar[None] = None
+    counted: ClassVar[str] = "tokens"
+    target: ClassVar[str] = "answer"
+    remarks: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        source: str,
+        length: int,
+        symbols: int,
+        splits: tuple[float, ...],
+        split_seed: int,
+        batch_size: int,
+    ) -> "ExactTask":
+        """Makes the language that the options of a config name."""
+        language = load_exact(source, length, symbols)
+        if language.finite is None:
+            draws = {
+                split: step_generator(split_seed, index, "exact")
+                for index, split in enumerate(SPLITS)
+                if split != "train"
+            }
+            held = {split: language.draw(numbers, _EVALUATED) for split, numbers in draws.items()}
+        else:
+            keys = [str(row) for row in language.finite.tokens.tolist()]
+            parts = split_by_key(keys, splits, split_seed)
+            refuse_empty_splits(source, parts)
+            held = {
+                split: Examples(*(array[rows] for array in language.finite))
+                for split, rows in parts.items()
+            }
+        counts = {split: len(examples.tokens) for split, examples in held.items()}
+        digest = hashlib.sha256()
+        for examples in held.values():
+            digest.update(examples.tokens.tobytes())
+        facts = {
+            "source": source,
+            "symbols": symbols,
+            "sha256": digest.hexdigest(),
+            "counts": counts,
+            "floor": language.floor,
+        }
+        return cls(source, language, held, batch_size, facts)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """See Task."""
+        return {"vocab_size": len(self.language.words)}
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """See Task."""
+        return {"floor": self.language.floor}
+
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+        if "train" in self.held:
+            train = self.held["train"]
+            rows, _ = example_order(seed, step, self.batch_size, len(train.tokens))
+            return _batch(Examples(*(array[rows] for array in train)))
+        return _batch(self.language.draw(step_generator(seed, step, "draw"), self.batch_size))
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""
+        held = self.held[split]
+        for rows, counts in batches_of(np.arange(len(held.tokens)), batch_size):
+            batch = _batch(Examples(*(array[rows] for array in held)))
+            yield {**batch, "weights": batch["weights"] * counts[:, None]}
+
+    def scored_bytes(self, batch: Batch) -> np.ndarray | None:
+        """None: the tokens are no text."""
+        return None
+
+    def distances(self, split: str) -> np.ndarray:
+        """Returns how many tokens back what decides each target of a split stands, [N, T] int."""
+        return self.held[split].distance[:, 1:]
+
+    def spell(self, tokens: np.ndarray) -> str:
+        """Returns the words of some tokens."""
+        return " ".join(self.language.words[token] for token in tokens)
+
+
+def _batch(examples: Examples) -> Batch:
+    tokens = examples.tokens
+    weights = examples.scored[:, 1:].astype(np.float32)
+    return {"inputs": {"tokens": tokens[:, :-1]}, "targets": tokens[:, 1:], "weights": weights}
