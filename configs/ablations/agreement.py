@@ -9,13 +9,11 @@ from configs.ablations import exact
 
 
 def get_config():
-    """Returns the base: the transformer, up to 15 other nouns in between, 200 updates."""
+    """Returns the base: the transformer, up to 15 other nouns in between, 400 updates."""
     config = exact.get_config()
     config.data.source = "agreement"
     config.data.length = 47
-    config.training.steps = 200
-    config.schedule.warmup_cosine.warmup_steps = 40
-    config.training.batch_size = 32
+    config.training.steps = 400
     return config
 
 

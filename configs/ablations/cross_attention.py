@@ -44,7 +44,7 @@ def get_study():
         "the LSTM is worse than the transformer.",
         "metric": "loss",
         "margin": 0.05,
-        "margin_reason": "MARGIN_TRANS",
+        "margin_reason": "about what 8 % more training gives here: 15 % gave 0.097 over 3 seeds",
         "looks": (5,),
         "base": "cross-attention",
     }

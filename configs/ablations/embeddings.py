@@ -35,7 +35,8 @@ def get_study():
         "random positions are worse.",
         "metric": "loss",
         "margin": 0.02,
-        "margin_reason": "MARGIN_QUICK",
+        "margin_reason": "about what 6 % more training gives quick.py: 15 % gave 0.050 over 3 "
+        "seeds",
         "looks": (5,),
         "base": "at the input",
     }

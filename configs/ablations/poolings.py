@@ -9,12 +9,11 @@ from configs import digits
 
 
 def get_config():
-    """Returns 2 layers of width 32 on 8 x 8 digits, 500 updates."""
+    """Returns 2 layers of width 32 on 8 x 8 digits, 1,000 updates."""
     config = digits.get_config()
     config.model.width = 32
     config.model.depth = 2
-    config.training.steps = 500
-    config.schedule.warmup_cosine.warmup_steps = 50
+    config.training.steps = 1000
     config.training.batch_size = 32
     config.evaluation.every = 100
     config.evaluation.batch_size = 512

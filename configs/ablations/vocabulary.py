@@ -32,7 +32,8 @@ def get_study():
         "text; 2,048 are better still.",
         "metric": "bits_per_byte",
         "margin": 0.02,
-        "margin_reason": "MARGIN_BITS",
+        "margin_reason": "about what 4 % more training gives characters and 10 % byte pairs: 15 % "
+        "gave 0.073 and 0.030 over 3 seeds",
         "looks": (5,),
         "base": "characters",
     }
