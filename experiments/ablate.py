@@ -7,13 +7,19 @@ Example:
     --workdir=runs/heads
   python -m experiments.ablate --config=configs/tiny.py --drop=positions,norm,heads --seeds=5 \
     --workdir=runs/parts
+  python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5 \
+    --ladder=model.head_dim=16,32,64,128 --workdir=runs/scale_ladder
 """
+
+from pathlib import Path
+from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.studies.arms import DROPS
 from transformer_jax.studies.cells import HOWS
 from transformer_jax.studies.cluster import KINDS, parse_cluster
 from transformer_jax.studies.design import load_design, parse_seeds
+from transformer_jax.studies.ladder import as_text, judge_ladder, load_ladder, rung_path
 
 
 def main(argv: list[str]) -> None:
@@ -34,6 +40,11 @@ def main(argv: list[str]) -> None:
         metavar="PART,PART",
         help=f"what does each part do? one arm without each: {', '.join(DROPS)}",
     )
+    parser.add_argument(
+        "--ladder",
+        metavar="KEY=NUMBER,NUMBER,NUMBER",
+        help="the whole study at each of these scales: does the effect hold, shrink or flip?",
+    )
     parser.add_argument("--how", choices=HOWS, help="force how members are computed")
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
     parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
@@ -52,24 +63,34 @@ def main(argv: list[str]) -> None:
     if arguments.executor:
         cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
     drops = [name for name in arguments.drop.split(",") if name]
-    design = load_design(arguments.config_path, arguments.overrides, arguments.arm, drops)
+    what = (arguments.config_path, arguments.overrides, arguments.arm, drops)
+    ladder = load_ladder(arguments.ladder, *what) if arguments.ladder else None
+    designs = [load_design(*what)] if ladder is None else list(ladder.rungs.values())
     seeds = parse_seeds(arguments.seeds)
-    print(f"study  {arguments.workdir}: {arguments.config_path}, {len(design.arms)} arms")
+    told = f"{len(designs[0].arms)} arms" + ("" if ladder is None else f" x {len(designs)} rungs")
+    print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
 
     from transformer_jax.studies.running import run
 
-    run(
-        design,
-        arguments.workdir,
-        seeds,
-        how=arguments.how,
-        retry=arguments.retry,
-        dry_run=arguments.dry_run,
-        root=arguments.root,
-        cluster=cluster,
-    )
+    options: dict[str, Any] = {
+        "how": arguments.how,
+        "retry": arguments.retry,
+        "dry_run": arguments.dry_run,
+        "cluster": cluster,
+    }
+    if ladder is None:
+        run(designs[0], arguments.workdir, seeds, root=arguments.root, **options)
+        return
+    root = arguments.root or Path(arguments.workdir).parent
+    for value, design in ladder.rungs.items():
+        print(f"rung   {ladder.key}={value:g}", flush=True)
+        run(design, rung_path(arguments.workdir, ladder.key, value), seeds, root=root, **options)
+    if not arguments.dry_run:
+        found = judge_ladder(arguments.workdir, ladder.key, list(ladder.rungs))
+        print(as_text(found))
+        print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
 
 
 if __name__ == "__main__":

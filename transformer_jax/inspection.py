@@ -6,8 +6,9 @@ arrays; `pictures` are drawn elsewhere.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -92,8 +93,6 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
             kept[name] = result
         return result
 
-    import flax.linen as nn
-
     with nn.intercept_methods(keep):
         model.apply({"params": params}, **inputs)
     names = ["block_-1", *(f"block_{layer}" for layer in range(len(kept) - 1))]
@@ -139,10 +138,11 @@ def gradient_norms(gradients: Any) -> dict[str, Array]:
       "token_embedding", "block_0", "block_1", ... -> []: root of the sum of squares.
     """
     parts = sorted(gradients, key=lambda name: (not name.startswith("block_"), len(name), name))
-    return {
-        part: jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradients[part])))
-        for part in parts
-    }
+    return {part: _norm(gradients[part]) for part in parts}
+
+
+def _norm(tree: Any) -> Array:
+    return jnp.linalg.norm(jnp.stack([jnp.linalg.norm(leaf) for leaf in jax.tree.leaves(tree)]))
 
 
 def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -> Array:
@@ -156,8 +156,6 @@ def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -
     Returns:
       [depth + 1], norms of d loss / d hidden: before the first block, then after each.
     """
-    import flax.linen as nn
-
     depth = model.depth
 
     def with_offsets(offsets: list[Array]) -> Array:
@@ -178,7 +176,7 @@ def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -
     return jnp.stack([jnp.linalg.norm(gradient) for gradient in gradients])
 
 
-def gradient_through_time(model: Any, params: Any, tokens: Array, target: int | Array) -> Array:
+def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array) -> Array:
     """Returns how much the loss at the last place depends on each earlier input.
 
     The norm of d loss_L / d e_i, e_i the embedding of token i: in a recurrent net it falls with the
@@ -192,16 +190,15 @@ def gradient_through_time(model: Any, params: Any, tokens: Array, target: int | 
     Returns:
       [L], the mean over the examples of the norms.
     """
-    import flax.linen as nn
 
     def loss(offset: Array) -> Array:
         def shift(function: Callable, arguments: Any, options: Any, context: Any) -> Any:
             result = function(*arguments, **options)
-            is_embedding = context.module.name == "token_embedding"
-            return result + offset if is_embedding and context.method_name == "__call__" else result
+            called = (context.module.name, context.method_name)
+            return result + offset if called == ("token_embedding", "__call__") else result
 
         with nn.intercept_methods(shift):
-            logits = model.apply({"params": params}, tokens)[:, -1]
+            logits = cast(Array, model.apply({"params": params}, tokens))[:, -1]
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], axis=-1).sum()
 
     gradient = jax.grad(loss)(jnp.zeros((*tokens.shape, model.width)))

@@ -24,6 +24,7 @@ from transformer_jax.studies.design import Design
 from transformer_jax.studies.details import look_closer
 from transformer_jax.studies.fairness import unmatched
 from transformer_jax.studies.judging import judge
+from transformer_jax.studies.noise import as_lines, known_noise
 from transformer_jax.studies.planning import Arm, Workshop, calibrate, nothing_to_run
 from transformer_jax.studies.study import Study, as_plain
 from transformer_jax.studies.tables import show_plan
@@ -151,6 +152,9 @@ class Launch:
             self.certificates = self.workshop.certificates(self.arms, self._known_certificates())
         states = {cell: cell.state() for cell in self._cells(self.arms)}
         show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
+        known = known_noise(self.arms[design.base].config, Path(design.path).parent / "noise")
+        if known:
+            progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
             progress.say(f"unmatched  {line}")
 

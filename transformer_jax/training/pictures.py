@@ -1,6 +1,8 @@
 """Loss curves as pictures."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _CURVES = {
     "train/loss": {"label": "train (mean since the last row)", "color": "#9aa5b1"},
@@ -38,6 +40,40 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
         for place, (name, rows) in enumerate(runs.items())
     ]
     return _draw(curves, metric, path)
+
+
+def draw_attention(maps: dict[str, Any], words: Sequence[str], path: Path) -> Path:
+    """Draws who listens to whom: a row of panels a layer, a panel a head, a row a query.
+
+    Args:
+      maps: path of a layer -> weights [H, L, L].
+      words: [L], beside the rows and below the columns.
+      path: of the picture; its ending chooses the format.
+    Returns:
+      The path.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    most = max(weights.shape[0] for weights in maps.values())
+    size = 1.2 + 0.16 * len(words)
+    figure = Figure(figsize=(size * most + 0.8, size * len(maps)), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(maps), most, squeeze=False)
+    shown = [word.strip() or repr(word) for word in words]
+    image: Any = None
+    for row, (layer, weights) in zip(panels, maps.items(), strict=True):
+        for head, axes in enumerate(row):
+            if head >= len(weights):
+                axes.axis("off")
+                continue
+            image = axes.imshow(weights[head], vmin=0, vmax=1, cmap="Blues")
+            axes.set_title(f"{layer}, head {head + 1}", fontsize=7)
+            axes.set_xticks(range(len(words)), shown, rotation=90, fontsize=6)
+            axes.set_yticks(range(len(words)), shown if head == 0 else [], fontsize=6)
+    figure.colorbar(image, ax=panels, shrink=0.6, label="weight")
+    figure.savefig(path, dpi=150)
+    return path
 
 
 def _points(rows: list[dict], key: str) -> list[tuple[int, float]]:

@@ -1,0 +1,1 @@
+"""What courses say about transformers, tested: exact statements, errata, exercises, verdicts."""

@@ -1,0 +1,159 @@
+"""What came of every row: checks are run, claims are looked up in the verdicts of the studies."""
+
+import dataclasses
+import functools
+import json
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from experiments.course.checks import WORKED
+from experiments.course.errata import ERRATA, Erratum
+from experiments.course.statements import STATEMENTS, Claim, Statement
+from transformer_jax.studies import statistics
+
+RESULTS = Path(__file__).parents[1] / "results"
+HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
+    "held",
+    "held in part",
+    "did not hold here",
+    "unresolved",
+    "not tested",
+)
+_KINDS = {
+    statistics.BETTER: "better",
+    statistics.WORSE: "worse",
+    statistics.UNSTABLE: "worse",
+    statistics.SAME: "same",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What a check came to.
+
+    Attributes:
+      holds: whether it did.
+      told: what was seen, or what was wrong.
+      seconds: that it took.
+    """
+
+    holds: bool
+    told: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What came of a statement.
+
+    Attributes:
+      statement: the row.
+      word: of its claims, or of its check where it has none.
+      seen: of its check, if it has one.
+      verdicts: a line for each study, with the words of its verdicts.
+    """
+
+    statement: Statement
+    word: str
+    seen: Seen | None
+    verdicts: tuple[str, ...]
+
+
+@functools.cache
+def run_check(check: Callable[[], str]) -> Seen:
+    """Runs a check once, whoever asks."""
+    started = time.monotonic()
+    try:
+        holds, told = True, check()
+    except AssertionError as error:
+        holds, told = False, f"failed: {error or check.__doc__}"
+    return Seen(holds, told, time.monotonic() - started)
+
+
+def outcome_of(statement: Statement) -> Outcome:
+    """Decides a statement."""
+    seen = run_check(statement.check) if statement.check else None
+    kinds = [kind_of(claim) for claim in statement.claims]
+    names = dict.fromkeys([*(claim.study for claim in statement.claims), *statement.studies])
+    lines = tuple(line for name in names if (line := words_of(name)))
+    if statement.claims:
+        word = _word(
+            [(claim.wants, kind) for claim, kind in zip(statement.claims, kinds, strict=True)]
+        )
+    elif seen:
+        word = HOLDS
+    else:
+        word = "see the verdicts" if lines else UNTESTED
+    if seen and not seen.holds:
+        word = NOT
+    return Outcome(statement, word, seen, lines)
+
+
+def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
+    """Of wanted and found kinds; None is a study that has not been run."""
+    pairs = list(pairs)
+    known = [(wants, kind) for wants, kind in pairs if kind is not None]
+    if not known:
+        return UNTESTED
+    right = sum(wants == kind for wants, kind in known)
+    unknown = sum(kind == OPEN for _, kind in known)
+    if right == len(pairs):
+        return HOLDS
+    if right:
+        return PARTLY
+    return OPEN if unknown == len(known) else NOT
+
+
+@functools.cache
+def verdicts_of(study: str) -> dict[str, Any] | None:
+    """What a study's verdicts.json holds; None if it has not been run."""
+    path = RESULTS / study / "verdicts.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def kind_of(claim: Claim) -> str | None:
+    """What a study found of an arm: better, worse, same or unresolved; None: it was not run."""
+    verdicts = verdicts_of(claim.study)
+    if verdicts is None:
+        return None
+    if claim.also:
+        low, high = verdicts["also"][claim.also][claim.arm]["interval"]
+        return "better" if low > 0 else "worse" if high < 0 else OPEN
+    arm = verdicts["arms"][claim.arm]
+    if "negligible" in arm["words"]:
+        return "same"
+    return _KINDS.get(arm["verdict"], OPEN)
+
+
+def words_of(study: str) -> str:
+    """A line on a study: what each arm was beside its base, with the difference."""
+    verdicts = verdicts_of(study)
+    if verdicts is None:
+        return ""
+    limit = ", at the base's hyper-parameters"
+    arms = [
+        f"{arm} {found['words'].removesuffix(limit)}"
+        + (f" ({found['mean']:+.3f})" if found.get("mean") is not None else "")
+        for arm, found in verdicts["arms"].items()
+    ]
+    untuned = any(found["words"].endswith(limit) for found in verdicts["arms"].values())
+    tuned = "; at the base's hyper-parameters" if untuned else ""
+    metric = verdicts["metric"].removeprefix("test/").replace("_", " ")
+    return f"{study}, {metric}, beside {verdicts['base']}: {'; '.join(arms)}{tuned}"
+
+
+def all_outcomes() -> list[Outcome]:
+    """Decides every statement."""
+    return [outcome_of(statement) for statement in STATEMENTS]
+
+
+def worked_numbers() -> dict[str, Seen]:
+    """Runs the worked numbers."""
+    return {says: run_check(check) for says, check in WORKED.items()}
+
+
+def demonstrations() -> list[tuple[Erratum, Seen | None]]:
+    """Runs the demonstrations of the errata."""
+    return [(row, run_check(row.demonstrate) if row.demonstrate else None) for row in ERRATA]

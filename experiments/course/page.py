@@ -1,0 +1,157 @@
+"""The course as one HTML page that opens offline, and as Markdown for the site."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from experiments.course.errata import Erratum
+from experiments.course.outcomes import Outcome, Seen
+from experiments.course.sentences import Look, Looks
+from transformer_jax.studies.page import escaped, paragraph, section, table, whole_page
+from transformer_jax.studies.tables import as_markdown
+
+Demonstrated = Sequence[tuple[Erratum, Seen | None]]
+_TITLE = "What courses say about transformers, tested"
+_LEAD = (
+    "Each row is a statement of courses and papers. An exact one is decided by a check that runs "
+    "whenever this page is made; a statistical one by sealed studies over paired seeds, whose "
+    "verdicts speak for the sizes, the data and the budgets of those studies. “Did not hold here” "
+    "is a result like any other."
+)
+_HEADS = ["#", "statement", "formula", "ours", "outcome", "check", "verdicts of its studies"]
+
+
+def rows_of(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """A row a statement."""
+    return [
+        [
+            str(o.statement.number),
+            o.statement.says,
+            o.statement.formula,
+            o.statement.where,
+            o.word,
+            o.seen.told if o.seen else "–",
+            ". ".join([*o.verdicts, *([o.statement.note] if o.statement.note else [])]) or "–",
+        ]
+        for o in outcomes
+    ]
+
+
+def _rows_of_errata(errata: Demonstrated) -> list[list[str]]:
+    return [[row.circulates, row.holds, seen.told if seen else "–"] for row, seen in errata]
+
+
+_ERRATA_HEADS = ["notes that circulate say", "what holds", "seen"]
+
+
+def _sentence_rows(looks: Looks) -> list[list[str]]:
+    """The last place of each head, for each sentence: the three words that it listens to most."""
+    rows = []
+    for look in looks.sentences:
+        for layer, heads in enumerate(look.weights):
+            for head, weights in enumerate(heads):
+                most = np.argsort(-weights)[:3]
+                listens = ", ".join(f"{look.words[i]} {weights[i]:.2f}" for i in most)
+                where = f"layer {layer + 1}, head {head + 1}"
+                rows.append(
+                    [" ".join(look.words), f"{look.verb} {look.probability:.3f}", where, listens]
+                )
+    return rows
+
+
+_SENTENCE_HEADS = ["sentence", "the model goes on", "head", "the last word listens to"]
+
+
+def as_html(
+    outcomes: Sequence[Outcome],
+    worked: dict[str, Seen],
+    errata: Demonstrated,
+    looks: Looks,
+    solution: Sequence[str] = (),
+) -> str:
+    """The page."""
+    body = "\n".join(
+        [
+            f"<h1>{escaped(_TITLE)}</h1>",
+            paragraph(_LEAD),
+            section("Your solution", *map(paragraph, solution)),
+            section("Statements", table(_HEADS, rows_of(outcomes))),
+            section(
+                "Worked numbers",
+                table(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
+            ),
+            section("Errata", table(_ERRATA_HEADS, _rows_of_errata(errata))),
+            section(
+                "The attention of three sentences",
+                paragraph(_about(looks)),
+                *(_map_of(look) for look in looks.sentences),
+                table(_SENTENCE_HEADS, _sentence_rows(looks)),
+            ),
+        ]
+    )
+    return whole_page(_TITLE, body, {"arms": [], "charts": {}})
+
+
+def as_site_page(
+    outcomes: Sequence[Outcome], worked: dict[str, Seen], errata: Demonstrated, looks: Looks
+) -> str:
+    """The same as Markdown."""
+    return "\n".join(
+        [
+            f"# {_TITLE}",
+            "",
+            _LEAD,
+            "",
+            as_markdown(_HEADS, rows_of(outcomes)),
+            "## Worked numbers",
+            "",
+            as_markdown(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
+            "## Errata",
+            "",
+            as_markdown(_ERRATA_HEADS, _rows_of_errata(errata)),
+            "## The attention of three sentences",
+            "",
+            _about(looks),
+            "",
+            as_markdown(_SENTENCE_HEADS, _sentence_rows(looks)),
+        ]
+    )
+
+
+def _about(looks: Looks) -> str:
+    alike = ", ".join(f"{layer[0, 1]:.2f}" for layer in looks.similarity)
+    return (
+        "A decoder of two layers with two heads each has just been trained to make a verb agree "
+        f"with the first noun; it is right in {looks.accuracy:.1%} of the test sentences. A row of "
+        "each picture is a head, a column a word, and the darker the more the last word listens to "
+        "it. How alike the two heads of a layer attend, over the test sentences (1 is the same): "
+        f"{alike}."
+    )
+
+
+def _map_of(look: Look) -> str:
+    """A picture of what the last word listens to: rows are heads, columns words."""
+    wide, high, left, top = 84, 34, 130, 26
+    layers, heads, _ = look.weights.shape
+
+    def text(x: float, y: float, anchor: str, said: str) -> str:
+        return f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{escaped(said)}</text>'
+
+    parts = [text(left + wide * (i + 0.5), 16, "middle", w) for i, w in enumerate(look.words)]
+    for row, weights in enumerate(look.weights.reshape(layers * heads, -1)):
+        y = top + high * row
+        named = f"layer {row // heads + 1}, head {row % heads + 1}"
+        parts.append(text(left - 10, y + 21, "end", named))
+        for column, weight in enumerate(weights):
+            x = left + wide * column
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" class="heat" '
+                f'fill-opacity="{weight:.3f}"><title>{weight:.3f}</title></rect>'
+            )
+    size = f"0 0 {left + wide * len(look.words)} {top + high * layers * heads}"
+    label = escaped(" ".join(look.words))
+    said = escaped(f"{' '.join(look.words)} {look.verb} ({look.probability:.3f})")
+    return (
+        f'<figure><svg viewBox="{size}" role="img" aria-label="what the last word of {label} '
+        f'listens to">{"".join(parts)}</svg><figcaption>{said}</figcaption></figure>'
+    )

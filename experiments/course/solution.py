@@ -1,0 +1,278 @@
+"""Checks somebody's own attention, and says what is wrong with it and not only that something is.
+
+A solution is right if it agrees with the loops of exercises.py. If it does not, it is compared with
+the mistakes that people make: a mistake that gives the same numbers is named.
+"""
+
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.course import exercises
+from transformer_jax.errors import InvalidInput
+
+_CLOSE = 1e-4  # relative to the largest value; float32 solutions are within 1e-6
+
+
+class Finding(NamedTuple):
+    """What came of one function of a solution."""
+
+    name: str
+    right: bool
+    told: str
+
+
+# ---------------------------------------------------------------- the mistakes
+
+
+def _softmax(scores: np.ndarray, axis: int = -1) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        exponentials = np.exp(scores - scores.max(axis, keepdims=True))
+        return exponentials / exponentials.sum(axis, keepdims=True)
+
+
+def _attention(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    mask: np.ndarray | None = None,
+    *,
+    divisor: Callable[[int], float] = math.sqrt,
+    axis: int = -1,
+    order: str = "before",
+) -> np.ndarray:
+    """Attention with one thing otherwise; without changes it is the definition."""
+    scores = query @ np.swapaxes(key, -1, -2) / divisor(query.shape[-1])
+    if mask is not None:
+        if order == "before":
+            scores = np.where(mask, scores, -np.inf)
+        elif order == "inverted":
+            scores = np.where(mask, -np.inf, scores)
+        elif order == "times":
+            scores = scores * mask
+        elif order == "added":
+            scores = scores + mask
+    weights = np.nan_to_num(_softmax(scores, axis))
+    if mask is not None and order == "after":
+        weights = weights * mask
+    return weights @ value
+
+
+_ONE_HEAD: dict[str, dict[str, Any]] = {
+    "the scale is missing: divide the scores by sqrt(d_k) before the softmax": {
+        "divisor": lambda size: 1.0
+    },
+    "the scores are divided by d_k, not by its root": {"divisor": float},
+    "the softmax runs over the queries: rows over the keys (the last axis) have to sum to 1": {
+        "axis": -2
+    },
+    "the mask is applied after the softmax: rows no longer sum to 1; set forbidden scores to -inf "
+    "before it": {"order": "after"},
+    "scores are multiplied by the mask: a forbidden score becomes 0, which still gets weight "
+    "exp(0); set it to -inf": {"order": "times"},
+    "the mask is added to the scores as 0 and 1: a forbidden score has to become -inf": {
+        "order": "added"
+    },
+    "the mask is the wrong way round: True means may attend": {"order": "inverted"},
+    "the mask is not used": {"order": "ignored"},
+}
+_SPLITS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "": lambda flat, heads: np.swapaxes(flat.reshape(len(flat), heads, -1), 0, 1),
+    "heads are split wrongly: [L, H * K] was reshaped to [H, L, K] at once, which mixes positions; "
+    "reshape to [L, H, K], then swap the first two axes": lambda flat, heads: flat.reshape(
+        heads, len(flat), -1
+    ),
+    "heads are split wrongly: a head took every H-th feature; head h owns features h K to "
+    "(h + 1) K": lambda flat, heads: np.moveaxis(flat.reshape(len(flat), -1, heads), -1, 0),
+}
+_JOINS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "": lambda z: np.swapaxes(z, 0, 1).reshape(z.shape[1], -1),
+    "heads are joined wrongly: [H, L, K] was reshaped to [L, H * K] at once; swap the first two "
+    "axes before": lambda z: z.reshape(z.shape[1], -1),
+    "heads are averaged in place of concatenated": lambda z: np.tile(z.mean(0), (1, len(z))),
+}
+
+
+def _many_heads(
+    inputs: np.ndarray,
+    w_query: np.ndarray,
+    w_key: np.ndarray,
+    w_value: np.ndarray,
+    w_out: np.ndarray,
+    num_heads: int,
+    mask: np.ndarray | None = None,
+    *,
+    split: Callable = _SPLITS[""],
+    join: Callable = _JOINS[""],
+    projected: bool = True,
+    whole_scale: bool = False,
+    **otherwise: Any,
+) -> np.ndarray:
+    heads = (split(inputs @ w, num_heads) for w in (w_query, w_key, w_value))
+    if whole_scale:
+        otherwise["divisor"] = lambda size: math.sqrt(size * num_heads)
+    joined = join(_attention(*heads, mask, **otherwise))
+    return joined @ w_out if projected else joined
+
+
+_MISTAKES: dict[str, dict[str, Callable]] = {
+    "attention": {
+        told: (lambda *a, _o=otherwise: _attention(*a, **_o))
+        for told, otherwise in _ONE_HEAD.items()
+    },
+    "multi_head_attention": {
+        **{
+            told: (lambda *a, _s=split: _many_heads(*a, split=_s))
+            for told, split in _SPLITS.items()
+        },
+        **{told: (lambda *a, _j=join: _many_heads(*a, join=_j)) for told, join in _JOINS.items()},
+        "the output matrix is missing: the concatenated heads have to be multiplied by W_O": (
+            lambda *a: _many_heads(*a, projected=False)
+        ),
+        "the scale is that of all heads together: d_k is that of one head, K": (
+            lambda *a: _many_heads(*a, whole_scale=True)
+        ),
+        "there is one head: the softmax runs over the products of all features": (
+            lambda x, q, k, v, o, heads, *m: _many_heads(x, q, k, v, o, 1, *m)
+        ),
+        **{
+            told: (lambda *a, _o=otherwise: _many_heads(*a, **_o))
+            for told, otherwise in _ONE_HEAD.items()
+        },
+    },
+}
+
+
+# ---------------------------------------------------------------- the check
+
+
+def _cases() -> dict[str, list[tuple]]:
+    """Arguments of each function: random, rectangular, with a mask, and with large scores."""
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: rng.normal(size=shape)  # noqa: E731
+    mask = np.tril(np.ones((5, 5), bool))
+    square = (draw(5, 4), draw(5, 4), draw(5, 4))
+    one = [
+        (draw(5, 4), draw(7, 4), draw(7, 3)),
+        (*square, mask),
+        (300 * draw(5, 4), draw(5, 4), draw(5, 4)),
+    ]
+    weights = tuple(draw(6, 6) for _ in range(4))
+    many = [(draw(5, 6), *weights, 3), (draw(5, 6), *weights, 3, mask)]
+    return {"attention": one, "multi_head_attention": many}
+
+
+def check_solution(path: str | Path) -> list[Finding]:
+    """Runs a file's `attention` and `multi_head_attention`, whichever it has.
+
+    Args:
+      path: of a Python file. It is executed: it is the user's own.
+    Raises:
+      InvalidInput: there is no such file, it cannot be imported, or it has neither function.
+    """
+    module = _load(Path(path))
+    found = []
+    for name, cases in _cases().items():
+        function = getattr(module, name, None)
+        if function is not None:
+            found.append(_check(name, function, cases))
+    if not found:
+        signatures = [f"{name}{inspect.signature(getattr(exercises, name))}" for name in _cases()]
+        raise InvalidInput(
+            f"--solution={path}: expected a function attention or multi_head_attention:\n  "
+            + "\n  ".join(signature.replace("np.ndarray", "array") for signature in signatures)
+        )
+    return found
+
+
+def _load(path: Path) -> Any:
+    if not path.is_file():
+        raise InvalidInput(f"--solution={path}: no such file")
+    spec = importlib.util.spec_from_file_location("solution_of_a_student", path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"--solution={path}: expected a Python file, NAME.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidInput(f"--solution={path}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _check(name: str, function: Callable, cases: list[tuple]) -> Finding:
+    """The first case that goes wrong tells what is wrong; mistakes have to explain all that do."""
+    want = [getattr(exercises, name)(*case) for case in cases]
+    got = []
+    for case, right in zip(cases, want, strict=True):
+        kept = [np.copy(a) if isinstance(a, np.ndarray) else a for a in case]
+        try:
+            given = np.asarray(function(*case), float)
+        except Exception as error:
+            return Finding(name, False, f"it raised {type(error).__name__}: {error}")
+        for before, after in zip(kept, case, strict=True):
+            if isinstance(before, np.ndarray) and not np.array_equal(before, after):
+                return Finding(name, False, "it changes its arguments in place")
+        got.append(given)
+        if given.shape != right.shape:
+            named = _named(name, cases[: len(got)], got)
+            told = named or "the shapes disagree"
+            return Finding(name, False, f"{told} (expected {right.shape}, got {given.shape})")
+    if all(_same(ours, theirs) for ours, theirs in zip(want, got, strict=True)):
+        return Finding(name, True, f"agrees with the loops in {len(cases)} cases")
+    finite = [np.isfinite(given).all() for given in got]
+    if not all(finite):
+        right_elsewhere = all(
+            _same(a, b) for a, b, whole in zip(want, got, finite, strict=True) if whole
+        )
+        if right_elsewhere:
+            return Finding(
+                name,
+                False,
+                "large scores overflow: subtract each row's largest score before the exponential",
+            )
+    named = _named(name, cases, got)
+    worst = max(float(np.nanmax(np.abs(a - b))) for a, b in zip(want, got, strict=True))
+    return Finding(name, False, named or f"the numbers differ by up to {worst:.3g}")
+
+
+def _named(name: str, cases: list[tuple], got: list[np.ndarray]) -> str:
+    for told, mistake in _MISTAKES[name].items():
+        if told and all(
+            _same(_quietly(mistake, case), given) for case, given in zip(cases, got, strict=True)
+        ):
+            return told
+    return ""
+
+
+def _quietly(mistake: Callable, case: tuple) -> np.ndarray:
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(mistake(*case), float)
+    except ValueError:  # a mistake that these shapes do not allow
+        return np.zeros(0)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    if one.shape != other.shape or not np.isfinite(other).all():
+        return False
+    return float(np.abs(one - other).max()) <= _CLOSE * max(1.0, float(np.abs(one).max()))
+
+
+def as_lines(found: list[Finding]) -> list[str]:
+    """Findings as text."""
+    return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.told}" for f in found]
+
+
+def mistakes() -> Mapping[str, Mapping[str, Callable]]:
+    """Function -> what is told -> a solution with that mistake; for tests, and for teachers."""
+    return {
+        name: {told: mistake for told, mistake in table.items() if told}
+        for name, table in _MISTAKES.items()
+    }

@@ -1,0 +1,352 @@
+"""What courses say about transformers, one row each: what decides it, and what came out.
+
+An exact statement has a check (checks.py). A statistical one has claims: what a sealed study of
+`configs/ablations` would have to find if the statement held. Both are decided by what was computed,
+and by nobody's hand.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from experiments.course import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What a study would have to find.
+
+    Attributes:
+      study: its name in experiments/results.
+      arm: compared with the study's base.
+      wants: what it has to be: better, worse, or same (no different within the margin).
+      also: name of a further evaluation of the study, whose interval decides in place of a verdict.
+    """
+
+    study: str
+    arm: str
+    wants: str
+    also: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """One row.
+
+    Attributes:
+      number: in the list that the course follows.
+      says: the statement.
+      formula: what it is about.
+      where: our function or option.
+      check: of an exact statement; raises AssertionError, or returns what was seen.
+      claims: of a statistical one; it holds if all of them do.
+      studies: further studies that belong to it.
+      note: what else there is to say; why there is no verdict, say.
+    """
+
+    number: int
+    says: str
+    formula: str
+    where: str
+    check: Callable[[], str] | None = None
+    claims: tuple[Claim, ...] = ()
+    studies: tuple[str, ...] = ()
+    note: str = ""
+
+
+_ATTENTION = "softmax(Q K^T / sqrt(d_k)) V"
+STATEMENTS = (
+    Statement(
+        1,
+        "Attention weights are a distribution: rows sum to 1, masked entries are 0.",
+        _ATTENTION,
+        "layers.weights.attention_weights",
+        checks.weights_are_a_distribution,
+    ),
+    Statement(
+        2,
+        "Dividing scores by sqrt(d_k) keeps the softmax from saturating and training stable.",
+        _ATTENTION,
+        "model.attention_scale",
+        claims=(Claim("scale", "not scaled", "worse"),),
+    ),
+    Statement(
+        3,
+        "Without positions attention is permutation-equivariant; order matters for language.",
+        "f(P X) = P f(X)",
+        "Encoder(position='none')",
+        checks.an_encoder_is_equivariant,
+        claims=(
+            Claim("positions", "none", "worse"),
+            Claim("reverse", "none", "worse"),
+        ),
+    ),
+    Statement(
+        4,
+        "Sinusoidal positions handle lengths not seen in training; learned ones cannot.",
+        "p[i, 2k] = sin(i / 10000^(2k/d))",
+        "model.position",
+        note="further evaluations of the study, at 2 and 4 times the trained length",
+        claims=(
+            Claim("positions", "sinusoidal", "better", also="twice the length"),
+            Claim("positions", "sinusoidal", "better", also="four times the length"),
+        ),
+    ),
+    Statement(
+        5,
+        "Learned and sinusoidal positions do about as well at equal amplitude.",
+        "x + p",
+        "model.position_options.sinusoidal.rms",
+        claims=(Claim("positions", "sinusoidal", "same"),),
+    ),
+    Statement(
+        6,
+        "Several heads beat one at equal width.",
+        "Concat(Z^1 ... Z^H) W_O",
+        "model.num_heads",
+        claims=(Claim("heads", "1 heads", "worse"),),
+    ),
+    Statement(
+        7,
+        "More blocks, better representations.",
+        "x + f(norm(x)), N times",
+        "model.depth",
+        claims=(
+            Claim("depth_at_width", "depth 1", "worse"),
+            Claim("depth_at_width", "depth 4", "better"),
+            Claim("depth", "depth 4", "better"),
+        ),
+    ),
+    Statement(
+        8,
+        "Residual connections let gradients reach early layers.",
+        "x + f(x)",
+        "model.wiring=no_residual",
+        checks.residuals_carry_gradients,
+        claims=(Claim("residuals", "no residual", "worse"),),
+    ),
+    Statement(
+        9,
+        "Layer norm speeds and stabilises training; where it stands matters.",
+        "norm(x + f(x)) or x + f(norm(x))",
+        "model.wiring, model.norm",
+        claims=(Claim("norm_kinds", "none", "worse"),),
+        studies=("norms",),
+    ),
+    Statement(
+        10,
+        "The feed-forward layer adds learning power beyond mixing.",
+        "max(0, x W_1) W_2",
+        "model.feed_forward",
+        claims=(Claim("feed_forward", "none", "worse"),),
+    ),
+    Statement(
+        11,
+        "The causal mask lets all positions train in parallel with the result of one at a time.",
+        "sum over i of -log p(x_i | x_<i)",
+        "masks.causal_mask",
+        checks.masked_and_one_at_a_time_agree,
+    ),
+    Statement(
+        12,
+        "Leaking the future makes training loss lie.",
+        "mask = 1",
+        "model.mask=unmasked",
+        claims=(Claim("leak", "unmasked", "worse"),),
+    ),
+    Statement(
+        13,
+        "Recurrent nets forget at long distance; transformers do not.",
+        "h_t = f(h_(t-1), x_t)",
+        "model.architecture=recurrent_decoder",
+        checks.gradients_through_time,
+        claims=(
+            Claim("agreement", "LSTM", "worse"),
+            Claim("agreement", "GRU", "worse"),
+            Claim("agreement", "tanh", "worse"),
+            Claim("recall", "LSTM", "worse"),
+            Claim("recall", "GRU", "worse"),
+            Claim("recall", "tanh", "worse"),
+        ),
+    ),
+    Statement(
+        14,
+        "A class token and average pooling do equally well in ViT.",
+        "z_0 or mean of z_i",
+        "model.vision_transformer.pooling",
+        claims=(Claim("poolings", "mean", "same"),),
+    ),
+    Statement(
+        15,
+        "A query, a key and a value projection each have a role.",
+        "X W_Q, X W_K, X W_V",
+        "model.projections",
+        claims=(
+            Claim("projections", "query is key", "worse"),
+            Claim("projections", "no value", "worse"),
+            Claim("projections", "identity", "worse"),
+        ),
+    ),
+    Statement(
+        16,
+        "One output matrix over concatenated heads equals the sum of the heads' own.",
+        "Concat(Z^1 ... Z^H) W_O = sum_h Z^h W_O^h",
+        "MultiHeadAttention",
+        checks.heads_add_up,
+    ),
+    Statement(
+        17,
+        "Tying the embedding and the output layer saves parameters without loss.",
+        "logits = h E^T",
+        "model.tie_embeddings",
+        claims=(Claim("tying", "untied", "same"),),
+    ),
+    Statement(
+        18,
+        "Cross-attention is what lets the decoder see the source.",
+        "Q of the target, K and V of the source",
+        "model.encoder_decoder.cross_attention",
+        claims=(Claim("cross_attention", "none", "worse"),),
+    ),
+    Statement(
+        19,
+        "Pretraining as a masked language model helps classification.",
+        "-log p(x_i | the rest)",
+        "initial.weights",
+        note="no sealed study; three seeds in configs/movies.py: not from 8,000 sentences, "
+        "by 0.11 of accuracy from MiniLM's billion pairs",
+    ),
+    Statement(
+        20,
+        "Looking up an embedding equals a one-hot product.",
+        "E[t] = onehot(t) E",
+        "layers.embeddings.lookup",
+        checks.a_lookup_is_a_product,
+    ),
+    Statement(
+        21,
+        "Initialising from existing word vectors helps when data is scarce.",
+        "E_0 = vectors",
+        "initial.word_vectors",
+        note="no study: no word vectors can be shipped with this repository",
+    ),
+    Statement(
+        22,
+        "Embeddings of patches by a linear projection suffice for images.",
+        "patches W + p",
+        "model.vision_transformer.patch_size",
+        note="patch sizes only; there is no convolutional stem here",
+        studies=("patches",),
+    ),
+    Statement(
+        23,
+        "Layer norm gives mean 0 and deviation 1; the feed-forward layer acts on each "
+        "position alone; masking after the softmax breaks normalisation.",
+        "(x - mean) / deviation",
+        "LayerNorm, MLP, masked_softmax",
+        checks.norms_and_feed_forward,
+    ),
+    Statement(
+        24,
+        "Sinusoids carry relative distance.",
+        "p(i + D) = R(D) p(i)",
+        "sinusoidal_positions",
+        checks.sinusoids_shift_by_a_rotation,
+    ),
+    Statement(
+        25,
+        "Leaving the scale out equals W_Q times sqrt(d_k) at the start.",
+        "softmax(Q K^T) = softmax((sqrt(d_k) Q) K^T / sqrt(d_k))",
+        "attention_weights(scale=1)",
+        checks.no_scale_is_larger_queries,
+        studies=("scale",),
+    ),
+    Statement(
+        26,
+        "Without positions the last output of one causal layer ignores the order of the "
+        "earlier tokens; of two layers it does not.",
+        "z_L = sum_j w_Lj v_j",
+        "Decoder(position='none')",
+        checks.one_causal_layer_is_order_blind_at_its_end,
+    ),
+    Statement(
+        27,
+        "Teacher forcing leaves a model unprepared for its own mistakes.",
+        "x_i or argmax p(x_i)",
+        "training.own_inputs",
+        claims=(Claim("free_running", "half own", "better"),),
+    ),
+    Statement(
+        28,
+        "Representations are contextual.",
+        "cos(h(word, sentence), h(word, sentence'))",
+        "inspection.similarity_by_layer",
+        note="measured, not judged: python -m experiments.course --weights=FOLDER",
+    ),
+    Statement(
+        29,
+        "Seeing both sides helps understanding.",
+        "mask",
+        "model.mask=causal",
+        claims=(Claim("both_sides", "the left alone", "worse"),),
+    ),
+    Statement(
+        30,
+        "Fine-tuning beats frozen features.",
+        "d loss / d theta",
+        "training.frozen",
+        note="no study yet",
+    ),
+    Statement(
+        31,
+        "n-gram, tanh net, GRU, LSTM, transformer: each better than the last.",
+        "p(x_i | x_<i)",
+        "model.architecture, experiments.ngram",
+        claims=(
+            Claim("text_models", "LSTM", "worse"),
+            Claim("text_models", "GRU", "worse"),
+            Claim("text_models", "tanh", "worse"),
+        ),
+    ),
+    Statement(
+        32,
+        "Residual plus norm solves vanishing gradients.",
+        "x + f(norm(x))",
+        "model.wiring, model.norm",
+        claims=(
+            Claim("residuals", "no norm", "worse"),
+            Claim("residuals", "no residual", "worse"),
+            Claim("residuals", "neither", "worse"),
+        ),
+    ),
+    Statement(
+        33,
+        "How large should the vocabulary be?",
+        "bits per byte",
+        "data.vocab_size",
+        studies=("vocabulary",),
+    ),
+    Statement(
+        34,
+        "Positions belong at the input; embeddings have to be learned.",
+        "x + p",
+        "model.position_in_every_layer, training.frozen",
+        claims=(
+            Claim("embeddings", "in every layer", "same"),
+            Claim("embeddings", "random tokens", "worse"),
+        ),
+    ),
+    Statement(
+        35,
+        "Loss is predictable from much smaller models.",
+        "L = c N^-a",
+        "ablate --ladder",
+        note="each ladder forecasts its largest rung from the smaller ones",
+    ),
+    Statement(
+        36,
+        "Transformers speed up inference.",
+        "time per generated token",
+        "generation.generate",
+        note="not measured: our generation keeps no cache of keys",
+    ),
+)

@@ -1,0 +1,82 @@
+"""Looks into a trained run: who listens to whom in a prompt, as a picture and as arrays.
+
+Example:
+  python -m experiments.inspect --workdir=runs/a --prompt="ROMEO: what" --out=attention.png
+"""
+
+from pathlib import Path
+from typing import Any
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+
+_MOST_WORDS = 64
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, looks at the prompt, and writes a picture and its arrays."""
+    parser = Parser("inspect", __doc__)
+    parser.add_argument("--workdir", required=True, help="the run's directory")
+    parser.add_argument("--prompt", required=True, help="text for the model")
+    parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
+    parser.add_allow()
+    arguments = parser.read(argv)
+    out = Path(arguments.out)
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise InvalidInput(f"--out={out}: expected a name that ends with .png, .svg or .pdf")
+    use_compilation_cache()
+
+    import numpy as np
+
+    from transformer_jax.inspection import attention_entropy, attention_maps, head_similarity
+    from transformer_jax.training.loading import load_run
+    from transformer_jax.training.pictures import draw_attention
+
+    run = load_run(arguments.workdir, allow=arguments.allow)
+    words, tokens = _tokens_of(run, arguments.prompt)
+    maps = attention_maps(run.model, run.params, {"tokens": tokens[None]})
+    arrays: dict[str, Any] = {"tokens": tokens, "words": np.array(words)}
+    for layer, weights in maps.items():
+        arrays[f"{layer}/weights"] = weights[0]
+        arrays[f"{layer}/entropy"] = attention_entropy(weights)[0]
+        similarity = np.asarray(head_similarity(weights))
+        arrays[f"{layer}/head_similarity"] = similarity
+        others = similarity[~np.eye(len(similarity), dtype=bool)]
+        told = f"; heads alike {others.mean():.2f} (1: the same)" if others.size else ""
+        entropy = arrays[f"{layer}/entropy"].mean(-1)
+        print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{told}")
+    draw_attention({layer: np.asarray(weights[0]) for layer, weights in maps.items()}, words, out)
+    np.savez(out.with_suffix(".npz"), **arrays)
+    print(f"wrote {out} and {out.with_suffix('.npz')}")
+
+
+def _tokens_of(run: Any, prompt: str) -> tuple[list[str], Any]:
+    """The words of a prompt as the model reads them, and their numbers."""
+    import numpy as np
+
+    from transformer_jax.data.tasks import ExactTask
+    from transformer_jax.training.build import make_task
+
+    task = run.config.data.task
+    if task == "exact":
+        language = make_task(run.config)
+        assert isinstance(language, ExactTask)
+        words = prompt.split()
+        known = list(language.language.words)
+        unknown = [word for word in words if word not in known]
+        if unknown:
+            raise InvalidInput(f"--prompt: {unknown[0]!r} is no word of {run.config.data.source}")
+        numbers = [known.index(word) for word in words]
+    elif task in ("language_modelling", "masked_language_modelling", "text_classification"):
+        numbers = run.tokenizer.encode(prompt)
+        words = [run.tokenizer.decode([number]) for number in numbers]
+    else:
+        raise InvalidInput(f"this run's data.task is {task}: expected one that reads one text")
+    longest = min(run.model.max_length, _MOST_WORDS)
+    if not 1 <= len(numbers) <= longest:
+        raise InvalidInput(f"--prompt: {len(numbers)} tokens; expected 1 to {longest}")
+    return words, np.array(numbers, np.int32)
+
+
+if __name__ == "__main__":
+    execute(main)

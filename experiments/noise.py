@@ -1,0 +1,71 @@
+"""Measures where the differences between runs of a config come from, and keeps it for its studies.
+
+Example:
+  python -m experiments.noise --config=configs/ablations/quick.py --levels=4
+"""
+
+from pathlib import Path
+from typing import Any
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, runs the crossed design, and writes the ledger beside the config."""
+    parser = Parser("noise", __doc__, takes_config=True)
+    parser.add_argument("--levels", type=int, default=4, help="seeds of each factor (4)")
+    parser.add_argument("--out", help="the ledger (noise/NAME.json beside the config)")
+    arguments = parser.read(argv)
+    if arguments.levels < 2:
+        raise InvalidInput(f"--levels={arguments.levels}: expected at least 2")
+    config, path = arguments.config, Path(arguments.config_path)
+    out = Path(arguments.out or path.parent / "noise" / f"{path.stem}.json")
+    use_compilation_cache()
+
+    import json
+
+    import jax
+    import numpy as np
+
+    from transformer_jax.studies import noise
+    from transformer_jax.training.evaluation import evaluate, make_score
+    from transformer_jax.training.initial import perturbed
+    from transformer_jax.training.prepared import prepare
+    from transformer_jax.training.progress import Progress
+
+    draws = config.model.dropout_rate > 0 or config.model.stochastic_depth > 0
+    levels = (arguments.levels, arguments.levels, 2 if draws else 1)
+    cells = noise.cells_of(levels)
+    prepared = prepare(config)
+    score, progress = make_score(prepared.model), Progress()
+    scores, sequences = [], []
+    for number, (initial, order, dropout, size) in enumerate(cells, 1):
+        start = prepared.draw(np.uint32(initial))
+        params = perturbed(start.params, size)
+        opt_state = jax.jit(prepared.optimizer.init)(params)
+        state = prepared.train(start._replace(params=params, opt_state=opt_state), order, dropout)
+        found = evaluate(score, state.params, prepared.task, "test", config.evaluation.batch_size)
+        columns: dict[str, Any] = found.sequences
+        sequences.append(columns["loss"] / columns["weight"].mean())
+        scores.append(found.means["loss"])
+        progress.say(
+            f"{number:>3}/{len(cells)}  initial {initial}, order {order}, dropout {dropout}, "
+            f"changed by {size:g}: test loss {scores[-1]:.5f}"
+        )
+    what = {
+        "config": str(path),
+        "overrides": arguments.overrides,
+        "config_hash": noise.hash_of(config),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+    }
+    table = np.array(scores).reshape(*levels, 2)
+    found = noise.ledger(table, np.array(sequences), "test/loss", what)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print("\n".join([*noise.as_lines(found), f"wrote {out}"]))
+
+
+if __name__ == "__main__":
+    execute(main)
