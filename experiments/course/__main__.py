@@ -24,6 +24,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", default="course.html", help="the page (course.html)")
     parser.add_argument("--markdown", help="the page for the site, beside it")
     parser.add_argument(
+        "--weights",
+        metavar="FOLDER",
+        help="look at words in an encoder of Hugging Face, MiniLM say",
+    )
+    parser.add_argument(
         "--solution",
         metavar="FILE.py",
         help="your own attention or multi_head_attention, to be run and checked against the loops",
@@ -41,6 +46,7 @@ def main(argv: list[str]) -> None:
     started = time.monotonic()
 
     from experiments.course import outcomes, page
+    from experiments.course.contextual import look_at_words
     from experiments.course.sentences import look_at_sentences
 
     decided = outcomes.all_outcomes()
@@ -50,7 +56,10 @@ def main(argv: list[str]) -> None:
         print(f"{'':20} {told or outcome.statement.note}")
     worked, errata = outcomes.worked_numbers(), outcomes.demonstrations()
     looks = look_at_sentences()
-    Path(arguments.out).write_text(page.as_html(decided, worked, errata, looks), encoding="utf-8")
+    words = look_at_words(arguments.weights) if arguments.weights else []
+    Path(arguments.out).write_text(
+        page.as_html(decided, worked, errata, looks, words), encoding="utf-8"
+    )
     if arguments.markdown:
         Path(arguments.markdown).write_text(
             page.as_site_page(decided, worked, errata, looks), encoding="utf-8"

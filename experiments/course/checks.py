@@ -48,6 +48,11 @@ def apart_by(one, other) -> float:
     return float(jnp.abs(jnp.asarray(one) - jnp.asarray(other)).max())
 
 
+def rounded(array, digits: int) -> str:
+    """An array as text."""
+    return str(np.round(np.asarray(array, float), digits).tolist())
+
+
 def same(one, other, within: float = 2e-5) -> str:
     """Says how equal two arrays are, or raises."""
     apart = apart_by(one, other)
@@ -294,7 +299,7 @@ def softmax_of_2_1_0() -> str:
     """[0.665, 0.245, 0.090]."""
     weights = masked_softmax(jnp.array([2.0, 1.0, 0.0]))
     assert apart_by(weights, jnp.array([0.665, 0.245, 0.090])) < 5e-4
-    return str(np.round(np.asarray(weights), 3).tolist())
+    return rounded(weights, 3)
 
 
 def three_rotations() -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -314,8 +319,7 @@ def worked_example() -> str:
     assert apart_by(output, want) < 1e-5
     weights = attention_weights(query, key)[0]
     assert apart_by(weights, jnp.array([0.40548, 0.59452])) < 1e-5
-    rounded = [np.round(np.asarray(array), 5).tolist() for array in (output, weights)]
-    return f"{rounded[0]}, weights of row 1 {rounded[1]}"
+    return f"{rounded(output, 5)}, weights of row 1 {rounded(weights, 5)}"
 
 
 WORKED = {

@@ -68,7 +68,7 @@ def run_check(check: Callable[[], str]) -> Seen:
     try:
         holds, told = True, check()
     except AssertionError as error:
-        holds, told = False, f"failed: {error or check.__doc__}"
+        holds, told = False, f"failed: {(str(error) or str(check.__doc__)).splitlines()[0]}"
     return Seen(holds, told, time.monotonic() - started)
 
 

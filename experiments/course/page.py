@@ -7,7 +7,7 @@ import numpy as np
 from experiments.course.errata import Erratum
 from experiments.course.outcomes import Outcome, Seen
 from experiments.course.sentences import Look, Looks
-from transformer_jax.studies.page import escaped, paragraph, section, table, whole_page
+from transformer_jax.studies.page import escaped, listed, paragraph, section, table, whole_page
 from transformer_jax.studies.tables import as_markdown
 
 Demonstrated = Sequence[tuple[Erratum, Seen | None]]
@@ -18,30 +18,27 @@ _LEAD = (
     "verdicts speak for the sizes, the data and the budgets of those studies. “Did not hold here” "
     "is a result like any other."
 )
-_HEADS = ["#", "statement", "formula", "ours", "outcome", "check", "verdicts of its studies"]
+_HEADS = ["#", "statement", "outcome"]
+_ERRATA_HEADS = ["notes that circulate say", "what holds", "seen"]
+_WORD_HEADS = ["word", "sentences", "cosine of its vectors, before the first block and after each"]
+_SENTENCE_HEADS = ["sentence", "the model goes on", "head", "the last word listens to"]
 
 
-def rows_of(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """A row a statement."""
-    return [
-        [
-            str(o.statement.number),
-            o.statement.says,
-            o.statement.formula,
-            o.statement.where,
-            o.word,
-            o.seen.told if o.seen else "–",
-            ". ".join([*o.verdicts, *([o.statement.note] if o.statement.note else [])]) or "–",
-        ]
-        for o in outcomes
-    ]
+def _overview(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    return [[str(o.statement.number), o.statement.says, o.word] for o in outcomes]
+
+
+def _told(outcome: Outcome) -> list[str]:
+    """What decided a statement, a line each."""
+    row = outcome.statement
+    lines = [f"Formula: {row.formula}", f"Ours: {row.where}"]
+    lines += [f"Check: {outcome.seen.told}"] if outcome.seen else []
+    lines += [f"Study {line}" for line in outcome.verdicts]
+    return lines + ([f"Note: {row.note}"] if row.note else [])
 
 
 def _rows_of_errata(errata: Demonstrated) -> list[list[str]]:
     return [[row.circulates, row.holds, seen.told if seen else "–"] for row, seen in errata]
-
-
-_ERRATA_HEADS = ["notes that circulate say", "what holds", "seen"]
 
 
 def _sentence_rows(looks: Looks) -> list[list[str]]:
@@ -59,23 +56,20 @@ def _sentence_rows(looks: Looks) -> list[list[str]]:
     return rows
 
 
-_SENTENCE_HEADS = ["sentence", "the model goes on", "head", "the last word listens to"]
-
-
 def as_html(
     outcomes: Sequence[Outcome],
     worked: dict[str, Seen],
     errata: Demonstrated,
     looks: Looks,
-    solution: Sequence[str] = (),
+    words: Sequence[Sequence[str]] = (),
 ) -> str:
     """The page."""
     body = "\n".join(
         [
             f"<h1>{escaped(_TITLE)}</h1>",
             paragraph(_LEAD),
-            section("Your solution", *map(paragraph, solution)),
-            section("Statements", table(_HEADS, rows_of(outcomes))),
+            section("Outcomes", table(_HEADS, _overview(outcomes))),
+            section("What decided them", *map(_block, outcomes)),
             section(
                 "Worked numbers",
                 table(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
@@ -87,6 +81,7 @@ def as_html(
                 *(_map_of(look) for look in looks.sentences),
                 table(_SENTENCE_HEADS, _sentence_rows(looks)),
             ),
+            section("Words in several sentences", table(_WORD_HEADS, words) if words else ""),
         ]
     )
     return whole_page(_TITLE, body, {"arms": [], "charts": {}})
@@ -102,7 +97,8 @@ def as_site_page(
             "",
             _LEAD,
             "",
-            as_markdown(_HEADS, rows_of(outcomes)),
+            as_markdown(_HEADS, _overview(outcomes)),
+            *(line for outcome in outcomes for line in _markdown_block(outcome)),
             "## Worked numbers",
             "",
             as_markdown(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
@@ -116,6 +112,25 @@ def as_site_page(
             as_markdown(_SENTENCE_HEADS, _sentence_rows(looks)),
         ]
     )
+
+
+def _block(outcome: Outcome) -> str:
+    row = outcome.statement
+    head = f"<h3>{row.number}. {escaped(row.says)} <em>{escaped(outcome.word)}</em></h3>"
+    return head + listed(_told(outcome))
+
+
+def _markdown_block(outcome: Outcome) -> list[str]:
+    row = outcome.statement
+    plain = (line.replace("_", "\\_").replace("*", "\\*") for line in _told(outcome))
+    return [
+        f"## {row.number}. {row.says}",
+        "",
+        f"**{outcome.word}**",
+        "",
+        *(f"- {p}" for p in plain),
+        "",
+    ]
 
 
 def _about(looks: Looks) -> str:

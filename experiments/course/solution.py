@@ -161,7 +161,7 @@ def _cases() -> dict[str, list[tuple]]:
     one = [
         (draw(5, 4), draw(7, 4), draw(7, 3)),
         (*square, mask),
-        (300 * draw(5, 4), draw(5, 4), draw(5, 4)),
+        (3000 * draw(5, 4), draw(5, 4), draw(5, 4)),
     ]
     weights = tuple(draw(6, 6) for _ in range(4))
     many = [(draw(5, 6), *weights, 3), (draw(5, 6), *weights, 3, mask)]

@@ -96,8 +96,8 @@ def ledger(
 
 def cells_of(levels: tuple[int, int, int]) -> list[tuple[int, int, int, float]]:
     """Returns seeds and perturbation of each run, in the order of `scores`."""
-    seeds = (range(500, 500 + count) for count in levels)
-    return list(itertools.product(*seeds, (0.0, PERTURBATION)))
+    initial, order, dropout = (range(500, 500 + count) for count in levels)
+    return list(itertools.product(initial, order, dropout, (0.0, PERTURBATION)))
 
 
 def hash_of(config: Any) -> str:

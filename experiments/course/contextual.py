@@ -1,0 +1,52 @@
+"""One word in several sentences: how alike its vectors are, layer by layer, in real weights."""
+
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.tasks.classification import encode_texts
+from transformer_jax.data.tokenizers import make_tokenizer
+from transformer_jax.errors import InvalidInput
+from transformer_jax.inspection import hidden_vectors, similarity_by_layer
+from transformer_jax.interop import from_huggingface
+
+WORDS = {
+    "note": (
+        "She left a short note on the kitchen table.",
+        "The singer could not hold the highest note.",
+        "Please note that the office is closed today.",
+    ),
+    "bank": (
+        "He put all his money into the bank.",
+        "They sat on the bank of the river and fished.",
+    ),
+}
+
+
+def look_at_words(folder: str) -> list[list[str]]:
+    """Returns rows: word, pair of sentences, and the cosine in each layer.
+
+    Layer 0 is the sum of embeddings after its norm, where position alone tells two places of a word
+    apart.
+
+    Args:
+      folder: an encoder of Hugging Face with its tokenizer.json, MiniLM say.
+    """
+    tokenizer_file = Path(folder) / "tokenizer.json"
+    if not tokenizer_file.is_file():
+        raise InvalidInput(f"--weights={folder}: expected a folder with tokenizer.json")
+    model, params = from_huggingface(folder)
+    tokenizer = make_tokenizer(str(tokenizer_file), list, 0)
+    rows = []
+    for word, sentences in WORDS.items():
+        (number,) = tokenizer.encode(word)
+        inputs, _ = encode_texts(tokenizer, sentences, 24)
+        places = jnp.asarray(np.argmax(inputs["tokens"] == number, axis=1))
+        hidden = hidden_vectors(model, params, inputs)
+        alike = np.asarray(similarity_by_layer(hidden, places))
+        for first in range(len(sentences)):
+            for second in range(first + 1, len(sentences)):
+                by_layer = ", ".join(f"{layer[first, second]:.2f}" for layer in alike)
+                rows.append([word, f"{sentences[first]} / {sentences[second]}", by_layer])
+    return rows

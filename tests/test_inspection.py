@@ -1,0 +1,148 @@
+"""What inspection shows is what the model computed, and what calculus says of it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import command, refused
+from transformer_jax.errors import InvalidInput
+from transformer_jax.inspection import (
+    attention_entropy,
+    attention_maps,
+    cosine_similarity,
+    gradient_by_layer,
+    gradient_norms,
+    gradient_through_time,
+    head_similarity,
+    hidden_vectors,
+    similarity_by_layer,
+)
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
+
+TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
+SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads": 2}
+
+
+def drawn(model, **inputs):
+    params = jax.jit(model.init)(jax.random.key(1), **inputs)["params"]
+    leaves, treedef = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(2), len(leaves))
+    pairs = zip(leaves, keys, strict=True)
+    return jax.tree.unflatten(treedef, [a + jax.random.normal(k, a.shape) for a, k in pairs])
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    model = Decoder(**SMALL)
+    return model, drawn(model, tokens=TOKENS)
+
+
+def test_maps_are_the_weights_of_each_layer(decoder):
+    maps = attention_maps(*decoder, {"tokens": TOKENS})
+    assert list(maps) == ["block_0/attention", "block_1/attention"]
+    for weights in maps.values():
+        assert weights.shape == (3, 2, 6, 6)
+        np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+        assert (jnp.triu(weights, 1) == 0).all()
+    both = EncoderDecoder(**SMALL)
+    inputs = {"source": TOKENS, "tokens": TOKENS[:, :4]}
+    sides = attention_maps(both, drawn(both, **inputs), inputs)
+    assert sides["decoder/block_1/cross_attention"].shape == (3, 2, 4, 6)
+    recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8)
+    params = drawn(recurrent, tokens=TOKENS)
+    with pytest.raises(InvalidInput, match="no attention to look at"):
+        attention_maps(recurrent, params, {"tokens": TOKENS})
+
+
+def test_similarity_of_heads_is_one_minus_total_variation():
+    same, other = [[1.0, 0, 0], [0.5, 0.5, 0]], [[0.0, 1, 0], [0.5, 0, 0.5]]
+    weights = jnp.array([same, same, other])
+    expected = np.array([[1, 1, 0.25], [1, 1, 0.25], [0.25, 0.25, 1]])
+    np.testing.assert_allclose(head_similarity(weights), expected, atol=1e-6)
+    with_empty_row = jnp.concatenate([weights, jnp.zeros((3, 1, 3))], axis=1)
+    np.testing.assert_allclose(head_similarity(with_empty_row), expected, atol=1e-6)
+    entropy = attention_entropy(jnp.array([[1.0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]))
+    np.testing.assert_allclose(entropy, [0, np.log(3)], atol=1e-6)
+
+
+def test_hidden_vectors_are_the_residual_stream(decoder):
+    model, params = decoder
+    hidden = hidden_vectors(model, params, {"tokens": TOKENS})
+    assert hidden.shape == (3, 3, 6, 8)
+    table = params["token_embedding"]["embedding"]
+    first = table[TOKENS] + params["positions"]["embedding"][:6]
+    np.testing.assert_allclose(hidden[0], first, atol=1e-6)
+    shallow = Decoder(**SMALL | {"depth": 1})
+    part = {name: leaf for name, leaf in params.items() if name != "block_1"}
+    np.testing.assert_allclose(
+        hidden_vectors(shallow, part, {"tokens": TOKENS})[1], hidden[1], atol=1e-6
+    )
+    both = EncoderDecoder(**SMALL)
+    inputs = {"source": TOKENS, "tokens": TOKENS[:, :4]}
+    params = drawn(both, **inputs)
+    with pytest.raises(InvalidInput, match="no single stack"):
+        hidden_vectors(both, params, inputs)
+
+
+def test_a_word_is_the_same_before_the_blocks_and_contextual_after():
+    model = Encoder(**SMALL, num_classes=0, position="none", embedding_norm=False, wiring="pre")
+    sentences = jnp.array([[1, 5, 2, 3], [4, 4, 5, 6], [5, 7, 8, 9]])
+    places = jnp.array([1, 2, 0])
+    params = drawn(model, tokens=sentences)
+    hidden = hidden_vectors(model, params, {"tokens": sentences})
+    by_layer = similarity_by_layer(hidden, places)
+    assert by_layer.shape == (3, 3, 3)
+    np.testing.assert_allclose(by_layer[0], 1, atol=1e-6)
+    assert by_layer[2].min() < 0.99
+    np.testing.assert_allclose(np.diagonal(by_layer[2]), 1, atol=1e-6)
+    turned = cosine_similarity(jnp.array([[1.0, 0], [1, 1]]), jnp.array([[0.0, 2]]))
+    np.testing.assert_allclose(turned, [[0], [0.5**0.5]], atol=1e-6)
+
+
+def test_gradients_by_layer_against_differences(decoder):
+    """A step against the gradient at a layer changes the loss by its norm, to first order."""
+    model, params = decoder
+    loss = lambda logits: jax.nn.log_softmax(logits)[..., 3].sum()
+    norms = gradient_by_layer(model, params, {"tokens": TOKENS}, loss)
+    assert norms.shape == (3,)
+    # At the input the gradient is that of the embedding rows and positions, looked up.
+    embed = lambda e: loss(model.apply({"params": {**params, "positions": e}}, TOKENS[:1]))
+    of_positions = jax.grad(embed)(params["positions"])["embedding"]
+    alone = gradient_by_layer(model, params, {"tokens": TOKENS[:1]}, loss)
+    np.testing.assert_allclose(alone[0], jnp.linalg.norm(of_positions), rtol=1e-4)
+    assert (norms > 0).all()
+
+
+def test_gradient_norms_name_the_parts_in_order(decoder):
+    model, params = decoder
+    norms = gradient_norms(params)
+    assert list(norms)[:2] == ["block_0", "block_1"]
+    total = np.sqrt(sum(float(norm) ** 2 for norm in norms.values()))
+    flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
+    assert total == pytest.approx(np.linalg.norm(flat), rel=1e-5)
+
+
+def test_gradients_through_time_end_where_a_window_does():
+    """Nothing flows from outside a window of one layer; much from inside."""
+    model = Decoder(**SMALL | {"depth": 1}, mask="window", mask_options={"size": 3})
+    params = drawn(model, tokens=TOKENS)
+    flow = gradient_through_time(model, params, TOKENS, TOKENS[:, 0])
+    assert flow.shape == (6,)
+    assert (flow[:3] == 0).all()
+    assert (flow[3:] > 0).all()
+
+
+def test_inspect_draws_a_prompt(tiny_run, tmp_path):
+    out = tmp_path / "attention.png"
+    result = command("inspect", f"--workdir={tiny_run}", "--prompt=ROMEO: what", f"--out={out}")
+    assert result.returncode == 0, result.stderr
+    assert out.read_bytes()[:4] == b"\x89PNG"
+    with np.load(tmp_path / "attention.npz") as arrays:
+        assert arrays["words"].tolist() == list("ROMEO: what")
+        assert arrays["block_1/attention/weights"].shape[1:] == (11, 11)
+        similarity = arrays["block_0/attention/head_similarity"]
+        np.testing.assert_allclose(np.diagonal(similarity), 1, atol=1e-6)
+    there = f"--workdir={tiny_run}"
+    refused(command("inspect", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
+    refused(command("inspect", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16")

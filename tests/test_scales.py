@@ -1,0 +1,164 @@
+"""Ladders over scale and ledgers of noise: what they say of made-up runs whose truth is known."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.conftest import TINY, command, refused, tiny_config
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies import ladder, noise
+
+VALUES = (16, 32, 64, 128)
+
+
+def rungs(rng, effects, spread=0.01, seeds=6):
+    own = spread * rng.normal(size=(len(effects), seeds))
+    return [dict(enumerate(effect + own[rung])) for rung, effect in enumerate(effects)]
+
+
+@pytest.mark.parametrize(
+    ("effects", "word"),
+    [
+        ((0.2, 0.2, 0.2, 0.2), "holds"),
+        ((0.3, 0.2, 0.1, 0.05), "shrinks"),
+        ((0.05, 0.1, 0.2, 0.3), "grows"),
+        ((-0.05, -0.1, -0.2, -0.3), "grows"),
+        ((0.3, 0.1, -0.1, -0.3), "flips"),
+        ((0.0, 0.0, 0.0, 0.0), "holds"),
+    ],
+)
+def test_what_becomes_of_an_effect(rng, effects, word):
+    found = ladder.over_scales(VALUES, rungs(rng, effects), margin=0.05)
+    assert found["word"] == word
+
+
+def test_noise_is_unresolved(rng):
+    found = ladder.over_scales(VALUES, rungs(rng, (0, 0, 0, 0), spread=1.0), margin=0.01)
+    assert found["word"] == "unresolved"
+    assert (
+        ladder.over_scales(VALUES, rungs(rng, (1, 1, 1, 1), seeds=2), 0.01)["word"] == "unresolved"
+    )
+
+
+def test_the_largest_rung_is_forecast_without_it(rng):
+    """A straight line is forecast to its noise; the forecast does not look at the largest rung."""
+    line = rungs(rng, (0.4, 0.3, 0.2, 0.1), spread=1e-6)
+    found = ladder.over_scales(VALUES, line, margin=0.05)
+    assert found["forecast"] == pytest.approx(0.1, abs=1e-4)
+    assert found["slope"] == pytest.approx(-0.1, abs=1e-4)
+    other = ladder.over_scales(VALUES, [*line[:3], {s: 5.0 for s in range(6)}], margin=0.05)
+    assert other["forecast"] == found["forecast"]
+    assert other["missed_by"] == pytest.approx(4.9, abs=1e-3)
+
+
+def test_intervals_of_forecasts_cover(rng):
+    covered = 0
+    for _ in range(400):
+        found = ladder.over_scales(VALUES, rungs(rng, (0.4, 0.3, 0.2, 0.1), 0.1), 0.05)
+        low, high = found["missed_interval"]
+        covered += low <= 0 <= high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_a_power_law_is_forecast():
+    scores = [
+        {"by_seed": {str(s): 3 * v**-0.2 * (1 + 0.001 * s) for s in range(4)}} for v in VALUES
+    ]
+    found = ladder._of_scores(VALUES, scores)
+    assert found["forecast"] == pytest.approx(found["seen"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model.width=16,32", "3 or more"),
+        ("model.width=32,16,64", "ascending"),
+        ("model.position=none,rotary,alibi", "KEY=NUMBER"),
+        ("model.wdth=16,32,64", "did you mean model.width"),
+        ("model.num_heads=1,2,4", "sets model.num_heads itself"),
+    ],
+)
+def test_ladders_that_cannot_be_are_refused(text, told):
+    with pytest.raises(InvalidInput, match=told):
+        ladder.load_ladder(text, TINY, {}, ["model.num_heads=1,2"])
+
+
+@pytest.mark.commands
+def test_a_ladder_of_real_studies(tmp_path):
+    result = command(
+        "ablate", "--config=configs/tiny.py", "--arm=model.position=rotary", "--seeds=3",
+        "--config.training.steps=20", "--ladder=model.width=8,16,32", f"--workdir={tmp_path / 'l'}",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    found = json.loads((tmp_path / "l" / "ladder.json").read_text())
+    assert found["values"] == [8, 16, 32]
+    arm = found["arms"]["position=rotary"]
+    for value, mean in zip((8, 16, 32), arm["means"], strict=True):
+        verdicts = json.loads(
+            (tmp_path / "l" / f"model.width={value}" / "verdicts.json").read_text()
+        )
+        assert verdicts["arms"]["position=rotary"]["mean"] == pytest.approx(mean)
+    assert "smaller rungs forecast" in (tmp_path / "l" / "ladder.md").read_text()
+    shallow = ("ablate", "--config=configs/tiny.py", "--arm=model.position=none", "--seeds=3")
+    refused(command(*shallow, "--ladder=model.width=8", "--workdir=x"), "--ladder=model.width=8")
+
+
+# ---------------------------------------------------------------- noise
+
+
+def simulated(rng, initial, order, dropout, interactions, rounding, levels=(4, 4, 3)):
+    i, o, d = levels
+    return (
+        initial * rng.normal(size=(i, 1, 1, 1))
+        + order * rng.normal(size=(1, o, 1, 1))
+        + dropout * rng.normal(size=(1, 1, d, 1))
+        + interactions * rng.normal(size=(i, o, d, 1))
+        + rounding * rng.normal(size=(i, o, d, 2))
+    )
+
+
+def test_components_are_unbiased(rng):
+    truth = {"initial": 1.0, "order": 0.5, "dropout": 2.0, "interactions": 0.7, "rounding": 0.3}
+    drawn = [noise.components(simulated(rng, **truth)) for _ in range(3000)]
+    for name, deviation in truth.items():
+        mean = np.mean([found[name] for found in drawn])
+        # Cutting at 0 adds a little to the small ones.
+        assert mean == pytest.approx(deviation**2, rel=0.12, abs=0.03), name
+
+
+def test_a_factor_of_one_level_has_no_share(rng):
+    found = noise.components(simulated(rng, 1, 1, 0, 0.1, 0.01, levels=(4, 4, 1)))
+    assert set(found) == {"initial", "order", "interactions", "rounding"}
+
+
+def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
+    config = tiny_config()
+    scores = simulated(rng, 0.01, 0.005, 0.0, 0.001, 0.0, levels=(4, 4, 1))
+    sequences = 3 + rng.normal(size=(32, 50))
+    what = {"config": "configs/tiny.py", "config_hash": noise.hash_of(config)}
+    found = noise.ledger(scores, sequences, "test/loss", what)
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    counts = list(found["seeds_by_margin"].values())
+    assert counts == sorted(counts, reverse=True)
+    (tmp_path / "tiny.json").write_text(json.dumps(found))
+    assert (
+        noise.known_noise(tiny_config(seed=7, logging__every=3), tmp_path)["mean"] == found["mean"]
+    )
+    assert noise.known_noise(tiny_config(model__width=16), tmp_path) is None
+    assert len(noise.as_lines(found)) == 3
+
+
+@pytest.mark.commands
+def test_the_command_measures_a_config(tmp_path):
+    out = tmp_path / "noise.json"
+    given = ("--config=configs/tiny.py", "--levels=2", "--config.training.steps=10", f"--out={out}")
+    result = command("noise", *given)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(out.read_text())
+    scores = np.array(found["scores"])
+    assert scores.shape == (2, 2, 2, 2)
+    assert np.ptp(scores[:, 0, 0, 0]) > 0
+    assert np.ptp(scores[0, :, 0, 0]) > 0
+    assert np.ptp(scores[0, 0, :, 0]) > 0
+    refused(command("noise", "--config=configs/tiny.py", "--levels=1"), "--levels=1")
