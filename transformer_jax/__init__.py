@@ -10,6 +10,7 @@ Reading order:
                       recurrent baselines; parts: what they share
   laws                what every component keeps, to be tried on your own
   generation          drawing new text, writing after a source
+  inspection          attention maps, hidden vectors and gradients as arrays
   interop/            Hugging Face weights in and out
   data/               sources (text, tables, arrays), tokenizers, tasks: examples -> Batch (numpy)
   training/           rule, rows, rules, combinations, config: what may be asked for; losses,

@@ -36,5 +36,5 @@ def get_study():
         "seeds",
         "looks": (5,),
         "base": "gelu",
-        "match": {"by": "params", "field": ("model.width", "model.mlp_dim")},
+        "match": {"by": "params", "field": "model.width"},
     }

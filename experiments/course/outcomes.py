@@ -13,6 +13,7 @@ from experiments.course.errata import ERRATA, Erratum
 from experiments.course.statements import STATEMENTS, Claim, Statement
 from transformer_jax.studies import statistics
 
+FORECAST = "forecast"
 RESULTS = Path(__file__).parents[1] / "results"
 HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
     "held",
@@ -115,6 +116,8 @@ def verdicts_of(study: str) -> dict[str, Any] | None:
 
 def kind_of(claim: Claim) -> str | None:
     """What a study found of an arm: better, worse, same or unresolved; None: it was not run."""
+    if claim.wants == FORECAST:
+        return _forecast(claim.study)
     verdicts = verdicts_of(claim.study)
     if verdicts is None:
         return None
@@ -127,8 +130,27 @@ def kind_of(claim: Claim) -> str | None:
     return _KINDS.get(arm["verdict"], OPEN)
 
 
+def _forecast(ladder: str) -> str | None:
+    """Whether a ladder forecast its base's score at the largest rung to within the margin."""
+    path = RESULTS / ladder / "ladder.json"
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    low, high = found["forecast_of_score"]["missed_interval"]
+    margin = found["margin"]
+    if -margin < low and high < margin:
+        return FORECAST
+    return "missed" if low > margin or high < -margin else OPEN
+
+
 def words_of(study: str) -> str:
     """A line on a study: what each arm was beside its base, with the difference."""
+    if (RESULTS / study / "ladder.md").exists():
+        lines = (RESULTS / study / "ladder.md").read_text(encoding="utf-8").splitlines()
+        told = [
+            line.strip("- ").replace("**", "") for line in lines if line.startswith(("- ", "The "))
+        ]
+        return f"{study}: {' '.join(told)}"
     verdicts = verdicts_of(study)
     if verdicts is None:
         return ""

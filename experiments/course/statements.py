@@ -18,7 +18,8 @@ class Claim:
     Attributes:
       study: its name in experiments/results.
       arm: compared with the study's base.
-      wants: what it has to be: better, worse, or same (no different within the margin).
+      wants: what it has to be: better, worse, or same (no different within the margin); or
+        forecast: a ladder's smaller rungs tell the base's score at the largest within the margin.
       also: name of a further evaluation of the study, whose interval decides in place of a verdict.
     """
 
@@ -344,6 +345,7 @@ STATEMENTS = (
         "L = c N^-a",
         "ablate --ladder",
         note="each ladder forecasts its largest rung from the smaller ones",
+        claims=(Claim("rotary_ladder", "", "forecast"),),
     ),
     Statement(
         36,

@@ -42,6 +42,13 @@ def problems_between(flat: Mapping[str, Any]) -> list[str]:
     return [problem for problem, is_wrong in checks if is_wrong]
 
 
+def remarks_on(config: Any) -> list[str]:
+    """Returns what the user should know of a config that is allowed, one line each."""
+    if config.model.mask == "unmasked" and config.model.architecture == "decoder":
+        return ["model.mask=unmasked shows this decoder the answers: its losses predict nothing"]
+    return []
+
+
 Checks = list[tuple[str, Any]]
 
 

@@ -21,6 +21,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.training import config as configs
 from transformer_jax.training.calls import Answer, Call, Story, drive
 from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
+from transformer_jax.training.combinations import remarks_on
 from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
@@ -77,13 +78,6 @@ def train(
             return prepare(config, directory.tokenizer(), allow)
 
         return drive(Training(config, directory, make, progress, stop).story())
-
-
-def _remarks_on(config: ConfigDict) -> list[str]:
-    """What the user should know of a config that is allowed."""
-    if config.model.mask == "unmasked" and config.model.architecture == "decoder":
-        return ["model.mask=unmasked shows this decoder the answers: its losses predict nothing"]
-    return []
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
@@ -260,7 +254,7 @@ class Training:
         config, manifest, task = self.config, self.directory.manifest(), self.task
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        for remark in (*task.remarks, *_remarks_on(config)):
+        for remark in (*task.remarks, *remarks_on(config)):
             self.progress.say(f"note   {remark}")
         self.progress.say(
             f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"
