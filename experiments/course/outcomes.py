@@ -27,6 +27,7 @@ _KINDS = {
     statistics.WORSE: "worse",
     statistics.UNSTABLE: "worse",
     statistics.SAME: "same",
+    statistics.IDENTICAL: "same",
 }
 
 

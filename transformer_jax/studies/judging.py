@@ -49,6 +49,10 @@ def judge(study: Study) -> dict[str, Any]:
             words = f"refused: {refusals[name][0]}"
             by_arm[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
         else:
+            if by_arm[name]["verdict"] == statistics.IDENTICAL and _is_perfect(
+                outcomes[name], metric
+            ):
+                by_arm[name]["words"] = "identical: every answer of both is right"
             by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], level)
             by_arm[name]["words"] += "" if sealed["tuning"] else _untuned(by_arm[name]["verdict"])
         by_arm[name]["refusals"] = refusals[name]
@@ -80,6 +84,11 @@ def judge(study: Study) -> dict[str, Any]:
         study.add_look({**look, "verdicts": words})
     replace(study.path / "verdicts.json", json.dumps(verdicts, indent=1) + "\n")
     return verdicts
+
+
+def _is_perfect(outcomes: dict[int, Outcome], metric: str) -> bool:
+    """Whether no score could be better, so that equal ones say nothing against the change."""
+    return metric.endswith("accuracy") and all(o.value == 1 for o in outcomes.values())
 
 
 def _untuned(verdict: str) -> str:
