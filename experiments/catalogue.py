@@ -15,6 +15,7 @@ from transformer_jax.training.rows import FAMILIES, TABLES, Row, rows_of
 _TITLES = {
     "model.position": ("Positions", "What tells a transformer where a token stands."),
     "model.attention": ("Attention", "How queries and keys become weights."),
+    "model.projections": ("Projections", "Where queries, keys and values come from."),
     "model.mask": ("Masks", "What self-attention may see."),
     "model.feed_forward": ("Feed-forward layers", "The layer on each position alone."),
     "model.activation": ("Activations", "The function inside the feed-forward layer."),

@@ -16,7 +16,7 @@ from transformer_jax import (
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
-from transformer_jax.inspection import gradient_by_layer, gradient_through_time
+from transformer_jax.inspection import attention_entropy, gradient_by_layer, gradient_through_time
 from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import lookup
 from transformer_jax.layers.feedforward import FeedForward
@@ -98,11 +98,23 @@ def heads_add_up() -> str:
 def no_scale_is_larger_queries() -> str:
     """softmax(Q K^T) = softmax((sqrt(d_k) Q) K^T / sqrt(d_k))."""
     query, key = draw(5, 64), draw(7, 64, seed=1)
-    without = attention_weights(query, key, scale=1.0)
-    entropy = lambda w: float(-(w * jnp.log(jnp.maximum(w, 1e-30))).sum(-1).mean())  # noqa: E731
-    told = same(without, attention_weights(8 * query, key))
-    scaled = entropy(attention_weights(query, key))
-    return f"{told}; entropy {scaled:.2f} nats with the scale, {entropy(without):.2f} without"
+    return same(attention_weights(query, key, scale=1.0), attention_weights(8 * query, key))
+
+
+def softmax_saturates_without_the_scale() -> str:
+    """Entropy of the weights of random queries and keys by d_k, with the scale and without it."""
+    found = {}
+    for size in (16, 64, 256):
+        query, key = draw(64, size), draw(64, size, seed=1)
+        pair = (attention_weights(query, key), attention_weights(query, key, scale=1.0))
+        found[size] = [float(attention_entropy(weights).mean()) for weights in pair]
+    scaled, unscaled = zip(*found.values(), strict=True)
+    assert max(scaled) - min(scaled) < 0.2, scaled
+    assert unscaled[0] > 2 * unscaled[1] > 4 * unscaled[2], unscaled
+    return "entropy in nats with the scale and without: " + ", ".join(
+        f"{with_it:.2f} and {without:.2f} at d_k {size}"
+        for size, (with_it, without) in found.items()
+    )
 
 
 def an_encoder_is_equivariant() -> str:
