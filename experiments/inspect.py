@@ -55,6 +55,7 @@ def _tokens_of(run: Any, prompt: str) -> tuple[list[str], Any]:
     import numpy as np
 
     from transformer_jax.data.tasks import ExactTask
+    from transformer_jax.data.tokenizers import special_tokens
     from transformer_jax.training.build import make_task
 
     task = run.config.data.task
@@ -67,9 +68,14 @@ def _tokens_of(run: Any, prompt: str) -> tuple[list[str], Any]:
         if unknown:
             raise InvalidInput(f"--prompt: {unknown[0]!r} is no word of {run.config.data.source}")
         numbers = [known.index(word) for word in words]
-    elif task in ("language_modelling", "masked_language_modelling", "text_classification"):
+    elif task == "language_modelling":
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]
+    elif task in ("masked_language_modelling", "text_classification"):
+        numbers = run.tokenizer.encode(prompt)
+        words = ["[begin]", *(run.tokenizer.decode([number]) for number in numbers), "[end]"]
+        specials = special_tokens(run.tokenizer)
+        numbers = [specials.begin, *numbers, specials.end]  # as it was trained
     else:
         raise InvalidInput(f"this run's data.task is {task}: expected one that reads one text")
     longest = min(run.model.max_length, _MOST_WORDS)

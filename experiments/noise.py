@@ -5,7 +5,6 @@ Example:
 """
 
 from pathlib import Path
-from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
@@ -31,10 +30,15 @@ def main(argv: list[str]) -> None:
     from transformer_jax.studies import noise
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.initial import perturbed
+    from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.prepared import prepare
     from transformer_jax.training.progress import Progress
 
-    draws = config.model.dropout_rate > 0 or config.model.stochastic_depth > 0
+    given = [option for option, value in config.initial.items() if value is not None]
+    if given:
+        raise InvalidInput(f"initial.{given[0]}: the design draws all initial values; give None")
+    model, training = config.model, config.training
+    draws = model.dropout_rate or model.stochastic_depth or training.own_inputs
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
     cells = noise.cells_of(levels)
     prepared = prepare(config)
@@ -45,10 +49,13 @@ def main(argv: list[str]) -> None:
         params = perturbed(start.params, size)
         opt_state = jax.jit(prepared.optimizer.init)(params)
         state = prepared.train(start._replace(params=params, opt_state=opt_state), order, dropout)
-        found = evaluate(score, state.params, prepared.task, "test", config.evaluation.batch_size)
-        columns: dict[str, Any] = found.sequences
-        sequences.append(columns["loss"] / columns["weight"].mean())
-        scores.append(found.means["loss"])
+        params = evaluated_params(state.opt_state, state.params)
+        found = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
+        columns, mean = found.sequences, found.means["loss"]
+        # Linearised: longer sequences count more, and the mean over tokens is a ratio.
+        own = (columns["loss"] - mean * columns["weight"]) / columns["weight"].mean()
+        sequences.append(mean + own)
+        scores.append(mean)
         progress.say(
             f"{number:>3}/{len(cells)}  initial {initial}, order {order}, dropout {dropout}, "
             f"changed by {size:g}: test loss {scores[-1]:.5f}"

@@ -100,8 +100,8 @@ def test_a_word_is_the_same_before_the_blocks_and_contextual_after():
     np.testing.assert_allclose(turned, [[0], [0.5**0.5]], atol=1e-6)
 
 
-def test_gradients_by_layer_against_differences(decoder):
-    """A step against the gradient at a layer changes the loss by its norm, to first order."""
+def test_gradients_by_layer_are_those_of_the_parameters_there(decoder):
+    """Of the positions at the input, and of a bias that the last block adds at each place."""
     model, params = decoder
     loss = lambda logits: jax.nn.log_softmax(logits)[..., 3].sum()
     norms = gradient_by_layer(model, params, {"tokens": TOKENS}, loss)
@@ -111,13 +111,22 @@ def test_gradients_by_layer_against_differences(decoder):
     of_positions = jax.grad(embed)(params["positions"])["embedding"]
     alone = gradient_by_layer(model, params, {"tokens": TOKENS[:1]}, loss)
     np.testing.assert_allclose(alone[0], jnp.linalg.norm(of_positions), rtol=1e-4)
+    bias = lambda b: loss(
+        model.apply(
+            {"params": {**params, "block_1": {**params["block_1"], "feed_forward": b}}},
+            TOKENS[:1, :1],
+        )
+    )
+    of_bias = jax.grad(bias)(params["block_1"]["feed_forward"])["down"]["bias"]
+    alone = gradient_by_layer(model, params, {"tokens": TOKENS[:1, :1]}, loss)
+    np.testing.assert_allclose(alone[2], jnp.linalg.norm(of_bias), rtol=1e-4)
     assert (norms > 0).all()
 
 
 def test_gradient_norms_name_the_parts_in_order(decoder):
     model, params = decoder
     norms = gradient_norms(params)
-    assert list(norms)[:2] == ["block_0", "block_1"]
+    assert list(norms) == ["positions", "token_embedding", "block_0", "block_1", "final_norm"]
     total = np.sqrt(sum(float(norm) ** 2 for norm in norms.values()))
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
     assert total == pytest.approx(np.linalg.norm(flat), rel=1e-5)

@@ -226,7 +226,7 @@ def test_a_study_of_an_exact_task_knows_distances_and_the_floor(tmp_path):
     assert (tmp_path / "runs" / "study" / "curves.svg").exists()
 
 
-def test_equal_because_perfect_is_said():
+def test_equal_because_perfect_is_told_from_changes_that_did_nothing():
     perfect = {seed: Outcome(1.0, False) for seed in range(3)}
     assert judging._is_perfect(perfect, "accuracy")
     assert not judging._is_perfect(perfect, "loss")

@@ -16,6 +16,7 @@ from jax import Array
 from transformer_jax.errors import InvalidInput
 
 Inputs = Mapping[str, Any]
+_EMBEDS = ("positions", "patches", "projection", "class_token")
 
 
 def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
@@ -117,7 +118,7 @@ def similarity_by_layer(hidden: Array, places: Array) -> Array:
     """Returns how alike the vectors of one word in several sentences are, layer by layer.
 
     A static embedding gives 1 in layer 0 (without positions); where vectors are contextual it falls
-    (Ethayarajh 2019, arXiv:1909.00512, section 3.1, self-similarity).
+    (Ethayarajh 2019, arXiv:1909.00512, section 3.3, self-similarity).
 
     Args:
       hidden: [depth + 1, N, L, D], of N sentences.
@@ -130,14 +131,21 @@ def similarity_by_layer(hidden: Array, places: Array) -> Array:
 
 
 def gradient_norms(gradients: Any) -> dict[str, Array]:
-    """Returns the norm of a gradient by part of the model, in the order of the model.
+    """Returns the norm of a gradient by part of the model: embeddings, blocks, what is left.
 
     Args:
       gradients: a tree like the parameters.
     Returns:
-      "token_embedding", "block_0", "block_1", ... -> []: root of the sum of squares.
+      "positions", "token_embedding", "block_0", "block_1", ..., "final_norm" -> []: root of the sum
+      of squares.
     """
-    parts = sorted(gradients, key=lambda name: (not name.startswith("block_"), len(name), name))
+
+    def place(part: str) -> tuple[int, int, str]:
+        if part.startswith("block_"):
+            return 1, int(part.removeprefix("block_")), part
+        return (0 if part.endswith("embedding") or part in _EMBEDS else 2), 0, part
+
+    parts = sorted(gradients, key=place)
     return {part: _norm(gradients[part]) for part in parts}
 
 

@@ -8,7 +8,7 @@ from configs import reference
 
 
 def get_config():
-    """Returns 2 layers of width 64 that recall the value of one of 7 keys."""
+    """Returns 2 layers of width 64 that recall the values of 4 keys."""
     config = reference.get_config()
     config.data.task = "exact"
     config.data.source = "recall"

@@ -1,6 +1,6 @@
 """Question: teacher forcing, or reading one's own predictions in training.
 
-Command:   python -m experiments.ablate --config=configs/ablations/free_running.py --seeds=5 \
+Command:   python -m experiments.ablate --config=configs/ablations/free_running.py --seeds=5:10 \
              --workdir=runs/free_running
 Takes:     TAKES.
 """
@@ -30,8 +30,8 @@ def get_study():
         "half is no different from teacher forcing.",
         "metric": "generated_accuracy",
         "margin": 0.02,
-        "margin_reason": "two answers in a hundred; the standard error of an accuracy of 0.9 over "
-        "these answers is 0.007 or more",
+        "margin_reason": "two answers in a hundred; a writer that is so often wrong is one to be "
+        "looked at",
         "looks": (5,),
         "base": "teacher forcing",
     }

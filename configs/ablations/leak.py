@@ -1,6 +1,6 @@
 """Question: what does the causal mask protect from.
 
-Command:   python -m experiments.ablate --config=configs/ablations/leak.py --seeds=5 \
+Command:   python -m experiments.ablate --config=configs/ablations/leak.py --seeds=5:10 \
              --workdir=runs/leak
 Takes:     TAKES.
 """
@@ -29,8 +29,8 @@ def get_study():
         "itself is at chance.",
         "metric": "generated_accuracy",
         "margin": 0.02,
-        "margin_reason": "two answers in a hundred; the standard error of an accuracy of 0.9 over "
-        "these answers is 0.007 or more",
+        "margin_reason": "two answers in a hundred; a writer that is so often wrong is one to be "
+        "looked at",
         "looks": (5,),
         "base": "causal",
     }

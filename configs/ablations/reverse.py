@@ -1,6 +1,6 @@
 """Question: which positions does reversing a row need.
 
-Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --seeds=5 \
+Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --seeds=5:10 \
              --workdir=runs/reverse
 Takes:     about 3 minutes on 2 CPU cores that had other work.
 """
@@ -34,8 +34,8 @@ def get_study():
         "ALiBi, which know distances alone, are worse than learned ones.",
         "metric": "accuracy",
         "margin": 0.02,
-        "margin_reason": "two answers in a hundred; the standard error of an accuracy of 0.9 over "
-        "these answers is 0.007 or more",
+        "margin_reason": "two answers in a hundred; a writer that is so often wrong is one to be "
+        "looked at",
         "looks": (5,),
         "base": "learned",
     }

@@ -40,9 +40,11 @@ def look_at_words(folder: str) -> list[list[str]]:
     tokenizer = make_tokenizer(str(tokenizer_file), list, 0)
     rows = []
     for word, sentences in WORDS.items():
-        (number,) = tokenizer.encode(word)
         inputs, _ = encode_texts(tokenizer, sentences, 24)
-        places = jnp.asarray(np.argmax(inputs["tokens"] == number, axis=1))
+        is_word = inputs["tokens"] == tokenizer.encode(word)[0]
+        if len(tokenizer.encode(word)) > 1 or not is_word.any(1).all():
+            raise InvalidInput(f"--weights={folder}: {word!r} is no token of its tokenizer")
+        places = jnp.asarray(np.argmax(is_word, axis=1))
         hidden = hidden_vectors(model, params, inputs)
         alike = np.asarray(similarity_by_layer(hidden, places))
         for first in range(len(sentences)):

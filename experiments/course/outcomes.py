@@ -13,7 +13,9 @@ from experiments.course.errata import ERRATA, Erratum
 from experiments.course.statements import STATEMENTS, Claim, Statement
 from transformer_jax.studies import statistics
 
-FORECAST = "forecast"
+FORECAST, FORGETS, KEEPS, FALLS = "forecast", "forgets", "keeps", "falls"
+# What a wanted kind is met by, beside itself.
+_MEETS = {"no better": ("same", "worse"), "different": ("better", "worse")}
 RESULTS = Path(__file__).parents[1] / "results"
 HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
     "held",
@@ -25,7 +27,6 @@ HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
 _KINDS = {
     statistics.BETTER: "better",
     statistics.WORSE: "worse",
-    statistics.UNSTABLE: "worse",
     statistics.SAME: "same",
     statistics.IDENTICAL: "same",
 }
@@ -96,16 +97,15 @@ def outcome_of(statement: Statement) -> Outcome:
 def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
     """Of wanted and found kinds; None is a study that has not been run."""
     pairs = list(pairs)
-    known = [(wants, kind) for wants, kind in pairs if kind is not None]
-    if not known:
+    if any(kind is None for _, kind in pairs):
         return UNTESTED
-    right = sum(wants == kind for wants, kind in known)
-    unknown = sum(kind == OPEN for _, kind in known)
+    right = sum(kind in _MEETS.get(wants, (wants,)) for wants, kind in pairs)
+    unknown = sum(kind == OPEN for _, kind in pairs)
     if right == len(pairs):
         return HOLDS
     if right:
         return PARTLY
-    return OPEN if unknown == len(known) else NOT
+    return OPEN if unknown == len(pairs) else NOT
 
 
 @functools.cache
@@ -122,13 +122,30 @@ def kind_of(claim: Claim) -> str | None:
     verdicts = verdicts_of(claim.study)
     if verdicts is None:
         return None
+    if claim.wants == FORGETS:
+        return _forgets(verdicts, claim.arm)
     if claim.also:
-        low, high = verdicts["also"][claim.also][claim.arm]["interval"]
-        return "better" if low > 0 else "worse" if high < 0 else OPEN
+        far = verdicts["also"][claim.also][claim.arm]["mean"]
+        loss = abs(far - verdicts["values"][claim.arm]["mean"])
+        return KEEPS if loss <= verdicts["margin"] else FALLS
     arm = verdicts["arms"][claim.arm]
+    if arm["verdict"] == statistics.UNSTABLE:
+        (ours, _), (bases, _) = arm["diverged"]
+        return "worse" if ours > bases else "better"
     if "negligible" in arm["words"]:
         return "same"
     return _KINDS.get(arm["verdict"], OPEN)
+
+
+def _forgets(verdicts: dict[str, Any], arm: str) -> str:
+    """Whether answers that stand furthest back are wrong more often than the nearest ones."""
+    by_distance = verdicts["by_distance"][arm]
+    near, *_, far = sorted(by_distance, key=int)
+    lost = [a - b for a, b in zip(by_distance[near], by_distance[far], strict=True)]
+    mean, error, _ = map(float, statistics.paired_t(lost))
+    low, high = statistics.interval(mean, error, len(lost), 0.05)
+    margin = verdicts["margin"]
+    return FORGETS if low > margin else "remembers" if high < margin else OPEN
 
 
 def _forecast(ladder: str) -> str | None:
@@ -137,6 +154,8 @@ def _forecast(ladder: str) -> str | None:
     if not path.exists():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
+    if not found["forecast_of_score"]:
+        return OPEN
     low, high = found["forecast_of_score"]["missed_interval"]
     margin = found["margin"]
     if -margin < low and high < margin:

@@ -74,8 +74,8 @@ _ONE_HEAD: dict[str, dict[str, Any]] = {
     },
     "the mask is applied after the softmax: rows no longer sum to 1; set forbidden scores to -inf "
     "before it": {"order": "after"},
-    "scores are multiplied by the mask: a forbidden score becomes 0, which still gets weight "
-    "exp(0); set it to -inf": {"order": "times"},
+    "forbidden scores become 0 (multiplied by the mask, or a tiny number in place of -inf), which "
+    "still gets weight exp(0); set them to -inf": {"order": "times"},
     "the mask is added to the scores as 0 and 1: a forbidden score has to become -inf": {
         "order": "added"
     },
@@ -152,19 +152,29 @@ _MISTAKES: dict[str, dict[str, Callable]] = {
 # ---------------------------------------------------------------- the check
 
 
-def _cases() -> dict[str, list[tuple]]:
-    """Arguments of each function: random, rectangular, with a mask, and with large scores."""
+class Case(NamedTuple):
+    """Arguments of one call, and what is special about them: "", "mask" or "large scores"."""
+
+    arguments: tuple
+    kind: str = ""
+
+
+def _cases() -> dict[str, list[Case]]:
+    """Calls of each function: random, rectangular, with a mask, and with large scores."""
     rng = np.random.default_rng(0)
     draw = lambda *shape: rng.normal(size=shape)  # noqa: E731
     mask = np.tril(np.ones((5, 5), bool))
-    square = (draw(5, 4), draw(5, 4), draw(5, 4))
     one = [
-        (draw(5, 4), draw(7, 4), draw(7, 3)),
-        (*square, mask),
-        (3000 * draw(5, 4), draw(5, 4), draw(5, 4)),
+        Case((draw(5, 4), draw(7, 4), draw(7, 3))),
+        Case((draw(5, 4), draw(5, 4), draw(5, 4), mask), "mask"),
+        Case((3000 * draw(5, 4), draw(5, 4), draw(5, 4)), "large scores"),
     ]
-    weights = tuple(draw(6, 6) for _ in range(4))
-    many = [(draw(5, 6), *weights, 3), (draw(5, 6), *weights, 3, mask)]
+    weights = (*(draw(8, 6) for _ in range(3)), draw(6, 8))
+    many = [
+        Case((draw(5, 8), *weights, 3)),
+        Case((draw(5, 8), *weights, 3, mask), "mask"),
+        Case((1000 * draw(5, 8), *weights, 3), "large scores"),
+    ]
     return {"attention": one, "multi_head_attention": many}
 
 
@@ -201,52 +211,69 @@ def _load(path: Path) -> Any:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InvalidInput(f"--solution={path}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        told = (str(error).splitlines() or [""])[0]
+        raise InvalidInput(f"--solution={path}: {type(error).__name__}: {told}") from error
     return module
 
 
-def _check(name: str, function: Callable, cases: list[tuple]) -> Finding:
-    """The first case that goes wrong tells what is wrong; mistakes have to explain all that do."""
-    want = [getattr(exercises, name)(*case) for case in cases]
-    got = []
+def _check(name: str, function: Callable, cases: list[Case]) -> Finding:
+    """Calls the function; what is wrong is looked for among the calls that gave numbers."""
+    want = [getattr(exercises, name)(*case.arguments) for case in cases]
+    got: list[np.ndarray] = []
     for case, right in zip(cases, want, strict=True):
-        kept = [np.copy(a) if isinstance(a, np.ndarray) else a for a in case]
-        try:
-            given = np.asarray(function(*case), float)
-        except Exception as error:
-            return Finding(name, False, f"it raised {type(error).__name__}: {error}")
-        for before, after in zip(kept, case, strict=True):
-            if isinstance(before, np.ndarray) and not np.array_equal(before, after):
-                return Finding(name, False, "it changes its arguments in place")
+        given, problem = _called(function, case.arguments)
+        if problem:
+            return Finding(name, False, problem)
         got.append(given)
         if given.shape != right.shape:
-            named = _named(name, cases[: len(got)], got)
-            told = named or "the shapes disagree"
+            told = _named(name, cases[: len(got)], got) or "the shape is wrong"
             return Finding(name, False, f"{told} (expected {right.shape}, got {given.shape})")
-    if all(_same(ours, theirs) for ours, theirs in zip(want, got, strict=True)):
-        return Finding(name, True, f"agrees with the loops in {len(cases)} cases")
-    finite = [np.isfinite(given).all() for given in got]
-    if not all(finite):
-        right_elsewhere = all(
-            _same(a, b) for a, b, whole in zip(want, got, finite, strict=True) if whole
-        )
-        if right_elsewhere:
-            return Finding(
-                name,
-                False,
-                "large scores overflow: subtract each row's largest score before the exponential",
-            )
-    named = _named(name, cases, got)
-    worst = max(float(np.nanmax(np.abs(a - b))) for a, b in zip(want, got, strict=True))
-    return Finding(name, False, named or f"the numbers differ by up to {worst:.3g}")
+    finite = [i for i, given in enumerate(got) if np.isfinite(given).all()]
+    lost = {case.kind for i, case in enumerate(cases) if i not in finite}
+    told = [_NOT_FINITE[kind] for kind in _NOT_FINITE if kind in lost][:1]
+    if not all(_same(want[i], got[i]) for i in finite):
+        known = [(cases[i], got[i]) for i in finite]
+        named = _named(name, [case for case, _ in known], [given for _, given in known])
+        worst = max(float(np.abs(want[i] - got[i]).max()) for i in finite)
+        told.insert(0, named or f"the numbers differ by up to {worst:.3g}")
+    if told:
+        return Finding(name, False, "; and ".join(told))
+    return Finding(name, True, f"agrees with the loops in {len(cases)} calls")
 
 
-def _named(name: str, cases: list[tuple], got: list[np.ndarray]) -> str:
+_NOT_FINITE = {
+    "": "it gives NaN or infinity",
+    "mask": "with a mask it gives NaN: 0 * (-inf) is NaN, so choose between score and -inf "
+    "(np.where) in place of a product",
+    "large scores": "large scores overflow: subtract each row's largest score before the "
+    "exponential",
+}
+
+
+def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
+    """What a call gave, or what was wrong with it."""
+    kept = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    nothing = np.zeros(0)
+    try:
+        given = function(*arguments)
+    except (Exception, SystemExit) as error:
+        lines = str(error).splitlines() or [""]
+        return nothing, f"it raised {type(error).__name__}: {lines[0]}"
+    for before, after in zip(kept, arguments, strict=True):
+        if isinstance(before, np.ndarray) and not np.array_equal(before, after):
+            return nothing, "it changes its arguments in place"
+    try:
+        return np.asarray(given, float), ""
+    except (TypeError, ValueError):
+        return nothing, f"it returned a {type(given).__name__}: expected one array"
+
+
+def _named(name: str, cases: list[Case], got: list[np.ndarray]) -> str:
+    """The mistake that explains every call."""
     for told, mistake in _MISTAKES[name].items():
-        if told and all(
-            _same(_quietly(mistake, case), given) for case, given in zip(cases, got, strict=True)
-        ):
+        pairs = zip(cases, got, strict=True)
+        if told and all(_same(_quietly(mistake, c.arguments), given) for c, given in pairs):
             return told
     return ""
 

@@ -32,7 +32,7 @@ class _Order:
 
 @dataclasses.dataclass(frozen=True)
 class NGrams:
-    """Interpolated Kneser–Ney: Kneser and Ney 1995; Chen and Goodman 1999, section 2.8.
+    """Interpolated Kneser–Ney: Kneser and Ney 1995; Chen and Goodman 1999, section 2.7.
 
     p(w | h) = max(c(h w) - D, 0) / c(h) + D N(h) / c(h) * p(w | h'), h' being h without its first
     token, N(h) the number of different tokens after h; shorter n-grams are counted by the different

@@ -22,7 +22,8 @@ from transformer_jax.studies.tables import as_markdown, signed, spell, spell_int
 from transformer_jax.training.config import flatten, load_config
 from transformer_jax.training.runs import replace
 
-HOLDS, GROWS, SHRINKS, FLIPS, NONE = "holds", "grows", "shrinks", "flips", "unresolved"
+HOLDS, GROWS, SHRINKS, FLIPS = "holds", "grows", "shrinks", "flips"
+SIGN, NONE = "keeps its sign", "unresolved"
 _FEWEST = 3
 
 
@@ -107,7 +108,10 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
                 [_differences(v["arms"][arm]) for v in verdicts],
                 first["margin"],
                 len(first["arms"]),
+                min(v["level"] for v in verdicts),
             )
+            if not any(v["values"][n]["diverged"] for v in verdicts for n in (arm, v["base"]))
+            else {"word": f"{NONE}: some runs diverged", "seeds": []}
             for arm in first["arms"]
         },
     }
@@ -130,9 +134,11 @@ def over_scales(
     """Says what becomes of an effect with scale.
 
     In this order: unresolved, if fewer than 3 seeds have all rungs; flips, if the intervals of the
-    smallest and the largest rung exclude 0 on opposite sides; if the slope's interval excludes 0,
-    shrinks or grows by its sign beside the smallest rung's mean; holds, if the interval of every
-    rung excludes 0 on one side or every rung's lies within the margin; else unresolved.
+    smallest and the largest rung exclude 0 on opposite sides; grows or shrinks, if the slope's
+    interval excludes 0 and makes more than the margin over the ladder, by which end is larger;
+    holds, if every rung's interval lies within the margin, or all exclude 0 on one side and the
+    change over the ladder is surely less than the margin or half the mean effect; keeps its sign,
+    if only the former is sure; else unresolved.
 
     Args:
       values: of the rungs, ascending.
@@ -156,7 +162,7 @@ def over_scales(
     forecast_S = np.polyval(np.polyfit(x_R[:-1], d_RS[:-1], 1), x_R[-1])
     slope, missed = _interval(slope_S, bound), _interval(d_RS[-1] - forecast_S, bound)
     return {
-        "word": _word(d_RS.mean(1), rungs, slope, margin),
+        "word": _word(d_RS.mean(1), rungs, slope, float(x_R[-1] - x_R[0]), margin),
         "seeds": seeds,
         "means": d_RS.mean(1).tolist(),
         "intervals": rungs,
@@ -173,16 +179,20 @@ def _word(
     means: np.ndarray,
     rungs: Sequence[tuple[float, float]],
     slope: tuple[float, float],
+    doublings: float,
     margin: float,
 ) -> str:
     sides = [1 if low > 0 else -1 if high < 0 else 0 for low, high in rungs]
     if sides[0] * sides[-1] < 0:
         return FLIPS
-    if slope[0] > 0 or slope[1] < 0:
-        return GROWS if (slope[0] > 0) == (means[0] > 0) else SHRINKS
+    low, high = (bound * doublings for bound in slope)
+    if (low > 0 or high < 0) and abs(low + high) / 2 > margin:
+        return GROWS if abs(means[-1]) > abs(means[0]) else SHRINKS
     alike = set(sides) in ({1}, {-1})
-    within = all(-margin < low and high < margin for low, high in rungs)
-    return HOLDS if alike or within else NONE
+    little = max(-low, high) < max(margin, abs(means.mean()) / 2)
+    if all(-margin < low and high < margin for low, high in rungs) or (alike and little):
+        return HOLDS
+    return SIGN if alike else NONE
 
 
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
@@ -239,7 +249,7 @@ def as_text(found: Mapping[str, Any]) -> str:
 
 def _told(told: Mapping[str, Any]) -> str:
     if not math.isfinite(told.get("slope", math.nan)):
-        return ": too few seeds have all rungs"
+        return f" ({len(told['seeds'])} seeds have all rungs)"
     return (
         f": {signed(told['slope'])} {spell_interval(told['slope_interval'])} per doubling; the "
         f"smaller rungs forecast {signed(told['forecast'])} "

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,41 +24,52 @@ MARGINS = (0.005, 0.01, 0.02, 0.05)
 _CADENCE = ("logging.", "checkpoint.", "sample.", "evaluation.every")
 
 
-def components(scores: np.ndarray) -> dict[str, float]:
+class Components(NamedTuple):
+    """Variance of a run's score by where it comes from, and degrees of freedom of their sum."""
+
+    variances: dict[str, float]
+    freedom: float
+
+
+def components(scores: np.ndarray) -> Components:
     """Returns the variance of a run's score by where it comes from.
 
-    All factors are random and crossed, what is left of the cells is their interaction, and the two
-    runs of a cell tell rounding apart. An estimate below 0 is given as 0.
+    All factors are random and crossed, what is left of the cells is their interactions, pooled, and
+    the two runs of a cell tell rounding apart. With three factors an interaction of two of them is
+    partly given to both. An estimate below 0 is given as 0. The degrees of freedom of the sum are
+    Satterthwaite's (1946): few levels of a factor that matters leave few.
 
     Args:
       scores: [initial, order, dropout, 2].
-    Returns:
-      Variance by name: the factors with more than one level, interactions, rounding.
     """
-    repeats = scores.shape[-1]
-    cells = scores.mean(-1)
-    rounding = float(scores.var(-1, ddof=1).mean())
+    repeats, cells = scores.shape[-1], scores.mean(-1)
     levels = dict(zip(FACTORS, cells.shape, strict=True))
     varied = [name for name in FACTORS if levels[name] > 1]
+    # name -> mean square, its degrees of freedom, runs behind each level
+    square = {"rounding": (float(scores.var(-1, ddof=1).mean()), cells.size * (repeats - 1), 1.0)}
     left, freedom = cells - cells.mean(), cells.size - 1
-    squares = {}
     for name in varied:
         others = tuple(axis for axis, factor in enumerate(FACTORS) if factor != name)
         effect = cells.mean(others, keepdims=True) - cells.mean()
-        squares[name] = repeats * (cells.size / levels[name]) * effect.var() * levels[name]
-        squares[name] /= levels[name] - 1
+        runs = repeats * cells.size / levels[name]
+        square[name] = (float(runs * effect.var(ddof=1)), levels[name] - 1, runs)
         left, freedom = left - effect, freedom - (levels[name] - 1)
-    found = {}
-    between = rounding
+    below = "rounding"
     if freedom > 0 and len(varied) > 1:
-        between = float(repeats * (left**2).sum() / freedom)
-        found["interactions"] = max(0.0, (between - rounding) / repeats)
-    for name in varied:
-        count = repeats * cells.size / levels[name]
-        found[name] = max(0.0, float(squares[name] - between) / count)
-    return {name: found[name] for name in (*varied, "interactions") if name in found} | {
-        "rounding": rounding
-    }
+        below = "interactions"
+        square[below] = (float(repeats * (left**2).sum() / freedom), freedom, float(repeats))
+    # Each variance is (its square - the one below) / runs, so their sum is linear in the squares.
+    found, weight = {}, dict.fromkeys(square, 0.0)
+    for name in (*varied, *(["interactions"] if below == "interactions" else []), "rounding"):
+        mean_square, _, runs = square[name]
+        under = {"rounding": None, "interactions": "rounding"}.get(name, below)
+        found[name] = max(0.0, (mean_square - (square[under][0] if under else 0.0)) / runs)
+        weight[name] += 1 / runs
+        if under:
+            weight[under] -= 1 / runs
+    total = sum(weight[name] * square[name][0] for name in square)
+    spread = sum((weight[n] * square[n][0]) ** 2 / square[n][1] for n in square)
+    return Components(found, total**2 / spread if spread else 1.0)
 
 
 def ledger(
@@ -68,27 +79,28 @@ def ledger(
 
     Args:
       scores: [initial, order, dropout, 2].
-      sequences: [runs, q], scores of each test sequence, whose means are the scores.
+      sequences: [runs, q], what each test sequence adds to the run's score, whose means are these.
       metric: of the scores.
       what: identifies the config: its path and its hash, device, versions.
     """
-    parts = components(scores)
+    parts, freedom = components(scores)
     total = sum(parts.values())
     of_sequence = sequences.mean(0)
     text = float(of_sequence.var(ddof=1) / of_sequence.size)
     deviation = math.sqrt(2 * total)  # of a difference of two runs that share nothing
-    runs = int(np.prod(scores.shape))
     return {
         **what,
         "metric": metric,
         "design": dict(zip((*FACTORS, "perturbation"), scores.shape, strict=True)),
         "mean": float(scores.mean()),
         "deviation": math.sqrt(total),
+        "degrees_of_freedom": freedom,
         "shares": {name: variance / total if total else 0.0 for name, variance in parts.items()},
         "deviation_of_text": math.sqrt(text),
         "sequences": int(of_sequence.size),
         "seeds_by_margin": {
-            f"{margin:g}": seeds_needed(deviation, runs // 2, margin, 1) for margin in MARGINS
+            f"{margin:g}": seeds_needed(deviation, max(2, round(freedom) + 1), margin, 1)
+            for margin in MARGINS
         },
         "scores": scores.tolist(),
     }

@@ -138,7 +138,7 @@ def with_own_inputs(model: nn.Module, params: Any, batch: Batch, share: float, k
     """Puts what the model itself would have written in place of some of a decoder's inputs.
 
     The targets stay, so the model learns to go on after its own mistakes: scheduled sampling
-    (Bengio et al. 2015, arXiv:1506.03099, section 2.3) with a constant probability, and with the
+    (Bengio et al. 2015, arXiv:1506.03099, section 2.4) with a constant probability, and with the
     likeliest token in place of a drawn one. With probability 1 this is free running. Inputs that
     the model is not asked to predict stay as well. No gradient flows through what was written.
 

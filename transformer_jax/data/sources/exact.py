@@ -33,7 +33,8 @@ class Exact(NamedTuple):
     Attributes:
       words: name of each token.
       draw: (random numbers, N) -> N examples.
-      floor: nats per scored token that no model can get below.
+      floor: nats per scored token that no model can get below on average; a finite test split lies
+        a little above or below.
       finite: all examples there are, where they can be listed; then splits share them out.
     """
 
@@ -75,6 +76,8 @@ def recall(length: int, symbols: int) -> Exact:
     arXiv:2312.04927, section 4.1). No key stands for two values.
     """
     pairs = (length + 1) // 4
+    if not pairs:
+        raise InvalidInput(f"data.length={length}: a pair and its question are 3 tokens or more")
     if pairs > symbols:
         raise InvalidInput(
             f"data.exact.symbols={symbols}: data.length={length} holds {pairs} pairs whose keys "
