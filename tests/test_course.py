@@ -14,6 +14,7 @@ from transformer_jax import causal_mask, scaled_dot_product_attention
 from transformer_jax.studies.design import load_design
 
 EXACT = {f"{row.number}": row.check for row in STATEMENTS if row.check}
+WANTS = ("better", "worse", "same", "no better", "different", "keeps", "falls", "forgets")
 SLIPS = {row.circulates: row.demonstrate for row in ERRATA if row.demonstrate}
 
 
@@ -41,8 +42,8 @@ def test_claims_name_arms_that_their_studies_have():
             if claim.wants == outcomes.FORECAST:
                 continue
             design = load_design(f"configs/ablations/{claim.study}.py")
-            assert claim.arm in design.others, claim
-            assert claim.wants in ("better", "worse", "same")
+            assert claim.arm in (design.arms if claim.also else design.others), claim
+            assert claim.wants in WANTS
             assert not claim.also or claim.also in design.also
         for study in row.studies:
             assert (ROOT / "configs" / "ablations" / f"{study}.py").exists(), study
@@ -57,8 +58,15 @@ def decided(tmp_path, monkeypatch, arms, claims, also=None):
     verdicts = {
         "metric": "test/loss",
         "base": "base",
+        "margin": 0.01,
+        "values": {name: {"mean": 2.0} for name in arms},
         "arms": {
-            name: {"verdict": verdict, "words": words, "mean": 0.1}
+            name: {
+                "verdict": verdict,
+                "words": words,
+                "mean": 0.1,
+                "diverged": [[3 * (name == "wild"), 5], [3 * (name == "base wild"), 5]],
+            }
             for name, (verdict, words) in arms.items()
         },
         "also": also or {},
@@ -80,6 +88,7 @@ ARMS = {
     "even": (SAME, "no different within 0.01"),
     "open": ("unresolved", "unresolved"),
     "wild": ("unstable", "unstable: 3 of 5"),
+    "base wild": ("unstable", "the base is unstable: 0 of 5"),
 }
 
 
@@ -94,6 +103,11 @@ ARMS = {
         ([("open", "better"), ("up", "better")], "held in part"),
         ([("open", "better"), ("down", "better")], "did not hold here"),
         ([("wild", "worse")], "held"),
+        ([("base wild", "worse")], "did not hold here"),
+        ([("down", "no better"), ("even", "no better")], "held"),
+        ([("up", "no better")], "did not hold here"),
+        ([("up", "different"), ("down", "different")], "held"),
+        ([("even", "different")], "did not hold here"),
     ],
 )
 def test_words_follow_from_verdicts(tmp_path, monkeypatch, claims, word):
@@ -105,10 +119,26 @@ def test_a_study_that_was_not_run_decides_nothing(tmp_path, monkeypatch):
     assert decided(tmp_path, monkeypatch, ARMS, [Claim("other", "up", "better")]) == "not tested"
 
 
-def test_further_evaluations_are_decided_by_their_intervals(tmp_path, monkeypatch):
-    also = {"far": {"up": {"interval": [0.1, 0.2]}, "open": {"interval": [-0.1, 0.2]}}}
-    claims = [Claim("made_up", "up", "better", also="far")]
+def test_further_evaluations_are_compared_with_the_arms_own_score(tmp_path, monkeypatch):
+    also = {"far": {"up": {"mean": 2.005}, "down": {"mean": 2.6}}}
+    claims = [
+        Claim("made_up", "up", "keeps", also="far"),
+        Claim("made_up", "down", "falls", also="far"),
+    ]
     assert decided(tmp_path, monkeypatch, ARMS, claims, also) == "held"
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "kind"),
+    [
+        ([1.0, 0.99, 1.0], [0.6, 0.55, 0.62], "forgets"),
+        ([0.5, 0.52, 0.51], [0.5, 0.515, 0.51], "remembers"),
+        ([1.0, 0.5, 0.9], [0.5, 0.9, 0.6], "unresolved"),
+    ],
+)
+def test_who_forgets_is_worse_far_than_near(near, far, kind):
+    verdicts = {"margin": 0.02, "by_distance": {"arm": {"10": far, "2": near, "4": near}}}
+    assert outcomes._forgets(verdicts, "arm") == kind
 
 
 def test_a_check_that_fails_outweighs_claims():
@@ -151,7 +181,8 @@ def test_every_known_mistake_is_named(name):
     cases = solution._cases()[name]
     for told, mistake in solution.mistakes()[name].items():
         found = solution._check(name, mistake, cases)
-        assert (found.right, found.told) == (False, told)
+        assert not found.right
+        assert found.told.startswith(told)
     assert solution._check(name, getattr(exercises, name), cases).right
 
 
@@ -159,6 +190,14 @@ SOLUTIONS = {
     "right": ("weights @ value", "np.exp(s - s.max(-1, keepdims=True))", "right  attention"),
     "overflows": ("weights @ value", "np.exp(s)", "subtract each row's largest score"),
     "wrong shape": ("(weights @ value).T", "np.exp(s - s.max(-1, keepdims=True))", "(5, 3)"),
+    "two things": ("weights @ value", "np.exp(s * 2)", "subtract each row's largest score"),
+    "infinity times 0": (
+        "weights @ value",
+        "np.exp(s if mask is None else s + 0 * -np.inf)",
+        "with a mask it gives NaN",
+    ),
+    "returns two": ("weights @ value, weights", "np.exp(s - s.max(-1, keepdims=True))", "a tuple"),
+    "leaves": ("__import__('sys').exit(0)", "np.exp(s - s.max(-1, keepdims=True))", "SystemExit"),
     "raises": ("weights @ values", "np.exp(s - s.max(-1, keepdims=True))", "NameError"),
     "something else": ("2 * weights @ value", "np.exp(s - s.max(-1, keepdims=True))", "differ by"),
 }

@@ -24,6 +24,8 @@ def rungs(rng, effects, spread=0.01, seeds=6):
         ((0.3, 0.2, 0.1, 0.05), "shrinks"),
         ((0.05, 0.1, 0.2, 0.3), "grows"),
         ((-0.05, -0.1, -0.2, -0.3), "grows"),
+        ((0.0, 0.1, 0.2, 0.3), "grows"),
+        ((0.2000, 0.2002, 0.2004, 0.2006), "holds"),
         ((0.3, 0.1, -0.1, -0.3), "flips"),
         ((0.0, 0.0, 0.0, 0.0), "holds"),
     ],
@@ -120,7 +122,7 @@ def simulated(rng, initial, order, dropout, interactions, rounding, levels=(4, 4
 
 def test_components_are_unbiased(rng):
     truth = {"initial": 1.0, "order": 0.5, "dropout": 2.0, "interactions": 0.7, "rounding": 0.3}
-    drawn = [noise.components(simulated(rng, **truth)) for _ in range(3000)]
+    drawn = [noise.components(simulated(rng, **truth)).variances for _ in range(3000)]
     for name, deviation in truth.items():
         mean = np.mean([found[name] for found in drawn])
         # Cutting at 0 adds a little to the small ones.
@@ -129,7 +131,18 @@ def test_components_are_unbiased(rng):
 
 def test_a_factor_of_one_level_has_no_share(rng):
     found = noise.components(simulated(rng, 1, 1, 0, 0.1, 0.01, levels=(4, 4, 1)))
-    assert set(found) == {"initial", "order", "interactions", "rounding"}
+    assert set(found.variances) == {"initial", "order", "interactions", "rounding"}
+
+
+def test_few_levels_leave_few_degrees_of_freedom(rng):
+    """Where the initial seed is all, four of them are three degrees of freedom, not 31."""
+    alone = [
+        noise.components(simulated(rng, 1, 0, 0, 0.01, 0.01, levels=(4, 4, 2))).freedom
+        for _ in range(50)
+    ]
+    assert np.median(alone) == pytest.approx(3, abs=0.2)
+    rounding = noise.components(simulated(rng, 0, 0, 0, 0, 1, levels=(4, 4, 2)))
+    assert rounding.freedom > 15
 
 
 def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):

@@ -22,7 +22,7 @@ from transformer_jax.layers.blocks import Block
 from transformer_jax.training.config import flatten
 from transformer_jax.training.metrics import safe_mean, score_batch
 from transformer_jax.training.optimizers import path_text
-from transformer_jax.training.prepared import Prepared
+from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.programs import Traced
 
 _TRAINING_OVER_FORWARD = 3
@@ -178,9 +178,9 @@ class Probe(NamedTuple):
 
 
 def probe(prepared: Prepared) -> Probe:
-    """Draws an arm's initial values from seed 0 and looks at its first batch."""
-    params = prepared.draw(np.uint32(0)).params
-    batch, model = prepared.task.batch(0, 0), prepared.model
+    """Starts an arm from seed 0, or from the weights it names, and looks at its first batch."""
+    params = prepared.start(prepared.config)[0].params
+    batch, model = prepared.task.batch(seeds_of(prepared.config).order, 0), prepared.model
     changed = _last_token_changed(prepared, batch)
 
     looked = _look(model)(params, batch, changed)
@@ -301,7 +301,11 @@ def _unread(
         traces = (prepared.traced, prepared.traced_start)
         alike = [_alike(a, b) for a, b in zip(traces, (arm.traced, arm.start), strict=True)]
         same_length = prepared.config.training.steps == arm.updates
-        if all(alike) and same_length and _same_batch(prepared.task.batch(0, 0), arm.batch):
+        if not (all(alike) and same_length):
+            continue
+        batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
+        starts = _by_path(prepared.start(prepared.config)[0].params)
+        if _same_arrays(batch, arm.batch) and _same_arrays(starts, arm.params):
             unread.append(key)
     return tuple(unread)
 
@@ -310,7 +314,8 @@ def _same(arm: Probe, base: Probe) -> bool:
     return (
         _alike(arm.traced, base.traced)
         and _alike(arm.start, base.start)
-        and _same_batch(arm.batch, base.batch)
+        and _same_arrays(arm.params, base.params)
+        and _same_arrays(arm.batch, base.batch)
         and arm.updates == base.updates
     )
 
@@ -321,7 +326,7 @@ def _alike(one: Traced, other: Traced) -> bool:
     )
 
 
-def _same_batch(one: Any, other: Any) -> bool:
+def _same_arrays(one: Any, other: Any) -> bool:
     return jax.tree.structure(one) == jax.tree.structure(other) and all(
         np.array_equal(a, b)
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)

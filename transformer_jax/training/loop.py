@@ -25,7 +25,7 @@ from transformer_jax.training.combinations import remarks_on
 from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
-from transformer_jax.training.initial import fingerprint_of, perturbed, start_from
+from transformer_jax.training.initial import fingerprint_of
 from transformer_jax.training.interruption import Interrupted, StopSignal
 from transformer_jax.training.loading import Run
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
@@ -235,20 +235,11 @@ class Training:
         return restored.state
 
     def _start(self) -> TrainState:
-        """Draws the state at step 0, and puts in the weights that the config names."""
-        config, prepared = self.config, self.prepared
-        state = prepared.draw(np.uint32(seeds_of(config).initial))
-        if not any(config.initial.values()) and not config.seeds.perturbation:
-            return state
-        start = start_from(
-            prepared.model, state.params, config.initial, self.task.tokenizer, prepared.allow
-        )
-        for remark in start.remarks:
+        """The state at step 0; says what was put into it."""
+        state, remarks = self.prepared.start(self.config)
+        for remark in remarks:
             self.progress.say(remark)
-        params = perturbed(start.params, config.seeds.perturbation)
-        # An optimizer may keep weights of its own, a mean say, which begin where these begin.
-        opt_state = jax.jit(prepared.optimizer.init)(params)
-        return state._replace(params=params, opt_state=opt_state)
+        return state
 
     def _announce(self) -> None:
         config, manifest, task = self.config, self.directory.manifest(), self.task

@@ -15,7 +15,7 @@ from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.build import count_parameters, make_model, make_task
-from transformer_jax.training.initial import refuse_unknown_prefixes
+from transformer_jax.training.initial import perturbed, refuse_unknown_prefixes, start_from
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.programs import Traced, trace
@@ -82,6 +82,25 @@ class Prepared:
             training.own_inputs,
         )
         return make_run_steps(train_step)(state, batches, num_steps)
+
+    def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
+        """Draws the state at step 0, and puts in the weights that the config names.
+
+        Args:
+          config: this one, with the seeds of a run.
+        Returns:
+          The state, and what there is to say about it.
+        """
+        state = self.draw(np.uint32(seeds_of(config).initial))
+        if not any(config.initial.values()) and not config.seeds.perturbation:
+            return state, []
+        params, remarks = start_from(
+            self.model, state.params, config.initial, self.task.tokenizer, self.allow
+        )
+        params = perturbed(params, config.seeds.perturbation)
+        # An optimizer may keep weights of its own, a mean say, which begin where these begin.
+        opt_state = jax.jit(self.optimizer.init)(params)
+        return state._replace(params=params, opt_state=opt_state), remarks
 
     @functools.cached_property
     def draw(self) -> Callable[[np.uint32], TrainState]:
