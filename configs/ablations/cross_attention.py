@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/cross_attention.py --seeds=5 \
              --workdir=runs/cross_attention
-Takes:     TAKES.
+Takes:     about 2 minutes on 2 CPU cores that had other work.
 """
 
 from configs import translation
