@@ -123,7 +123,8 @@ def full(positions: Array, causal: Array | None) -> Array | None:
 def causal(positions: Array, causal: Array | None) -> Array | None:
     """Only what came before, also in an encoder, whose places otherwise see both sides.
 
-    To ask what seeing both sides is worth; a decoder sees no more than this in any case.
+    To ask what seeing both sides is worth (Devlin et al. 2019, section 5.1, "LTR & No NSP"); a
+    decoder sees no more than this in any case.
 
     Args:
       positions: [..., L] int.
@@ -175,7 +176,8 @@ def prefix(positions: Array, causal: Array | None, length: Count = 16) -> Array 
 def unmasked(positions: Array, causal: Array | None) -> Array | None:
     """Everything, even in a causal model, which then reads the token that it has to predict.
 
-    To show what the causal mask is for: the loss of such a decoder is no prediction.
+    To show what the causal mask is for (Vaswani et al. 2017, section 3.2.3): the loss of such a
+    decoder is no prediction.
 
     Args:
       positions: [..., L] int.
