@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/residuals.py --seeds=5:10 \
              --workdir=runs/residuals
-Takes:     about 6 minutes on 2 CPU cores that had other work.
+Takes:     about 5 minutes on 2 CPU cores that had other work.
 """
 
 from configs.ablations import quick

@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5:10 \
              --workdir=runs/scale
-Takes:     about 4 minutes on 2 CPU cores that had other work.
+Takes:     about 2 minutes on 2 CPU cores that had other work.
 """
 
 from configs.ablations import quick
