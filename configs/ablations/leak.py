@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/leak.py --seeds=5:10 \
              --workdir=runs/leak
-Takes:     TAKES.
+Takes:     36 seconds on 2 CPU cores.
 """
 
 from configs.ablations import exact

@@ -1,7 +1,7 @@
 """What pretraining.py starts from: a small encoder that fills in hidden tokens of film reviews.
 
 Command:   python -m experiments.train --config=configs/ablations/masked.py --workdir=runs/masked
-Takes:     TAKES.
+Takes:     1 minute on 2 CPU cores that had other work.
 """
 
 from configs import masked_lm

@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --seeds=5:10 \
              --workdir=runs/reverse
-Takes:     about 3 minutes on 2 CPU cores that had other work.
+Takes:     about 2 minutes on 2 CPU cores that had other work.
 """
 
 from configs.ablations import exact
