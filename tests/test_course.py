@@ -87,6 +87,7 @@ ARMS = {
     "little": ("better", "better, negligible"),
     "even": (SAME, "no different within 0.01"),
     "open": ("unresolved", "unresolved"),
+    "perfect": ("identical", "identical: every answer of both is right"),
     "wild": ("unstable", "unstable: 3 of 5"),
     "base wild": ("unstable", "the base is unstable: 0 of 5"),
 }
@@ -104,6 +105,8 @@ ARMS = {
         ([("open", "better"), ("down", "better")], "did not hold here"),
         ([("wild", "worse")], "held"),
         ([("base wild", "worse")], "did not hold here"),
+        ([("perfect", "better")], "unresolved"),
+        ([("perfect", "same")], "held"),
         ([("down", "no better"), ("even", "no better")], "held"),
         ([("up", "no better")], "did not hold here"),
         ([("up", "different"), ("down", "different")], "held"),

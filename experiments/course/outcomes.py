@@ -14,8 +14,13 @@ from experiments.course.statements import STATEMENTS, Claim, Statement
 from transformer_jax.studies import statistics
 
 FORECAST, FORGETS, KEEPS, FALLS = "forecast", "forgets", "keeps", "falls"
-# What a wanted kind is met by, beside itself.
-_MEETS = {"no better": ("same", "worse"), "different": ("better", "worse")}
+PERFECT = "perfect"  # both arms answered everything rightly, so neither could be better
+# What a wanted kind is met by, if not by itself alone.
+_MEETS = {
+    "same": ("same", PERFECT),
+    "no better": ("same", "worse", PERFECT),
+    "different": ("better", "worse"),
+}
 RESULTS = Path(__file__).parents[1] / "results"
 HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
     "held",
@@ -28,7 +33,6 @@ _KINDS = {
     statistics.BETTER: "better",
     statistics.WORSE: "worse",
     statistics.SAME: "same",
-    statistics.IDENTICAL: "same",
 }
 
 
@@ -100,7 +104,7 @@ def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
     if any(kind is None for _, kind in pairs):
         return UNTESTED
     right = sum(kind in _MEETS.get(wants, (wants,)) for wants, kind in pairs)
-    unknown = sum(kind == OPEN for _, kind in pairs)
+    unknown = sum(kind in (OPEN, PERFECT) for _, kind in pairs)
     if right == len(pairs):
         return HOLDS
     if right:
@@ -132,6 +136,8 @@ def kind_of(claim: Claim) -> str | None:
     if arm["verdict"] == statistics.UNSTABLE:
         (ours, _), (bases, _) = arm["diverged"]
         return "worse" if ours > bases else "better"
+    if arm["verdict"] == statistics.IDENTICAL:
+        return PERFECT
     if "negligible" in arm["words"]:
         return "same"
     return _KINDS.get(arm["verdict"], OPEN)
