@@ -156,7 +156,7 @@ def test_a_users_own_classes_take_the_place_of_names():
         ({"attention": "linear", "attention_scale": 1.0}, "attention_scale: linear attention has"),
         ({"attention": "linear", "position": "alibi"}, "bias: linear attention has no scores"),
         ({"feed_forward": "moe"}, "feed_forward: expected one of mlp, gated"),
-        ({"mask": "causal"}, "mask: expected one of full, window, prefix"),
+        ({"mask": "casual"}, "mask: expected one of full, causal, window, prefix"),
         ({"initialisation": "he"}, "initialisation: expected one of normal"),
         ({"parametrisation": "ntk"}, "parametrisation: expected one of standard, mup"),
         ({"num_kv_heads": 3}, "num_kv_heads: expected a divisor of num_heads 4, got 3"),
