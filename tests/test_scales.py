@@ -165,7 +165,7 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
 @pytest.mark.commands
 def test_the_command_measures_a_config(tmp_path):
     out = tmp_path / "noise.json"
-    given = ("--config=configs/tiny.py", "--levels=2", "--config.training.steps=10", f"--out={out}")
+    given = ("--config=configs/tiny.py", "--levels=2", "--config.training.steps=12", f"--out={out}")
     result = command("noise", *given)
     assert result.returncode == 0, result.stderr
     found = json.loads(out.read_text())
