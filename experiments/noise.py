@@ -29,7 +29,6 @@ def main(argv: list[str]) -> None:
 
     from transformer_jax.studies import noise
     from transformer_jax.training.evaluation import evaluate, make_score
-    from transformer_jax.training.initial import perturbed
     from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.prepared import prepare
     from transformer_jax.training.progress import Progress
@@ -45,16 +44,16 @@ def main(argv: list[str]) -> None:
     score, progress = make_score(prepared.model), Progress()
     scores, sequences = [], []
     for number, (initial, order, dropout, size) in enumerate(cells, 1):
-        start = prepared.draw(np.uint32(initial))
-        params = perturbed(start.params, size)
-        opt_state = jax.jit(prepared.optimizer.init)(params)
-        state = prepared.train(start._replace(params=params, opt_state=opt_state), order, dropout)
+        own = config.copy_and_resolve_references()
+        own.seeds.update(initial=initial, perturbation=size)
+        start, _ = prepared.start(own)
+        state = prepared.train(start, order, dropout)
         params = evaluated_params(state.opt_state, state.params)
         found = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
         columns, mean = found.sequences, found.means["loss"]
         # Linearised: longer sequences count more, and the mean over tokens is a ratio.
-        own = (columns["loss"] - mean * columns["weight"]) / columns["weight"].mean()
-        sequences.append(mean + own)
+        added = (columns["loss"] - mean * columns["weight"]) / columns["weight"].mean()
+        sequences.append(mean + added)
         scores.append(mean)
         progress.say(
             f"{number:>3}/{len(cells)}  initial {initial}, order {order}, dropout {dropout}, "

@@ -5,7 +5,7 @@ Command:   python -m experiments.ablate --config=configs/ablations/agreement.py 
 Takes:     about 5 minutes on 2 CPU cores that had other work.
 """
 
-from configs.ablations import exact
+from configs.ablations import beside_recurrent_nets, exact
 
 
 def get_config():
@@ -19,14 +19,7 @@ def get_config():
 
 def get_arms():
     """Returns recurrent nets of 2 layers, as wide as gives the transformer's parameters."""
-    recurrent = {"model.architecture": "recurrent_decoder", "model.match_parameters": "decoder"}
-    cell = "model.recurrent_decoder.cell"
-    return {
-        "transformer": {},
-        "LSTM": {**recurrent, cell: "lstm"},
-        "GRU": {**recurrent, cell: "gru"},
-        "tanh": {**recurrent, cell: "rnn"},
-    }
+    return beside_recurrent_nets()
 
 
 def get_study():

@@ -5,7 +5,7 @@ Command:   python -m experiments.ablate --config=configs/ablations/text_models.p
 Takes:     about 2 minutes on 2 CPU cores that had other work.
 """
 
-from configs.ablations import quick
+from configs.ablations import beside_recurrent_nets, quick
 
 
 def get_config():
@@ -17,14 +17,7 @@ def get_config():
 
 def get_arms():
     """Returns recurrent nets of 2 layers, as wide as gives the transformer's parameters."""
-    recurrent = {"model.architecture": "recurrent_decoder", "model.match_parameters": "decoder"}
-    cell = "model.recurrent_decoder.cell"
-    return {
-        "transformer": {},
-        "LSTM": {**recurrent, cell: "lstm"},
-        "GRU": {**recurrent, cell: "gru"},
-        "tanh": {**recurrent, cell: "rnn"},
-    }
+    return beside_recurrent_nets()
 
 
 def get_study():
