@@ -12,9 +12,11 @@ from transformer_jax.generation import (
     draw_token,
     generate,
     generate_from,
+    generate_with_cache,
     restrict_logits,
     windowed_next_logits,
 )
+from transformer_jax.models import RecurrentDecoder
 
 LOGITS = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
 
@@ -121,3 +123,86 @@ def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():
     for token in drawn:
         assert int(model.apply({"params": params}, text)[-1].argmax()) == int(token)
         text = jnp.append(text, token)
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    from transformer_jax.laws import Subject, small_decoder
+
+    fields = {"position": "learned", "position_in_every_layer": True, "mask": "window"}
+    window = FrozenDict({"size": 3})
+    model = small_decoder(max_length=6, depth=2, num_kv_heads=1, mask_options=window, **fields)
+    return model, Subject(model).params
+
+
+def read(decoder, cache, tokens, **options):
+    model, params = decoder
+    return model.apply({"params": params, "cache": cache}, tokens, **options, mutable=["cache"])
+
+
+@pytest.mark.parametrize("sizes", [(1,) * 6, (2, 2, 2), (4, 2), (6,), (0, 6)])
+def test_c54_reading_in_pieces_equals_reading_at_once(decoder, sizes):
+    model, params = decoder
+    tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
+    cache, logits, place = {}, [], 0
+    for size in sizes:
+        piece, kept = read(decoder, cache, tokens[:, place : place + size])
+        cache, place = kept["cache"], place + size
+        logits.append(piece)
+    whole = model.apply({"params": params}, tokens)
+    np.testing.assert_allclose(jnp.concatenate(logits, 1), whole, atol=3e-5)
+    # Keys and values of the one head that all queries share, as many as the model can hold.
+    assert cache["block_1"]["attention"]["keys"].shape == (2 * 1, 6, 8)
+
+
+def test_c52_reading_beyond_a_cache_gives_no_numbers(decoder):
+    _, kept = read(decoder, {}, jnp.arange(5))
+    fits, kept = read(decoder, kept["cache"], jnp.array([1]))
+    beyond, kept = read(decoder, kept["cache"], jnp.array([2]))
+    later, _ = read(decoder, kept["cache"], jnp.array([3]))
+    assert jnp.isfinite(fits).all()
+    assert jnp.isnan(beyond).all()
+    assert jnp.isnan(later).all()
+
+
+@pytest.mark.parametrize("option", ["segments", "positions"])
+def test_a_cache_holds_one_text(decoder, option):
+    with pytest.raises(ValueError, match="cache: it holds one text"):
+        read(decoder, {}, jnp.arange(4), **{option: jnp.ones(4, int)})
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_a_recurrent_net_reads_on_from_its_states(cell):
+    model = RecurrentDecoder(vocab_size=11, max_length=6, width=8, depth=2, cell=cell)
+    tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
+    params = model.init(jax.random.key(0), tokens)["params"]
+    first, kept = read((model, params), {}, tokens[:, :4])
+    second, _ = read((model, params), kept["cache"], tokens[:, 4:])
+    whole = model.apply({"params": params}, tokens)
+    np.testing.assert_allclose(jnp.concatenate([first, second], 1), whole, atol=1e-6)
+    with pytest.raises(ValueError, match="cache: it holds one text"):
+        read((model, params), {}, tokens, segments=jnp.ones_like(tokens))
+
+
+def test_each_token_is_read_once_until_the_context_slides(decoder):
+    """The same text as from whole contexts: the prompt but its last token, then one by one."""
+    model, params = decoder
+    calls = []
+
+    def once(tokens, cache):
+        calls.append(tokens.shape[-1])
+        logits, kept = read(decoder, cache, tokens)
+        return logits, kept["cache"]
+
+    def whole_context(context):
+        return model.apply({"params": params}, context)
+
+    again = windowed_next_logits(whole_context)
+    prompt, greedy = jnp.array([[3, 1, 2], [4, 1, 7]]), {"temperature": 0}
+    whole = generate(again, prompt, 9, jax.random.key(0), 6, **greedy)
+    with jax.disable_jit():  # loops are Python's, so that calls can be counted
+        drawn = generate_with_cache(once, again, prompt, 5, jax.random.key(0), 6, **greedy)
+    np.testing.assert_array_equal(drawn, whole[:, :5])
+    assert calls == [2, 1, 1, 1, 1]  # the fifth token needs a context that slid
+    drawn = generate_from(model, params, prompt, jax.random.key(0), num_tokens=9, **greedy)
+    np.testing.assert_array_equal(drawn, whole)

@@ -391,7 +391,7 @@ def test_a_real_llama_says_what_it_says_there(torch):
     np.testing.assert_allclose(logits, expected, atol=1e-3)
     prompt = tokenizer.encode("The capital of France is")
     greedy = theirs.generate(torch.tensor(prompt)[None], do_sample=False, max_new_tokens=12)
-    short = model.clone(max_length=20)  # without a cache each token costs the whole window
+    short = model.clone(max_length=20)  # a token looks at all places that a cache has
     options = {"num_tokens": 12, "temperature": 0}
     ours = generate_from(short, params, jnp.asarray(prompt), jax.random.key(0), **options)
     assert ours.tolist() == greedy[0, len(prompt) :].tolist()

@@ -130,6 +130,52 @@ def generate(
     return jax.lax.fori_loop(0, num_tokens, add_token, start)[2]
 
 
+def generate_with_cache(
+    read: Callable[[Array, Any], tuple[Array, Any]],
+    read_again: NextLogits,
+    prompt: Array,
+    num_tokens: int,
+    rng: Array,
+    max_length: int,
+    **options: Any,
+) -> Array:
+    """`generate` with a model that keeps what it has read: the prompt is read at once.
+
+    Each token is then read alone, until the context slides: every token's position changes with
+    that, so from there on the whole context is read for each new token.
+
+    Args:
+      read: (tokens [..., T], cache) -> (logits [..., T, V], new cache); the first cache is {}.
+      read_again: gives the logits after a whole context, and passes the cache on.
+      prompt: as in generate.
+      num_tokens: as in generate.
+      rng: as in generate.
+      max_length: as in generate.
+      **options: temperature, top_k and top_p of generate.
+    Returns:
+      As generate does.
+    """
+    _check_options(
+        prompt, num_tokens, **{"temperature": 1.0, "top_k": None, "top_p": 1.0, **options}
+    )
+    begun = prompt[..., -max_length:][..., :-1]
+    count = begun.shape[-1]
+
+    def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
+        held, kept = cache
+        token = jax.lax.dynamic_slice_in_dim(context, length - 1, 1, axis=-1)
+        logits, kept = read(token, kept)
+        return logits[..., -1, :], (held + 1, kept)
+
+    def read_while_it_fits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
+        fits = cache[0] < max_length
+        return jax.lax.cond(fits, read_last, read_again, context, length, cache)
+
+    next_logits = read_last if count + num_tokens <= max_length else read_while_it_fits
+    cache = jnp.int32(count), read(begun, {})[1]
+    return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, **options)
+
+
 def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
     """Writes the likeliest tokens into some places, from left to right, each seen by the next ones.
 
@@ -168,13 +214,20 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     """
     places = jnp.arange(model.max_length)
 
-    def next_logits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
+    def read_again(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         # A prefix mask lets places look ahead, where nothing has been written yet.
         segments = jnp.broadcast_to((places < length).astype(jnp.int32), context.shape)
         logits = model.apply({"params": params}, context, segments=segments)
         return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
-    return generate(next_logits, prompt, rng=rng, max_length=model.max_length, **options)
+    sizes: dict[str, Any] = {"rng": rng, "max_length": model.max_length, **options}
+    if not model.can_cache():
+        return generate(read_again, prompt, **sizes)
+
+    def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
+        return _apply_with_cache(model, params, cache, tokens)
+
+    return generate_with_cache(read, read_again, prompt, **sizes)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
@@ -194,12 +247,27 @@ def generate_after(
     """
     variables = {"params": params}
     memory = model.apply(variables, **source_inputs, method="encode")
-    next_logits = windowed_next_logits(
+    prompt = jnp.full((len(source_inputs["source"]), 1), begin, jnp.int32)
+    # The likeliest token needs no draw.
+    sizes: dict[str, Any] = {"rng": jax.random.key(0), "max_length": num_tokens, "temperature": 0}
+    read_again = windowed_next_logits(
         lambda tokens: model.apply(variables, tokens, memory, method="decode")
     )
-    prompt = jnp.full((len(source_inputs["source"]), 1), begin, jnp.int32)
-    unused = jax.random.key(0)  # the likeliest token needs no draw
-    return generate(next_logits, prompt, num_tokens, unused, max_length=num_tokens, temperature=0)
+    if not model.can_cache():
+        return generate(read_again, prompt, num_tokens, **sizes)
+
+    def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
+        return _apply_with_cache(model, params, cache, tokens, memory, method="decode")
+
+    return generate_with_cache(read, read_again, prompt, num_tokens, **sizes)
+
+
+def _apply_with_cache(
+    model: Any, params: Any, cache: Any, *arguments: Any, **options: Any
+) -> tuple[Array, Any]:
+    variables = {"params": params, "cache": cache}
+    logits, kept = model.apply(variables, *arguments, **options, mutable=["cache"])
+    return logits, kept["cache"]
 
 
 def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:

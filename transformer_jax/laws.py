@@ -185,6 +185,28 @@ def jit_equals_eager(subject: Subject) -> None:
     np.testing.assert_allclose(subject.base, eager, atol=3e-5)
 
 
+def reading_on_equals_reading_at_once(subject: Subject) -> None:
+    """A text read in pieces, with what is kept of those before, gives the logits of the whole.
+
+    A model whose mask lets a place see what follows refuses a cache instead.
+    """
+    cache: Any = {}
+    pieces = (slice(0, 3), slice(3, 4), slice(4, 6))
+    logits = []
+    try:
+        for piece in pieces:
+            variables = {"params": subject.params, "cache": cache}
+            read, kept = subject.model.apply(variables, subject.tokens[:, piece], mutable=["cache"])
+            cache = kept["cache"]
+            logits.append(read)
+    except ValueError as error:
+        assert "what is read sees what comes after it" in str(error), error  # noqa: PT017
+        assert np.triu(subject.may_see, 1).any(), "a mask that hides what follows got no cache"
+        return
+    assert not np.triu(subject.may_see, 1).any(), "a mask that looks ahead got a cache"
+    np.testing.assert_allclose(jnp.concatenate(logits, axis=1), subject.base, atol=3e-5)
+
+
 def examples_are_independent(subject: Subject) -> None:
     """Each example alone, under vmap, gives what it gives in the batch."""
     one = functools.partial(subject.apply, subject.params)
@@ -259,6 +281,7 @@ LAWS: dict[str, Callable[[Subject], None]] = {
         padding_changes_nothing,
         shorter_equals_padded,
         jit_equals_eager,
+        reading_on_equals_reading_at_once,
         examples_are_independent,
         seeds_are_independent,
         one_trace,

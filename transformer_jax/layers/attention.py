@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from transformer_jax.layers.cache import Place, remember
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
@@ -48,7 +49,8 @@ def _weighted_sum(weights: Array, value: Array) -> Array:
 
 def _split(flat: Array, heads: int) -> Array:
     """[..., L, heads * features] -> [..., heads, L, features]."""
-    return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, -1), -3, -2)
+    features = flat.shape[-1] // heads  # -1 is no size where there are no rows
+    return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, features), -3, -2)
 
 
 class MultiHeadAttention(nn.Module):
@@ -102,6 +104,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Array | None = None,
         terms: PositionTerms = NO_TERMS,
+        place: Place | None = None,
         train: bool = False,
     ) -> Array:
         """Attends from the inputs to the memory, or to the inputs themselves.
@@ -110,7 +113,9 @@ class MultiHeadAttention(nn.Module):
           inputs: [..., L, D], where the queries come from.
           memory: [..., M, D], where keys and values come from; the inputs if not given.
           mask: [..., L, M] bool, True = may attend; the same for all heads.
-          terms: what a position encoding gives to attention; a rotation needs L = M.
+          terms: what a position encoding gives to attention; a rotation needs as many inputs as
+            rows of the memory.
+          place: where the inputs stand behind a cache of keys and values; M is then its capacity.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
         Returns:
           [..., L, D].
@@ -145,6 +150,7 @@ class MultiHeadAttention(nn.Module):
         key = self.query_key_norm(name="key_norm")(key)
         if terms.rotation is not None:
             query, key = rotate(query, terms.rotation), rotate(key, terms.rotation)
+        key, value = remember(self, "keys", key, place), remember(self, "values", value, place)
         key, value = (self._serve_groups(array, num_kv_heads) for array in (key, value))
         if mask is not None:
             mask = mask[..., None, :, :]

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import flax.linen as nn
 from jax import Array
 
+from transformer_jax.layers.cache import Place
 from transformer_jax.layers.linear import Initializer
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
 from transformer_jax.options import Positive, Switch
@@ -240,6 +241,7 @@ class Block(nn.Module):
         mask: Array | None = None,
         memory_mask: Array | None = None,
         terms: PositionTerms = NO_TERMS,
+        place: Place | None = None,
         train: bool = False,
     ) -> Array:
         """[..., L, D] -> [..., L, D].
@@ -250,6 +252,7 @@ class Block(nn.Module):
           mask: [..., L, L] bool, True = may attend.
           memory_mask: [..., L, M] bool, the same for the memory.
           terms: what the position encoding gives to self-attention.
+          place: where the inputs stand behind a cache, for self-attention.
           train: whether dropout is on.
         """
         attention = self.attention(name="attention")
@@ -260,7 +263,8 @@ class Block(nn.Module):
         )
 
         def attend(hidden: Array) -> Array:
-            return whole(dropout(attention(hidden, mask=mask, terms=terms, train=train)))
+            attended = attention(hidden, mask=mask, terms=terms, place=place, train=train)
+            return whole(dropout(attended))
 
         def look(hidden: Array) -> Array:
             cross = self.attention(name="cross_attention")

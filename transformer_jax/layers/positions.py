@@ -332,8 +332,16 @@ class ShawPositions(nn.Module):
         return PositionTerms(content_bias=jax.tree_util.Partial(_shaw_bias, table * scale, places))
 
 
-def _shaw_bias(table: Array, places: Array, query: Array, key: Array, mask: Array | None) -> Array:
+def _shaw_bias(
+    table: Array,
+    places: Array,
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    first: int | Array = 0,
+) -> Array:
     """Agreement of each query with each vector, [..., H, L, 2k+1], then read out by distance."""
+    places = jax.lax.dynamic_slice_in_dim(places, first, query.shape[-2], axis=-2)
     agreement = jnp.einsum("...LK,RK->...LR", query, table.astype(query.dtype))
     shape = (*agreement.shape[:-1], places.shape[-1])
     return jnp.take_along_axis(agreement, jnp.broadcast_to(places, shape), axis=-1)
@@ -376,8 +384,14 @@ class ContextualPositions(nn.Module):
 
 
 def _contextual_bias(
-    table: Array, scale: float, query: Array, key: Array, mask: Array | None
+    table: Array,
+    scale: float,
+    query: Array,
+    key: Array,
+    mask: Array | None,
+    first: int | Array = 0,
 ) -> Array:
+    """The mask tells where the queries stand, so `first` does not have to."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
     gates = jax.nn.sigmoid(
         jnp.einsum("...LK,...MK->...LM", query * scale, key, preferred_element_type=wide)

@@ -46,8 +46,6 @@ class Decoder(Transformer, kw_only=True):
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
-        length = tokens.shape[-1]
-        positions = jnp.arange(length) if positions is None else positions
         embedding = self.make_embedding(self.vocab_size, name="token_embedding")
         hidden = self.run_blocks(
             embedding(tokens), positions, True, segments, train, max_length=self.max_length

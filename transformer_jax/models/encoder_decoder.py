@@ -121,10 +121,9 @@ class EncoderDecoder(Transformer, kw_only=True):
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded = self._scaled(embedding(tokens))
-        positions = jnp.arange(tokens.shape[-1])
         seen = memory if self.cross_attention else ()
         hidden = self.decoder(
-            embedded, positions, True, segments, train, *seen, max_length=self.max_length
+            embedded, None, True, segments, train, *seen, max_length=self.max_length
         )
         hidden = self.for_logits(hidden)
         logits = embedding.attend(hidden) if self.share_embeddings else self.output(hidden)

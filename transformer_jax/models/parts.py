@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
 from jax import Array
@@ -14,6 +15,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import WIRINGS, Block, ModuleFactory, Wiring
+from transformer_jax.layers.cache import spoil_beyond, take_place
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS, FEED_FORWARDS
 from transformer_jax.layers.initialisation import INITIALISATIONS, Starts
@@ -51,6 +53,8 @@ _STARTS = {
     "dynamic_tanh": ("initial_alpha",),
     "layer_scale": ("initial",),
 }
+
+_LOOKED_AT = 256  # places, to see whether a mask lets one look ahead
 
 
 def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
@@ -256,7 +260,7 @@ class Transformer(nn.Module):
     def run_blocks(
         self,
         embedded: Array,
-        positions: Array,
+        positions: Array | None,
         causal: bool,
         segments: Array | None,
         train: bool,
@@ -270,7 +274,7 @@ class Transformer(nn.Module):
 
         Args:
           embedded: [..., L, D].
-          positions: [..., L] int.
+          positions: [..., L] int; None counts from 0, or on from what a cache holds.
           causal: whether no place may look ahead.
           segments: [..., L] int, places of other segments are not seen, nor is 0; None sees all.
           train: whether dropout is on.
@@ -278,18 +282,28 @@ class Transformer(nn.Module):
           memory_mask: [..., L, M] bool.
           **known: what a position encoding may want to know, `max_length` say.
         Returns:
-          [..., L, D], normalised.
+          [..., L, D], normalised; NaN once more was read than a cache holds, max_length tokens.
+        Raises:
+          ValueError: a cache is asked for where none can be kept, see `can_cache`.
         """
+        length = embedded.shape[-2]
+        place = take_place(self, length, known["max_length"]) if causal else None
+        if place is not None and (positions is not None or segments is not None):
+            raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
+        if place is not None and not self.can_cache():
+            raise ValueError(f"cache: in mask {self.mask!r} what is read sees what comes after it")
+        if positions is None:
+            positions = jnp.arange(length if place is None else place.capacity)
         encoding = self.choose("position", bidirectional=not causal, name="positions", **known)
         terms = encoding(positions)
+        mask = self.attention_mask(positions, causal, segments)
+        if place is not None:
+            terms, mask = place.rows_of(terms), place.rows(cast(Array, mask))
         hidden = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden = self.make_norm(name="embedding_norm")(hidden)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        masks = {
-            "mask": self.attention_mask(positions, causal, segments),
-            "memory_mask": memory_mask,
-        }
+        given = {"mask": mask, "memory_mask": memory_mask, "place": place}
         wiring, starts = self.choose("wiring"), self.starts
         for layer in range(self.depth):
             block = Block(
@@ -303,8 +317,19 @@ class Transformer(nn.Module):
             )
             if layer and self.position_in_every_layer:
                 hidden = add_positions(hidden, terms)
-            hidden = block(hidden, memory, terms=terms, train=train, **masks)
-        return self.make_norm(name="final_norm")(hidden) if wiring.final_norm else hidden
+            hidden = block(hidden, memory, terms=terms, train=train, **given)
+        hidden = self.make_norm(name="final_norm")(hidden) if wiring.final_norm else hidden
+        return spoil_beyond(hidden, place)
+
+    def can_cache(self) -> bool:
+        """Whether what a place has computed stays right when tokens follow it: its mask hides them.
+
+        Looks at the first 256 places. That no other row mixes places, a feed-forward layer of the
+        user's say, is taken for granted.
+        """
+        with jax.ensure_compile_time_eval():
+            mask = self.attention_mask(jnp.arange(_LOOKED_AT), True, None)
+            return mask is not None and not bool(jnp.triu(mask, 1).any())
 
     def attention_mask(
         self, positions: Array, causal: bool, segments: Array | None
@@ -362,7 +387,9 @@ class Stack(Transformer):
     """The blocks alone, with positions and final norm: one half of an encoder–decoder."""
 
     @nn.compact
-    def __call__(self, embedded: Array, positions: Array, *arguments: Any, **known: Any) -> Array:
+    def __call__(
+        self, embedded: Array, positions: Array | None, *arguments: Any, **known: Any
+    ) -> Array:
         """[..., L, D] -> [..., L, D]; the arguments are those of `run_blocks`."""
         return self.run_blocks(embedded, positions, *arguments, **known)
 

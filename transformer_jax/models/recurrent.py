@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from transformer_jax.layers.cache import keep_state, kept_state, uses_cache
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.linear import Linear
 from transformer_jax.models.parts import check_tokens, row
@@ -46,7 +47,7 @@ class Recurrence(nn.Module):
           The last state, and the outputs [..., L, D].
         """
         cell = row(CELLS, self.cell, "cell")(self.features, dtype=self.dtype, name="cell")
-        empty = cell.initialize_carry(jax.random.key(0), inputs[..., 0, :].shape)
+        empty = cell.initialize_carry(jax.random.key(0), (*inputs.shape[:-2], inputs.shape[-1]))
         carry = empty if carry is None else carry
         is_fresh = jnp.zeros(segments.shape, bool) if is_fresh is None else is_fresh
 
@@ -128,20 +129,28 @@ class RecurrentDecoder(nn.Module):
           ValueError: the input is longer than max_length, or a shape is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments)
+        if segments is not None and uses_cache(self):
+            raise ValueError("cache: it holds one text; give no segments")
         segments = jnp.ones_like(tokens) if segments is None else segments
         init = nn.initializers.normal(self.init_std)
         embedding = TokenEmbedding(
             self.vocab_size, self.width, init, self.dtype, name="token_embedding"
         )
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(embedding(tokens))
+        is_fresh = None if uses_cache(self) else fresh_places(segments)
         for layer in range(self.depth):
             recurrence = Recurrence(self.cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
-            _, hidden = recurrence(hidden, segments, is_fresh=fresh_places(segments))
+            state, hidden = recurrence(hidden, segments, kept_state(self, layer), is_fresh=is_fresh)
+            keep_state(self, layer, state)
             hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
         if self.tie_embeddings:
             return embedding.attend(hidden)
         wide = jnp.promote_types(hidden.dtype, jnp.float32)
         return Linear(self.vocab_size, False, init, self.dtype, wide, name="output")(hidden)
+
+    def can_cache(self) -> bool:
+        """A state is right whatever follows; see Transformer."""
+        return True
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
@@ -258,10 +267,15 @@ class RecurrentEncoderDecoder(nn.Module):
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         hidden = self.dropout(embedding(tokens), deterministic=not train)
-        for recurrence, carry in zip(self.decoder, memory, strict=True):
-            _, hidden = recurrence(hidden, segments, carry)
+        for layer, recurrence in enumerate(self.decoder):
+            state, hidden = recurrence(hidden, segments, kept_state(self, layer, memory[layer]))
+            keep_state(self, layer, state)
             hidden = self.dropout(hidden, deterministic=not train)
         return embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
+
+    def can_cache(self) -> bool:
+        """A state is right whatever follows; see Transformer."""
+        return True
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
