@@ -56,6 +56,9 @@ def get_config() -> ConfigDict:
     # Another seed draws other rows for the splits; an integer >= 0. Not part of `seed`, so that
     # runs with other seeds are scored on the same examples.
     data.split_seed = 0
+    # How many examples of the training split a classifier learns from, fewer being among more; an
+    # integer >= 1, or None: all.
+    data.train_examples = None
     # Tokens that the model sees at once, L, special ones included; an integer >= 2.
     data.length = 64
     data.language_modelling = ConfigDict()
@@ -104,6 +107,8 @@ def get_config() -> ConfigDict:
     # A usual shape, instead of width, depth, num_heads, mlp_dim and patch_size;
     # a name like Ti/4: Ti, S, B, L or H, and the patch size, or None.
     model.vision_transformer.variant = None
+    # How patches become vectors; one of: linear, convolutional (patch_size a power of 2).
+    model.vision_transformer.stem = "linear"
     # How one vector of the whole is taken; one of: class_token, mean, max, flatten.
     model.vision_transformer.pooling = "class_token"
     model.recurrent_decoder = ConfigDict()

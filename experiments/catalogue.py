@@ -26,6 +26,7 @@ _TITLES = {
         "Parametrisations",
         "How initial values, learning rates and scores go with the width.",
     ),
+    "model.vision_transformer.stem": ("Stems", "How an image becomes a vector for each patch."),
     "model.encoder.pooling": ("Poolings", "How one vector of a whole input is taken."),
     "optimizer.name": ("Optimizers", "All from optax, behind clipping, decay and rates by path."),
     "schedule.name": ("Schedules", "How the learning rate moves."),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import command, refused
 from transformer_jax.data.order import example_order
+from transformer_jax.data.sources import stream
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import TokenStream
@@ -17,6 +18,7 @@ from transformer_jax.data.sources.text import load_text, read_pieces
 from transformer_jax.data.tasks import LanguageModelling
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
+    BPETokenizer,
     CharTokenizer,
     fingerprint,
     load_tokenizer,
@@ -100,6 +102,37 @@ def test_embedded_shakespeare_is_the_published_file():
     splits = loaded.stream.split((0.9, 0.05, 0.05))
     assert len(splits["train"]) == 1_003_854
     assert len(splits["tuning"]) + len(splits["test"]) == 111_540
+
+
+@pytest.mark.parametrize("counted_at_once", [7, 1 << 24])
+def test_a_text_is_cut_at_the_same_letters_whatever_its_tokens(
+    tmp_path, monkeypatch, counted_at_once
+):
+    """Shares are of bytes: parts of characters, byte pairs and shards differ by a token at most."""
+    monkeypatch.setattr(stream, "_COUNTED_AT_ONCE", counted_at_once)
+    path = tmp_path / "text.txt"
+    path.write_text("Die Häuser waren alt, und der Weg war weit. " * 40 + "aaaa aaaa aaaa " * 40)
+    write_shards(
+        read_pieces(str(path)), BPETokenizer.train([path.read_text()], 300), tmp_path / "s"
+    )
+    parts = {}
+    for name, source in (("char", path), ("byte", path), ("bpe", path), ("shards", tmp_path / "s")):
+        loaded = load_text(str(source), "bpe" if name == "shards" else name, 300)
+        splits = loaded.stream.split((0.6, 0.3, 0.1), loaded.tokenizer.token_bytes)
+        assert sum(map(len, splits.values())) == len(loaded.stream)
+        parts[name] = [
+            sum(loaded.tokenizer.token_bytes[split.windows(np.array([0]), len(split))[0]])
+            for split in splits.values()
+        ]
+    longest = loaded.tokenizer.token_bytes.max()
+    for name in ("char", "bpe", "shards"):
+        assert np.abs(np.subtract(parts[name], parts["byte"])).max() <= longest, parts
+    assert parts["shards"] == parts["bpe"]
+    by_tokens = [len(s) for s in loaded.stream.split((0.6, 0.3, 0.1)).values()]
+    by_bytes = [
+        len(s) for s in loaded.stream.split((0.6, 0.3, 0.1), loaded.tokenizer.token_bytes).values()
+    ]
+    assert by_tokens != by_bytes  # the second half of this text has longer tokens
 
 
 def test_pieces_join_to_the_exact_bytes(tmp_path):

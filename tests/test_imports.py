@@ -26,7 +26,7 @@ ALLOWED = {
     "studies": ("errors", "layers", "data", "training"),
 }
 LIBRARIES = {
-    "data": {"numpy", "tokenizers", "PIL"},
+    "data": {"numpy", "tokenizers", "PIL", "scipy"},
     "interop": {"numpy", "jax", "flax", "safetensors", "huggingface_hub"},
     "options": set(),
     "shapes": {"jax"},

@@ -6,16 +6,18 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, checkpoint_of, fingerprint_of, tree_hash
+from tests.conftest import ROOT, checkpoint_of, command, fingerprint_of, refused, tree_hash
 from transformer_jax import load_run
 from transformer_jax.data.tasks.classification import encode_texts, rotated, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer, special_tokens
+from transformer_jax.data.word_vectors import word_vectors, write_word_vectors
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training import loop
 from transformer_jax.training.build import count_parameters, make_model, make_task
 from transformer_jax.training.config import load_config
+from transformer_jax.training.initial import read_word_vectors
 from transformer_jax.training.interruption import Interrupted
 from transformer_jax.training.loop import train
 from transformer_jax.training.progress import Silent
@@ -314,6 +316,19 @@ def test_bleu_is_sacrebleus_over_all_references(runs):
     protocol = json.loads((runs("pairs") / "evaluation.json").read_text())["test"]["protocol"]
     assert row["test/bleu"] == pytest.approx(expected)
     assert "nrefs:" in protocol["bleu"]
+    # The same by length: sentences of three and four words stand under 4, and too few do not stand.
+    words = np.array([len(source.split()) for source in references])
+    by_words = json.loads((runs("pairs") / "evaluation.json").read_text())["test"]["by_words"]
+    ends = 2 * -(-words // 2)
+    assert set(by_words) == {str(end) for end in np.unique(ends) if (ends == end).sum() >= 20}
+    for end, score in by_words.items():
+        some = [
+            (h, t[0])
+            for h, t, e in zip(hypotheses, references.values(), ends, strict=True)
+            if e == int(end)
+        ]
+        written, wanted = map(list, zip(*some, strict=True))
+        assert score == pytest.approx(sacrebleu.corpus_bleu(written, [wanted]).score)
     assert protocol["sentences"] == len(references)
 
 
@@ -379,6 +394,75 @@ def _at(tree, path):
     for name in path:
         tree = tree[name]
     return tree
+
+
+def test_fewer_examples_are_among_more_and_the_test_is_the_same(sources):
+    """Learning curves: each count adds examples, and all are scored on the same ones."""
+    for kind in ("labelled", "images", "vectors"):
+        tasks = [
+            make_task(config_for(kind, sources[kind], **{"data.train_examples": count}))
+            for count in (5, 20, None)
+        ]
+        train = [set(task.splits["train"].tolist()) for task in tasks]
+        assert [len(split) for split in train[:2]] == [5, 20]
+        assert train[0] < train[1] < train[2]
+        for split in ("tuning", "test"):
+            assert all(t.splits[split].tolist() == tasks[0].splits[split].tolist() for t in tasks)
+        assert tasks[0].facts["counts"]["train"] == 5
+        with pytest.raises(InvalidInput, match=r"data.train_examples=99999: the training split of"):
+            make_task(config_for(kind, sources[kind], **{"data.train_examples": 99999}))
+
+
+def test_word_vectors_are_the_factors_of_what_stands_together(tmp_path):
+    """Against the definition, written out: every pair, its chance, and numpy's decomposition."""
+    texts = ["a b c", "b a d", "c c a", "d b e a", "e d"]
+    tokenizer = WordTokenizer.train([*texts, "lonely"], 300)
+    pairs = np.zeros((tokenizer.vocab_size, tokenizer.vocab_size))
+    for text in texts:
+        tokens = tokenizer.encode(text)
+        for i, a in enumerate(tokens):
+            for j, b in enumerate(tokens):
+                pairs[a, b] += 0 < abs(i - j) <= 2
+    contexts = pairs.sum(0) ** 0.75
+    chance = np.outer(pairs.sum(1) / pairs.sum(), contexts / contexts.sum())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        information = np.where(pairs > 0, np.maximum(0, np.log(pairs / pairs.sum() / chance)), 0)
+    left, singular, _ = np.linalg.svd(information)
+    expected = left[:, :3] * np.sqrt(singular[:3])
+    found = word_vectors(texts, tokenizer, width=3, window=2)
+    # Signs and order of the factors are free, and so is the size; inner products are not.
+    ratio = (found @ found.T) / np.where(
+        np.abs(expected @ expected.T) < 1e-9, np.nan, expected @ expected.T
+    )
+    assert np.nanstd(ratio) < 1e-4 * np.nanmean(ratio)
+    known = [row for row in range(tokenizer.vocab_size) if pairs[row].any()]
+    assert (found[known] ** 2).mean() == pytest.approx(1, rel=1e-5)
+    np.testing.assert_array_equal(found, word_vectors(texts, tokenizer, width=3, window=2))
+    for word in ("<unknown>", "lonely"):
+        assert not found[tokenizer.words.index(word)].any()
+    path = tmp_path / "vectors.txt"
+    assert write_word_vectors(path, tokenizer.words, found) == 5
+    read = read_word_vectors(path, set(tokenizer.words), 3)
+    np.testing.assert_allclose(read["a"], found[tokenizer.words.index("a")], rtol=1e-5)
+    with pytest.raises(InvalidInput, match="no two known words"):
+        word_vectors(["a", "b"], tokenizer, width=3)
+    with pytest.raises(InvalidInput, match="expected less than the 7 words there are"):
+        word_vectors(texts, tokenizer, width=7)
+
+
+@pytest.mark.commands
+def test_the_command_of_word_vectors(tmp_path):
+    out = tmp_path / "v.txt"
+    flags = ("vectors", "--source=movie_snippets", "--vocab_size=500", "--width=8", f"--out={out}")
+    result = command(*flags)
+    assert result.returncode == 0, result.stderr
+    assert len(read_word_vectors(out, {"film", "good", "zebra"}, 8)) == 2
+    refused(command(*flags), "expected a new file")
+    refused(
+        command(*flags[:-1], "--out=x", "--share=2"),
+        "--share=2.0: expected a finite number in (0, 1]",
+    )
+    refused(command(*flags[:-1], "--out=x", "--width=0"), "--width=0: expected an integer >= 1")
 
 
 @pytest.mark.xdist_group("tasks")
@@ -492,6 +576,15 @@ def test_images_that_are_not_whole_patches_are_refused(sources, tmp_path):
     ("kind", "changes", "words"),
     [
         ("pairs", {"model.architecture": "decoder"}, "data.task=translation needs encoder_decoder"),
+        ("text", {"data.train_examples": 9}, "has no labelled examples"),
+        (
+            "images",
+            {
+                "model.vision_transformer.stem": "convolutional",
+                "model.vision_transformer.patch_size": 6,
+            },
+            "6 pixels cannot be halved to one; expected a power of 2, nearest 8",
+        ),
         ("images", {"model.position": "rotary", "model.head_dim": 3}, "an even head size"),
         ("labelled", {"model.position": "sinusoidal_2d"}, "encoder has no rows and columns"),
         ("labelled", {"model.match_parameters": "decoder"}, "only a recurrent architecture"),

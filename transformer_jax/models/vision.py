@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
+from transformer_jax.layers.stems import STEMS, grid_of
 from transformer_jax.models.parts import Transformer, row
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
@@ -37,26 +37,6 @@ def variant_fields(variant: str) -> dict[str, int]:
     return {**shape, "patch_size": int(patch)}
 
 
-def patches_of(images: Array, patch_size: int) -> Array:
-    """Cuts images into patches, row by row; each patch is flattened as [row, column, channel].
-
-    Args:
-      images: [..., height, width, C].
-      patch_size: pixels along each side, a divisor of height and width.
-    Returns:
-      [..., P, patch_size * patch_size * C].
-    Raises:
-      ValueError: the patch size does not divide the image.
-    """
-    *leading, height, width, channels = images.shape
-    if height % patch_size or width % patch_size:
-        raise ValueError(f"images: {height} x {width} pixels are not whole patches of {patch_size}")
-    rows, columns = height // patch_size, width // patch_size
-    grid = images.reshape(*leading, rows, patch_size, columns, patch_size, channels)
-    grid = jnp.swapaxes(grid, -4, -3)
-    return grid.reshape(*leading, rows * columns, patch_size * patch_size * channels)
-
-
 class VisionTransformer(Transformer, kw_only=True):
     """Patches through a linear projection, blocks, and a classifier.
 
@@ -68,6 +48,7 @@ class VisionTransformer(Transformer, kw_only=True):
       num_classes: classes, C; 0 gives the hidden vectors of all places instead.
       patch_size: pixels along each side of a patch.
       variant: a usual name such as "Ti/4"; it sets width, depth, heads, mlp_dim and patch_size.
+      stem: a name in STEMS.
       pooling: a name in POOLINGS: a class token, or the mean or the maximum over the patches.
     """
 
@@ -75,6 +56,7 @@ class VisionTransformer(Transformer, kw_only=True):
     num_classes: int
     patch_size: int = 4
     variant: str | None = None
+    stem: str | Callable[..., nn.Module] = "linear"
     pooling: str | Callable[[], Pooling] = "class_token"
 
     def __post_init__(self) -> None:
@@ -99,9 +81,11 @@ class VisionTransformer(Transformer, kw_only=True):
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
         pooling = row(POOLINGS, self.pooling, "pooling")()
-        projection = Linear(self.width, True, self.embedding_init, self.dtype, name="patches")
-        hidden = projection(patches_of(images, self.patch_size))
-        grid = (images.shape[-3] // self.patch_size, images.shape[-2] // self.patch_size)
+        stem = row(STEMS, self.stem, "stem")
+        hidden = stem(self.patch_size, self.width, self.embedding_init, self.dtype, name="patches")(
+            images
+        )
+        grid = grid_of(images, self.patch_size)
         if pooling.adds_token:
             hidden = ClassToken(self.embedding_init, name="class_token")(hidden)
         places = hidden.shape[-2]

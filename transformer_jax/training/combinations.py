@@ -1,5 +1,6 @@
 """What is wrong between values of a config that are right one by one."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -196,6 +197,11 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
     architecture = flat["model.architecture"]
     is_mup = parametrisation == "mup"
+    variant, stem = (flat[f"model.vision_transformer.{name}"] for name in ("variant", "stem"))
+    is_convolutional = architecture == "vision_transformer" and stem == "convolutional"
+    patch = (
+        int(variant.partition("/")[2]) if variant else flat["model.vision_transformer.patch_size"]
+    )
     return [
         (
             f"model.feed_forward_options.mixture.num_chosen={chosen}: expected at most "
@@ -239,6 +245,16 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             is_mup and (flat["model.attention_scale"] or flat["model.value_dim"]),
         ),
         (
+            f"model.vision_transformer.stem=convolutional: {patch} pixels cannot be halved to one; "
+            f"expected a power of 2, nearest {2 ** max(1, round(math.log2(patch)))}",
+            is_convolutional and (patch < 2 or patch & (patch - 1)),
+        ),
+        (
+            "model.parametrisation=mup: it is not worked out for "
+            "model.vision_transformer.stem=convolutional; expected linear",
+            is_mup and is_convolutional,
+        ),
+        (
             "model.wiring=no_residual: model.stochastic_depth would leave whole examples 0; give 0",
             flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"],
         ),
@@ -278,6 +294,11 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
         (
             f"data.separate_documents=True: data.task={task} keeps no documents apart",
             flat["data.separate_documents"] and task != "language_modelling",
+        ),
+        (
+            f"data.train_examples={flat['data.train_examples']}: data.task={task} has no labelled "
+            "examples; give shares in data.splits",
+            flat["data.train_examples"] and not task.endswith("_classification"),
         ),
         (
             f"initial.word_vectors={flat['initial.word_vectors']}: they are for words; "

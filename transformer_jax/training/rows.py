@@ -22,6 +22,7 @@ TABLES = {
     "model.architecture": ("models/__init__.py", "MODELS"),
     "model.encoder.pooling": ("layers/pooling.py", "POOLINGS"),
     "model.vision_transformer.pooling": ("layers/pooling.py", "POOLINGS"),
+    "model.vision_transformer.stem": ("layers/stems.py", "STEMS"),
     "model.recurrent_decoder.cell": ("models/recurrent.py", "CELLS"),
     "model.recurrent_encoder_decoder.cell": ("models/recurrent.py", "CELLS"),
     "model.position": ("layers/positions.py", "POSITIONS"),

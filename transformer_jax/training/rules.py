@@ -44,6 +44,7 @@ _GENERAL: dict[str, Rule] = {
     "data.tokenizer": name_or_path("byte", "char", "bpe", "word"),
     "data.vocab_size": integer(257),
     "data.split_seed": integer(0),
+    "data.train_examples": optional(integer(1)),
     "data.exact.symbols": integer(2),
     "data.language_modelling.unscored": integer(0),
     "data.masked_language_modelling.mask_rate": number(
@@ -173,6 +174,7 @@ _BEFORE = {
     "seeds.perturbation": 0.0,
     "training.own_inputs": 0.0,
     "data.split_seed": 0,
+    "data.train_examples": None,
     "data.masked_language_modelling.mask_rate": 0.15,
     "data.image_classification.max_rotation": 0.0,
     "data.image_classification.max_shift": 0,
@@ -186,6 +188,7 @@ _BEFORE = {
     "model.encoder_decoder.cross_attention": True,
     "model.vision_transformer.patch_size": 4,
     "model.vision_transformer.variant": None,
+    "model.vision_transformer.stem": "linear",
     "model.vision_transformer.pooling": "class_token",
     "model.recurrent_decoder.cell": "lstm",
     "model.recurrent_decoder.depth": 2,

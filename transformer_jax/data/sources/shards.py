@@ -45,7 +45,12 @@ class ShardedTokens:
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
+        if isinstance(indices, slice):
+            ends = zip(self._shards, self._ends, strict=True)
+            begins = [(shard, end - len(shard)) for shard, end in ends]
+            first, last = indices.start, indices.stop
+            return np.concatenate([s[max(0, first - b) : max(0, last - b)] for s, b in begins])
         owners = np.searchsorted(self._ends, indices, side="right")
         picked = np.empty(indices.shape, self._shards[0].dtype)
         for owner in np.unique(owners):

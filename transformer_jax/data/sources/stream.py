@@ -11,6 +11,8 @@ from transformer_jax.data.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from transformer_jax.data.sources.shards import ShardedTokens
 
+_COUNTED_AT_ONCE = 1 << 24  # tokens
+
 
 class Piece(NamedTuple):
     """A stretch of text that ends with a line, a document or a file."""
@@ -72,21 +74,48 @@ class TokenStream:
     def _places(self, starts: np.ndarray, length: int) -> np.ndarray:
         return self.begin + np.asarray(starts, np.int64)[:, None] + np.arange(length)[None, :]
 
-    def split(self, fractions: tuple[float, ...]) -> dict[str, "TokenStream"]:
+    def split(
+        self, fractions: tuple[float, ...], token_bytes: np.ndarray | None = None
+    ) -> dict[str, "TokenStream"]:
         """Cuts the stream into consecutive parts: train, tuning, test.
 
         Args:
-          fractions: share of the tokens of each part; they sum to 1.
+          fractions: share of each part; they sum to 1.
+          token_bytes: [V] int, bytes that each token stands for. Given them, shares are of bytes,
+            so that the parts of a text are the same whatever its tokenizer, up to one token;
+            else they are of tokens.
         Returns:
           name of the split -> its stream.
         """
-        cuts = [self.begin + int(share * len(self)) for share in np.cumsum((0.0, *fractions))]
-        cuts[-1] = self.end
+        shares = np.cumsum((0.0, *fractions))
+        if token_bytes is None:
+            counts = [int(share * len(self)) for share in shares[1:-1]]
+        else:
+            counts = self._tokens_within(shares[1:-1], token_bytes)
+        cuts = [self.begin, *(self.begin + count for count in counts), self.end]
         bounds = zip(SPLITS, cuts, cuts[1:], strict=False)
         return {
             split: dataclasses.replace(self, begin=a, end=b, name=f"{self.name} ({split})")
             for split, a, b in bounds
         }
+
+    def _tokens_within(self, shares: np.ndarray, token_bytes: np.ndarray) -> list[int]:
+        """How many tokens from the first one end within each share of the bytes."""
+        if not len(self):
+            return [0 for _ in shares]
+        firsts = range(self.begin, self.end, _COUNTED_AT_ONCE)
+
+        def sizes(first: int) -> np.ndarray:
+            return token_bytes[self.tokens[first : min(first + _COUNTED_AT_ONCE, self.end)]]
+
+        ends = np.cumsum([sizes(first).sum() for first in firsts])
+        counts = []
+        for wanted in shares * ends[-1]:
+            piece = min(int(np.searchsorted(ends, wanted, side="right")), len(ends) - 1)
+            before = ends[piece - 1] if piece else 0
+            within = np.searchsorted(np.cumsum(sizes(firsts[piece])), wanted - before, side="right")
+            counts.append(piece * _COUNTED_AT_ONCE + int(within))
+        return counts
 
 
 class LoadedText(NamedTuple):

@@ -24,6 +24,7 @@ from transformer_jax.data.tokenizers import (
     make_tokenizer,
     special_tokens,
 )
+from transformer_jax.errors import InvalidInput
 
 Inputs = dict[str, np.ndarray]
 
@@ -91,6 +92,7 @@ def text_classification(
     vocab_size: int,
     splits: tuple[float, ...],
     split_seed: int,
+    train_examples: int | None,
     length: int,
     batch_size: int,
 ) -> Classification:
@@ -103,7 +105,7 @@ def text_classification(
     tokenizer = make_tokenizer(tokenizer, lambda: loaded.texts, vocab_size)
     inputs, cut = encode_texts(tokenizer, loaded.texts, length)
     parts = split_by_key(loaded.texts, splits, split_seed)
-    refuse_empty_splits(source, parts)
+    parts = with_fewer_to_train_on(parts, train_examples, split_seed, source)
     facts = {
         "source": source,
         "sha256": loaded.sha256,
@@ -150,6 +152,7 @@ def image_classification(
     source: str,
     splits: tuple[float, ...],
     split_seed: int,
+    train_examples: int | None,
     batch_size: int,
     max_rotation: float,
     max_shift: int,
@@ -163,7 +166,7 @@ def image_classification(
     share being of the rest's.
     """
     arrays = load_images(source)
-    parts = _array_splits(source, arrays, splits, split_seed)
+    parts = _array_splits(source, arrays, splits, split_seed, train_examples)
     mean, deviation = pixel_statistics(arrays.inputs[parts["train"]])
     facts = _array_facts(source, arrays, parts)
 
@@ -264,11 +267,16 @@ def shifted_and_flipped(
 
 
 def vector_classification(
-    *, source: str, splits: tuple[float, ...], split_seed: int, batch_size: int
+    *,
+    source: str,
+    splits: tuple[float, ...],
+    split_seed: int,
+    train_examples: int | None,
+    batch_size: int,
 ) -> Classification:
     """Sequences of vectors with labels: time series, features; as they are in the file."""
     arrays = load_vectors(source)
-    parts = _array_splits(source, arrays, splits, split_seed)
+    parts = _array_splits(source, arrays, splits, split_seed, train_examples)
     longest, num_features = arrays.inputs.shape[1:]
     inputs = {"vectors": arrays.inputs}
     if arrays.lengths is not None:
@@ -291,8 +299,33 @@ def vector_classification(
     )
 
 
+def with_fewer_to_train_on(
+    parts: dict[str, np.ndarray], count: int | None, seed: int, source: str
+) -> dict[str, np.ndarray]:
+    """Leaves `count` examples in the training split, fewer of them being among more.
+
+    Args:
+      parts: split -> indices.
+      count: examples to keep, drawn at random; None keeps all.
+      seed: of the splits.
+      source: for messages.
+    Raises:
+      InvalidInput: a split is empty, or has fewer examples than that.
+    """
+    refuse_empty_splits(source, parts)
+    train = parts["train"]
+    if count is None:
+        return parts
+    if count > len(train):
+        raise InvalidInput(
+            f"data.train_examples={count}: the training split of {source} has {len(train)}"
+        )
+    drawn = np.random.default_rng(seed).permutation(len(train))[:count]
+    return {**parts, "train": train[np.sort(drawn)]}
+
+
 def _array_splits(
-    source: str, arrays: Arrays, shares: tuple[float, ...], seed: int
+    source: str, arrays: Arrays, shares: tuple[float, ...], seed: int, train_examples: int | None
 ) -> dict[str, np.ndarray]:
     """Splits arrays so that equal ones stay together; a source's own test set is kept as it is."""
     count = len(arrays.labels)
@@ -304,8 +337,7 @@ def _array_splits(
         train, tuning, _ = shares
         parts = split_by_key(rest, (train / (train + tuning), tuning / (train + tuning), 0.0), seed)
         parts[SPLITS[-1]] = np.arange(arrays.first_test, count)
-    refuse_empty_splits(source, parts)
-    return parts
+    return with_fewer_to_train_on(parts, train_examples, seed, source)
 
 
 def _array_facts(source: str, arrays: Arrays, splits: dict[str, np.ndarray]) -> dict[str, Any]:

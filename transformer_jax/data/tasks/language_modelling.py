@@ -68,7 +68,7 @@ class LanguageModelling:
     ) -> "LanguageModelling":
         """Reads the text that the options of a config name."""
         stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
-        streams = stream.split(splits)
+        streams = stream.split(splits, tokenizer.token_bytes)
         facts = text_facts(source, sha256, tokenizer, streams)
         shape = (length, batch_size, separate_documents, stride, unscored)
         return cls(tokenizer, streams, *shape, facts)
