@@ -18,7 +18,7 @@ from transformer_jax.studies.cells import cell_hash, hash_of_code
 from transformer_jax.studies.design import load_design, parse_seeds
 from transformer_jax.studies.details import look_closer, read_details
 from transformer_jax.studies.export import export_study
-from transformer_jax.studies.judging import judge
+from transformer_jax.studies.judging import judge, mixtures
 from transformer_jax.studies.planning import Workshop
 from transformer_jax.studies.running import CellsLost, run
 from transformer_jax.studies.study import load_study
@@ -687,6 +687,37 @@ def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
     assert words in verdicts["arms"]["fast"]["words"]
     assert verdicts["arms"]["none"]["verdict"] != "refused"
     assert verdicts["contrasts"] == 2  # the family keeps its size
+
+
+def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    ours, theirs = study.cell("fast", 1), study.cell("learned", 1)
+    manifest, evaluation = ours.path / "manifest.json", ours.path / "evaluation.json"
+    held = json.loads(manifest.read_text())
+    held["data"]["tokenizer_sha256"] = "other"
+    manifest.write_text(json.dumps(held))
+    scored = json.loads(evaluation.read_text())
+    count = scored["test"]["protocol"]["bytes"]
+    for share, told in ((0.9995, []), (0.99, ["other targets are scored"])):
+        scored["test"]["protocol"] |= {"bytes": round(share * count), "targets": 7}
+        evaluation.write_text(json.dumps(scored))
+        assert mixtures(ours, theirs, "bits_per_byte") == told
+    assert "other tokenizers: only bits_per_byte compares" in mixtures(ours, theirs, "loss")
+
+
+def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):
+    """Worse than a guess on the test split alone is a score; in training too it is divergence."""
+    study = load_study(copied(done, tmp_path))
+    cell = study.cell("fast", 1)
+    evaluation, metrics = cell.path / "evaluation.json", cell.path / "metrics.jsonl"
+    scored = json.loads(evaluation.read_text())
+    scored["test"]["loss"] = 9.0
+    evaluation.write_text(json.dumps(scored))
+    assert cell.state() == "done"
+    assert cell.outcome("loss").value == 9.0
+    metrics.write_text(metrics.read_text() + '{"step": 99, "train/loss": 9.0}\n')
+    assert cell.state() == "diverged"
+    assert cell.outcome("loss") == (None, True)
 
 
 def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):

@@ -157,12 +157,21 @@ class Cell(NamedTuple):
         return _evaluation(self.path).get(split, {})
 
     def _guesses(self) -> bool:
-        """Whether the final loss is no lower than that of a uniform guess."""
-        means = self.means()
-        sizes = RunDirectory(self.path).manifest().get("sizes", {})
+        """Whether the final losses, on test and in training, are no lower than a uniform guess's.
+
+        A classifier that knows its few examples by heart may lose more on the test split than a
+        guess would. It overfitted, which is a score and no divergence.
+        """
+        directory = RunDirectory(self.path)
+        sizes = directory.manifest().get("sizes", {})
         classes = sizes.get("num_classes") or sizes.get("vocab_size")
-        loss = means.get("loss", math.nan)
-        return not math.isfinite(loss) or bool(classes and loss >= math.log(classes))
+        loss = self.means().get("loss", math.nan)
+        if not math.isfinite(loss):
+            return True
+        if not classes or loss < math.log(classes):
+            return False
+        trained = [row["train/loss"] for row in directory.metrics() if "train/loss" in row]
+        return not (trained and trained[-1] < math.log(classes))
 
 
 @functools.lru_cache(maxsize=4096)

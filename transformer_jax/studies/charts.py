@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.studies.breakdowns import BREAKDOWNS
 from transformer_jax.studies.details import read_details
 from transformer_jax.studies.study import Study
 
@@ -93,30 +94,30 @@ def by_position_of(study: Study) -> dict[str, Any]:
     }
 
 
-def by_distance_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """A line an arm over the distance of the answer; {} where no task knows one."""
-    series = []
-    for index, arm in enumerate(study.arms):
-        found = verdicts["by_distance"].get(arm, {})
-        distances = sorted(map(int, found))
-        if len(distances) > 1:
-            values = [found[str(distance)] for distance in distances]
-            series.append(
-                {
-                    "name": arm,
-                    "index": index,
-                    "x": distances,
-                    "mean": [float(np.mean(row)) for row in values],
-                    "low": [min(row) for row in values],
-                    "high": [max(row) for row in values],
-                }
-            )
-    if not series:
-        return {}
-    labels = {"xLabel": "tokens back to the answer", "yLabel": "test accuracy"}
-    return {
-        "distance": {**labels, "series": series, "title": "accuracy by distance", "points": True}
-    }
+def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart for each breakdown of the scores, a line an arm; {} where no task has one."""
+    charts = {}
+    for name, told in BREAKDOWNS.items():
+        series = []
+        for index, arm in enumerate(study.arms):
+            found = verdicts[name].get(arm, {})
+            numbers = sorted(map(int, found))
+            if len(numbers) > 1:
+                values = [found[str(number)] for number in numbers]
+                series.append(
+                    {
+                        "name": arm,
+                        "index": index,
+                        "x": numbers,
+                        "mean": [float(np.mean(row)) for row in values],
+                        "low": [min(row) for row in values],
+                        "high": [max(row) for row in values],
+                    }
+                )
+        if series:
+            labels = {"xLabel": told.number, "yLabel": told.score, "title": told.title}
+            charts[name] = {**labels, "series": series, "points": True}
+    return charts
 
 
 def floor_of(study: Study) -> float | None:

@@ -13,14 +13,20 @@ _METRICS = ("eval/loss", "train/loss", "eval/accuracy", "eval/bits_per_byte", "t
 
 
 def curves_of(
-    runs: Mapping[str, Sequence[Path]], costs: Mapping[str, Mapping[str, float]], counted: str
+    runs: Mapping[str, Sequence[Path]],
+    costs: Mapping[str, Mapping[str, float]],
+    counted: str,
+    first: str = "eval/loss",
 ) -> dict[str, Any]:
     """Returns metrics -> arm -> step, mean, low, high; and what an update is on each axis.
+
+    Metrics of which there is more than a point stand before the others.
 
     Args:
       runs: arm -> directories of its seeds.
       costs: arm -> parameters, flops, updates, counted; {} where they are not known.
       counted: what data is counted in, "tokens" say.
+      first: the metric to be looked at first.
     """
     rows = {arm: [RunDirectory(path).metrics() for path in paths] for arm, paths in runs.items()}
     metrics = {}
@@ -29,6 +35,12 @@ def curves_of(
         known = {arm: band for arm, band in found.items() if band["step"]}
         if known:
             metrics[metric] = known
+
+    def shown_later(metric: str) -> tuple[bool, bool]:
+        has_curve = any(len(band["step"]) > 1 for band in metrics[metric].values())
+        return not has_curve, metric != first
+
+    metrics = {metric: metrics[metric] for metric in sorted(metrics, key=shown_later)}
     axes: dict[str, dict[str, float]] = {"updates": dict.fromkeys(runs, 1.0)}
     if all(costs.get(arm) for arm in runs):
         per_update = {arm: cost["counted"] / cost["updates"] for arm, cost in costs.items()}

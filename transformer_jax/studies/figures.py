@@ -69,10 +69,11 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
 def _curves(study: Study) -> Figure:
     arms = list(study.arms)
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
-    metrics = curves_of(runs, {}, study.record["counted"])["metrics"]
+    counted = study.record["counted"]
+    metrics = curves_of(runs, {}, counted, f"eval/{study.metric}")["metrics"]
     figure = Figure(figsize=(6.5, 4))
     axes = figure.add_subplot()
-    metric = next((name for name in ("eval/loss", *metrics) if name in metrics), None)
+    metric = next(iter(metrics), None)
     for index, arm in enumerate(arms):
         if metric is None or arm not in metrics[metric]:
             continue

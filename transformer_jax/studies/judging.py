@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.studies import statistics
+from transformer_jax.studies.breakdowns import taken_apart
 from transformer_jax.studies.cells import DIVERGED, DONE, Cell, device_of
 from transformer_jax.studies.details import key_of, read_details
 from transformer_jax.studies.outcome import Outcome
@@ -16,6 +17,7 @@ from transformer_jax.studies.study import Study, as_plain
 from transformer_jax.training.runs import RunDirectory, replace
 
 _COUNTS = ("targets", "examples", "bytes", "sentences")
+_BYTES_APART = 1e-3  # a share
 
 
 def judge(study: Study) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def judge(study: Study) -> dict[str, Any]:
             name: _evaluated_otherwise(study, key_of(changes), level)
             for name, changes in sealed.get("also", {}).items()
         },
-        "by_distance": {name: found for name in study.arms if (found := _by_distance(study, name))},
+        **taken_apart(study),
     }
     if fit and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
@@ -116,15 +118,6 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
             "interval": statistics.interval(mean, error, len(d), level),
         }
     return as_plain(found)
-
-
-def _by_distance(study: Study, arm: str) -> dict[str, list[float]]:
-    """Distance -> accuracy of each seed, of tasks that know how far back an answer stood."""
-    found: dict[str, list[float]] = {}
-    for seed in study.seeds:
-        for distance, share in study.cell(arm, seed).means().get("by_distance", {}).items():
-            found.setdefault(distance, []).append(share)
-    return found
 
 
 def _score(study: Study, arm: str, seed: int, key: str) -> float | None:
@@ -196,8 +189,13 @@ def mixtures(ours: Cell, theirs: Cell, metric: str, changed: Iterable[str] = ())
     protocols = [cell.means().get("protocol", {}) for cell in (ours, theirs)]
     scored = [{k: p.get(k) for k in _COUNTS} for p in protocols]
     if metric == "bits_per_byte":
-        scored = [{"bytes": counts["bytes"]} for counts in scored]
-    if scored[0] != scored[1]:
+        # Parts of a text begin and end with a token, and those of two vocabularies end elsewhere.
+        apart = _BYTES_APART if tokenizers[0] != tokenizers[1] else 0.0
+        ours_bytes, theirs_bytes = (counts["bytes"] or 0 for counts in scored)
+        is_other = abs(ours_bytes - theirs_bytes) > apart * max(ours_bytes, theirs_bytes)
+    else:
+        is_other = scored[0] != scored[1]
+    if is_other:
         found.append("other targets are scored")
     if one.get("code") != other.get("code"):
         found.append("computed by other code")

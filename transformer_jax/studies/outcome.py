@@ -8,7 +8,8 @@ class Outcome(NamedTuple):
 
     Attributes:
       value: of the primary metric; None where there is none.
-      diverged: not finite, or no better than a uniform guess. An outcome, never dropped.
+      diverged: not finite, or no better than a uniform guess in training and after it. An outcome,
+        never dropped.
     """
 
     value: float | None

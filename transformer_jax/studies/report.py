@@ -11,7 +11,7 @@ from typing import Any
 from transformer_jax.studies import statistics, tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import (
-    by_distance_of,
+    breakdowns_of,
     by_position_of,
     details_of,
     floor_of,
@@ -60,14 +60,14 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     arms = list(study.arms)
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
-    where = {**by_position_of(study), **by_distance_of(study, verdicts)}
+    where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
     charts = {**sensitivity_of(study), **where}
     data = as_plain(
         {
             "arms": arms,
             "forest": forest_of(study, verdicts),
             "curves": {
-                **curves_of(runs, costs, study.record["counted"]),
+                **curves_of(runs, costs, study.record["counted"], f"eval/{study.metric}"),
                 "floor": floor_of(study),
             },
             "charts": charts,

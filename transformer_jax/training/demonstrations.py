@@ -19,6 +19,7 @@ from transformer_jax.generation import feed_back
 from transformer_jax.training.loading import Run
 
 _SHOWN = 5
+_FEWEST_SENTENCES = 20  # that a BLEU is taken of
 
 
 class Written(NamedTuple):
@@ -27,12 +28,13 @@ class Written(NamedTuple):
     Attributes:
       means: by name.
       protocol: how they were taken.
-      by_distance: share of right answers by how many tokens back what decides them stood.
+      parts: the same taken apart by a number: `by_distance` is the share of right answers by how
+        many tokens back what decides them stood, `by_words` BLEU by the length of the source.
     """
 
     means: dict[str, float]
     protocol: dict[str, Any]
-    by_distance: Mapping[str, float] = {}
+    parts: Mapping[str, Mapping[str, float]] = {}
 
 
 def no_scores(run: Run, task: Any, split: str) -> Written:
@@ -50,17 +52,34 @@ def translation_scores(run: Run, task: Translation, split: str) -> Written:
 
     references = task.references(split)
     hypotheses = run.translate(references)
-    most = max(len(texts) for texts in references.values())
-    # None is no reference; an empty one would be the closest in length to a short hypothesis.
-    streams: Any = [
-        [texts[place] if place < len(texts) else None for texts in references.values()]
-        for place in range(most)
-    ]
+    texts = list(references.values())
     means, signatures = {}, {}
     for name, metric in (("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF())):
-        means[name] = metric.corpus_score(hypotheses, streams).score
+        means[name] = metric.corpus_score(hypotheses, streams_of(texts)).score
         signatures[name] = str(metric.get_signature())
-    return Written(means, {"generated": "greedy", "sentences": len(hypotheses), **signatures})
+    # Lengths 1 and 2 under 2, 3 and 4 under 4, ...
+    ends = np.array([2 * -(-len(source.split()) // 2) for source in references])
+    by_words = {}
+    for end in np.unique(ends):
+        places = np.flatnonzero(ends == end)
+        if len(places) >= _FEWEST_SENTENCES:
+            some = streams_of([texts[place] for place in places])
+            scored = sacrebleu.BLEU().corpus_score([hypotheses[p] for p in places], some)
+            by_words[str(end)] = scored.score
+    protocol = {"generated": "greedy", "sentences": len(hypotheses), **signatures}
+    return Written(means, protocol, {"by_words": by_words})
+
+
+def streams_of(references: list[list[str]]) -> Any:
+    """Every sentence's references [N][any number] as sacrebleu takes them: the first of each, ...
+
+    None is no reference; an empty one would be the closest in length to a short hypothesis.
+    """
+    most = max(len(texts) for texts in references)
+    return [
+        [texts[place] if place < len(texts) else None for texts in references]
+        for place in range(most)
+    ]
 
 
 @functools.lru_cache(maxsize=32)
@@ -97,7 +116,7 @@ def free_running_scores(run: Run, task: ExactTask, split: str) -> Written:
         if (count := asked[distances == distance].sum())
     }
     means = {"generated_accuracy": float(right.sum() / asked.sum())}
-    return Written(means, {"generated": "greedy"}, by_distance)
+    return Written(means, {"generated": "greedy"}, {"by_distance": by_distance})
 
 
 def show_answers(run: Run, task: ExactTask) -> str:

@@ -309,7 +309,7 @@ class Training:
         """Scores the tuning split into the step's row; at the end the test split too."""
         names = {"tuning": "eval"} | ({"test": "test"} if is_last else {})
         batch_size, scored = self.config.evaluation.batch_size, {}
-        by_distance: dict[str, Mapping[str, float]] = {}
+        parts: dict[str, Mapping[str, Any]] = {}
         params = evaluated_params(state.opt_state, state.params)
         for split in names:
             self.progress.note(f"evaluating the {split} split ...")
@@ -318,11 +318,12 @@ class Training:
                 written = self.demonstration.scores(self._run(state), self.task, split)
                 scored[split].means.update(written.means)
                 scored[split].protocol.update(written.protocol)
-                by_distance[split] = written.by_distance
+                parts[split] = written.parts
         if is_last:
-            means = {split: {**e.means, "protocol": e.protocol} for split, e in scored.items()}
-            for split, found in by_distance.items():
-                means[split] |= {"by_distance": found} if found else {}
+            means = {
+                split: {**e.means, "protocol": e.protocol, **parts[split]}
+                for split, e in scored.items()
+            }
             self.directory.write_json("evaluation.json", means)
             write_sequences(self.directory.path / "sequences.npz", scored)
         if not rows or rows[-1]["step"] != self.directory.step:
