@@ -8,10 +8,13 @@ import json
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from experiments.command import Parser, execute
+from experiments.speed import RATIOS
 from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.breakdowns import BREAKDOWNS
 from transformer_jax.studies.ladder import rung_path
 from transformer_jax.studies.statistics import benjamini_hochberg
 from transformer_jax.studies.study import load_study
@@ -81,6 +84,7 @@ def catalogue() -> str:
     parts = [_HEAD, _overview(studies, "#{}")]
     parts += [_section(name, study, verdicts, q_values) for name, study, verdicts in studies]
     parts += [_ladder(name).replace("# ", "## ", 1) for name in _ladders()]
+    parts += [_times(name).replace("# ", "## ", 1) for name in _measured()]
     return "\n".join(parts)
 
 
@@ -90,6 +94,31 @@ def _ladders() -> list[str]:
 
 def _ladder(name: str) -> str:
     return (HERE / "results" / name / "ladder.md").read_text(encoding="utf-8")
+
+
+def _measured() -> list[str]:
+    return [path.parent.name for path in sorted((HERE / "results").glob("*/speed.json"))]
+
+
+def _times(name: str) -> str:
+    """What experiments.speed wrote, as a table."""
+    found = _read(HERE / "results" / name / "speed.json")
+    lengths = list(next(iter(found["ratios"].values())))
+    rows = [
+        [f"{asked}: ({slow}) / ({fast})"]
+        + [
+            f"{median(r):.2f} ({min(r):.2f} to {max(r):.2f})"
+            for r in found["ratios"][asked].values()
+        ]
+        for asked, (slow, fast) in RATIOS.items()
+    ]
+    rounds = len(found["ratios"]["training"][lengths[0]])
+    told = (
+        f"# {name}\n\nMedian and range of the ratios of two times in a round, {rounds} rounds, by "
+        f"length in tokens; {found['config']} on {found['machine']}, by `python -m "
+        "experiments.speed`. Reading and writing are of one text, an update of 2,048 tokens.\n"
+    )
+    return "\n".join([told, as_markdown(["times", *lengths], rows)])
 
 
 def pages() -> dict[str, str]:
@@ -103,7 +132,8 @@ def pages() -> dict[str, str]:
         if (HERE / "results" / name / "curves.svg").exists():
             text += f"\n![Learning curves]({name}-curves.svg)\n"
         found[name] = text
-    return found | {name: _ladder(name) for name in _ladders()}
+    found |= {name: _ladder(name) for name in _ladders()}
+    return found | {name: _times(name) for name in _measured()}
 
 
 def _studies() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -212,18 +242,18 @@ def _section(
     if rows:
         lines += ["Further evaluations, with intervals and no verdicts:", ""]
         lines += [as_markdown(heads, rows)]
-    if verdicts.get("by_distance"):
-        lines += ["Right answers by how many tokens back what decides them stood:", ""]
-        lines += [as_markdown(*_by_distance(verdicts["by_distance"]))]
+    for breakdown, told in BREAKDOWNS.items():
+        if verdicts.get(breakdown):
+            lines += [told.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
     lines += [f"![Paired differences from {verdicts['base']}](results/{name}/forest.svg)", ""]
     return "\n".join(lines)
 
 
-def _by_distance(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows: an arm a row, up to six distances, means over seeds."""
-    distances = sorted({int(distance) for by in found.values() for distance in by})
-    step = max(1, -(-len(distances) // 6))
-    kept = [str(distance) for distance in distances[::step]]
+def _by_number(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows: an arm a row, up to six numbers, means over seeds."""
+    numbers = sorted({int(number) for by in found.values() for number in by})
+    step = max(1, -(-len(numbers) // 6))
+    kept = [str(number) for number in numbers[::step]]
     rows = [
         [arm, *(spell(sum(by[d]) / len(by[d]), 3) if d in by else "" for d in kept)]
         for arm, by in found.items()

@@ -26,6 +26,7 @@ _REFERENCE = {
         *("layers.attention", "layers.weights", "layers.projections", "layers.positions"),
         *("layers.feedforward", "layers.norms", "layers.blocks", "layers.embeddings"),
         *("layers.pooling", "layers.initialisation", "layers.parametrisation"),
+        *("layers.stems", "layers.cache"),
     ),
     "Models": (
         *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),
@@ -33,7 +34,13 @@ _REFERENCE = {
     ),
     "Generation and inspection": ("generation", "inspection"),
     "Weights of others": ("interop.huggingface",),
-    "Data": ("data.tasks.batch", "data.sources.exact", "data.ngrams", "data.tokenizers"),
+    "Data": (
+        "data.tasks.batch",
+        "data.sources.exact",
+        "data.ngrams",
+        "data.tokenizers",
+        "data.word_vectors",
+    ),
     "Training": ("training.step", "training.losses", "training.metrics", "training.loop"),
     "Studies": (
         *("studies.design", "studies.statistics", "studies.power", "studies.ladder"),

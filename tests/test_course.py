@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from experiments import speed
 from experiments.course import exercises, outcomes, solution
 from experiments.course.checks import WORKED
 from experiments.course.errata import ERRATA
@@ -39,14 +40,19 @@ def test_the_list_is_whole():
 def test_claims_name_arms_that_their_studies_have():
     for row in STATEMENTS:
         for claim in row.claims:
-            if claim.wants == outcomes.FORECAST:
+            if claim.wants in (outcomes.FORECAST, outcomes.SHRINKS):
+                assert (outcomes.RESULTS / claim.study / "ladder.json").exists()
+                continue
+            if claim.wants == outcomes.FASTER:
+                assert claim.arm in speed.RATIOS
                 continue
             design = load_design(f"configs/ablations/{claim.study}.py")
             assert claim.arm in (design.arms if claim.also else design.others), claim
             assert claim.wants in WANTS
             assert not claim.also or claim.also in design.also
         for study in row.studies:
-            assert (ROOT / "configs" / "ablations" / f"{study}.py").exists(), study
+            is_ladder = (outcomes.RESULTS / study / "ladder.json").exists()
+            assert is_ladder or (ROOT / "configs" / "ablations" / f"{study}.py").exists(), study
 
 
 # ---------------------------------------------------------------- how a statement is decided

@@ -1,18 +1,20 @@
 """Question: no norm, or a norm before, after, or on both sides of each branch.
 
-Command:   python -m experiments.ablate --config=configs/ablations/norm_kinds.py --seeds=5 \
+Command:   python -m experiments.ablate --config=configs/ablations/norm_kinds.py --seeds=10:15 \
              --workdir=runs/norm_kinds
-Takes:     about 6 minutes on 2 CPU cores that had other work.
+Takes:     about 3 minutes on 2 CPU cores that had other work.
 """
 
 from configs.ablations import quick
 
 
 def get_config():
-    """Returns the base: 4 pre-norm layers, 400 updates."""
+    """Returns the base: 4 pre-norm layers, 200 updates."""
     config = quick.get_config()
     config.model.depth = 4
-    config.training.steps = 400
+    config.training.steps = 200
+    config.schedule.warmup_cosine.warmup_steps = 20
+    config.evaluation.every = 200
     return config
 
 

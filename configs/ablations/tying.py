@@ -1,6 +1,6 @@
 """Question: may the output layer be the embedding.
 
-Command:   python -m experiments.ablate --config=configs/ablations/tying.py --seeds=5:10 \
+Command:   python -m experiments.ablate --config=configs/ablations/tying.py --seeds=10:15 \
              --workdir=runs/tying
 Takes:     about 2 minutes on 2 CPU cores that had other work.
 """

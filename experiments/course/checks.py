@@ -16,7 +16,13 @@ from transformer_jax import (
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
-from transformer_jax.inspection import attention_entropy, gradient_by_layer, gradient_through_time
+from transformer_jax.inspection import (
+    attention_entropy,
+    gradient_by_layer,
+    gradient_through_time,
+    hidden_vectors,
+    similarity_by_layer,
+)
 from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import lookup
 from transformer_jax.layers.feedforward import FeedForward
@@ -116,6 +122,25 @@ def softmax_saturates_without_the_scale() -> str:
         f"{with_it:.2f} and {without:.2f} at d_k {size}"
         for size, (with_it, without) in found.items()
     )
+
+
+def attention_makes_vectors_contextual() -> str:
+    """A word's vector is the same in all sentences before the blocks, and another one after them.
+
+    Without positions and with random weights, so that it is the architecture and no training.
+    """
+    model = Encoder(
+        vocab_size=9, max_length=5, width=16, depth=2, num_heads=2, num_classes=0, position="none"
+    )
+    tokens = jnp.array([[3, 1, 4, 1, 5], [2, 6, 4, 7, 0], [4, 8, 8, 8, 8]])  # 4 in each of them
+    params = randomised(model, tokens)["params"]
+    hidden = hidden_vectors(model, params, {"tokens": tokens})
+    alike = np.asarray(similarity_by_layer(hidden, jnp.array([2, 2, 0])))
+    others = ~np.eye(3, dtype=bool)
+    assert apart_by(alike[0], 1) < 1e-5, "static vectors differ"
+    assert (alike[1:, others] < 0.999).all(), "nothing of the sentence came in"
+    told = ", ".join(f"{layer[others].mean():.2f}" for layer in alike)
+    return f"mean cosine by layer {told}"
 
 
 def an_encoder_is_equivariant() -> str:

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from experiments.course.checks import WORKED
@@ -14,6 +15,8 @@ from experiments.course.statements import STATEMENTS, Claim, Statement
 from transformer_jax.studies import statistics
 
 FORECAST, FORGETS, KEEPS, FALLS = "forecast", "forgets", "keeps", "falls"
+SHRINKS = "shrinks"
+FASTER, SLOWER = "faster", "slower"
 PERFECT = "perfect"  # both arms answered everything rightly, so neither could be better
 # What a wanted kind is met by, if not by itself alone.
 _MEETS = {
@@ -123,6 +126,10 @@ def kind_of(claim: Claim) -> str | None:
     """What a study found of an arm: better, worse, same or unresolved; None: it was not run."""
     if claim.wants == FORECAST:
         return _forecast(claim.study)
+    if claim.wants == SHRINKS:
+        return _over_scales(claim.study, claim.arm)
+    if claim.wants == FASTER:
+        return _speed(claim.study, claim.arm)
     verdicts = verdicts_of(claim.study)
     if verdicts is None:
         return None
@@ -154,12 +161,25 @@ def _forgets(verdicts: dict[str, Any], arm: str) -> str:
     return FORGETS if low > margin else "remembers" if high < margin else OPEN
 
 
+def _ladder_of(name: str) -> dict[str, Any] | None:
+    path = RESULTS / name / "ladder.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _over_scales(ladder: str, arm: str) -> str | None:
+    """What a ladder says of an arm's effect: shrinks, grows, holds, flips; or it is unresolved."""
+    found = _ladder_of(ladder)
+    if found is None:
+        return None
+    word = found["arms"][arm]["word"]
+    return OPEN if word.startswith(OPEN) else word
+
+
 def _forecast(ladder: str) -> str | None:
     """Whether a ladder forecast its base's score at the largest rung to within the margin."""
-    path = RESULTS / ladder / "ladder.json"
-    if not path.exists():
+    found = _ladder_of(ladder)
+    if found is None:
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
     if not found["forecast_of_score"]:
         return OPEN
     low, high = found["forecast_of_score"]["missed_interval"]
@@ -169,8 +189,32 @@ def _forecast(ladder: str) -> str | None:
     return "missed" if low > margin or high < -margin else OPEN
 
 
+@functools.cache
+def _times_of(study: str) -> dict[str, Any] | None:
+    """What experiments.speed wrote; None if this is no measurement of times."""
+    path = RESULTS / study / "speed.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _speed(study: str, name: str) -> str | None:
+    """Whether a ratio of times was above 1 in every round at the greatest length."""
+    found = _times_of(study)
+    if found is None:
+        return None
+    by_length = found["ratios"][name]
+    ratios = by_length[max(by_length, key=int)]
+    return FASTER if min(ratios) > 1 else SLOWER if max(ratios) < 1 else OPEN
+
+
 def words_of(study: str) -> str:
     """A line on a study: what each arm was beside its base, with the difference."""
+    times = _times_of(study)
+    if times is not None:
+        told = []
+        for name, by_length in times["ratios"].items():
+            medians = [f"{median(r):.2g} at {n}" for n, r in by_length.items()]
+            told.append(f"{name} {', '.join(medians)}")
+        return f"{study}, how many times as fast by length in tokens: {'; '.join(told)}"
     if (RESULTS / study / "ladder.md").exists():
         lines = (RESULTS / study / "ladder.md").read_text(encoding="utf-8").splitlines()
         told = [
