@@ -1,5 +1,6 @@
 """Sampling: what may be drawn, and that a sliding window forgets nothing that it should keep."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -206,3 +207,26 @@ def test_each_token_is_read_once_until_the_context_slides(decoder):
     assert calls == [2, 1, 1, 1, 1]  # the fifth token needs a context that slid
     drawn = generate_from(model, params, prompt, jax.random.key(0), num_tokens=9, **greedy)
     np.testing.assert_array_equal(drawn, whole)
+
+
+class Backwards(nn.Module):
+    """A feed-forward layer that also looks at the place before, which no cache keeps."""
+
+    @nn.compact
+    def __call__(self, inputs):
+        before = jnp.pad(inputs, ((0, 0), (1, 0), (0, 0)))[:, :-1]
+        return nn.Dense(inputs.shape[-1])(inputs) + 3 * before
+
+
+def test_with_rows_of_ones_own_the_whole_text_is_read():
+    from transformer_jax.laws import Subject, small_decoder
+
+    model = small_decoder(max_length=6, feed_forward=Backwards)
+    params, prompt = Subject(model).params, jnp.array([[3, 1]])
+    again = windowed_next_logits(lambda context: model.apply({"params": params}, context))
+    whole = generate(again, prompt, 6, jax.random.key(0), 6, temperature=0)
+    options = {"num_tokens": 6, "temperature": 0}
+    drawn = generate_from(model, params, prompt, jax.random.key(0), **options)
+    np.testing.assert_array_equal(drawn, whole)
+    assert not model.can_cache()
+    assert small_decoder(feed_forward="gated").can_cache()

@@ -284,13 +284,14 @@ class Transformer(nn.Module):
         Returns:
           [..., L, D], normalised; NaN once more was read than a cache holds, max_length tokens.
         Raises:
-          ValueError: a cache is asked for where none can be kept, see `can_cache`.
+          ValueError: a cache is asked for where a place sees what comes after it, or with more
+            than one text.
         """
         length = embedded.shape[-2]
         place = take_place(self, length, known["max_length"]) if causal else None
         if place is not None and (positions is not None or segments is not None):
             raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
-        if place is not None and not self.can_cache():
+        if place is not None and not self.hides_what_follows():
             raise ValueError(f"cache: in mask {self.mask!r} what is read sees what comes after it")
         if positions is None:
             positions = jnp.arange(length if place is None else place.capacity)
@@ -322,11 +323,16 @@ class Transformer(nn.Module):
         return spoil_beyond(hidden, place)
 
     def can_cache(self) -> bool:
-        """Whether what a place has computed stays right when tokens follow it: its mask hides them.
+        """Whether it is certain that what a place has computed stays right when tokens follow it.
 
-        Looks at the first 256 places. That no other row mixes places, a feed-forward layer of the
-        user's say, is taken for granted.
+        Its mask hides them, and all rows are this package's: a feed-forward layer of the user's may
+        mix places too, for which a cache keeps nothing.
         """
+        own = [name for name, rows in FAMILIES.items() if self._row(name) not in rows.values()]
+        return not own and self.hides_what_follows()
+
+    def hides_what_follows(self) -> bool:
+        """Whether no place sees what comes after it, among the first 256."""
         with jax.ensure_compile_time_eval():
             mask = self.attention_mask(jnp.arange(_LOOKED_AT), True, None)
             return mask is not None and not bool(jnp.triu(mask, 1).any())
