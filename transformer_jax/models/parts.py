@@ -282,13 +282,14 @@ class Transformer(nn.Module):
           memory_mask: [..., L, M] bool.
           **known: what a position encoding may want to know, `max_length` say.
         Returns:
-          [..., L, D], normalised; NaN once more was read than a cache holds, max_length tokens.
+          [..., L, D], normalised; NaN once more was read than a cache holds: max_length tokens,
+          or those of one call where that is not known.
         Raises:
           ValueError: a cache is asked for where a place sees what comes after it, or with more
             than one text.
         """
         length = embedded.shape[-2]
-        place = take_place(self, length, known["max_length"]) if causal else None
+        place = take_place(self, length, known.get("max_length", length)) if causal else None
         if place is not None and (positions is not None or segments is not None):
             raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
         if place is not None and not self.hides_what_follows():
