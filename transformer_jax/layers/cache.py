@@ -83,8 +83,8 @@ def remember(module: nn.Module, name: str, new: Array, place: Place | None) -> A
     """
     if place is None:
         return new
-    # One leading axis: with more of them XLA on CPU copies all that is kept for each token, which
-    # makes 1,024 tokens four times as slow.
+    # One leading axis: with more of them XLA on CPU copies all that is kept for each token, and the
+    # token after 1,023 others took 0.99 ms in place of 0.39 (experiments.speed, shakespeare.py).
     *leading, count, features = new.shape
     rows = math.prod(leading)
     shape = (rows, place.capacity, features)
