@@ -1,7 +1,9 @@
 """Attention against worked numbers, a float64 loop, and its own definition."""
 
 import math
+import re
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -161,6 +163,17 @@ def test_wrong_inputs_are_refused_by_name(rng):
             scaled_dot_product_attention(*arguments)
 
 
+def test_a_mask_never_makes_more_than_there_is(rng):
+    query, key, value = random_inputs(rng, 2)
+    with pytest.raises(ValueError, match=r"mask: .*weights \(2, 4, 6\), got \(2, 1, 4, 6\)"):
+        scaled_dot_product_attention(query, key, value, jnp.ones((2, 1, 4, 6), bool))
+    with pytest.raises(ValueError, match=r"bias: .*weights \(2, 4, 6\), got \(3, 1, 4, 6\)"):
+        scaled_dot_product_attention(query, key, value, None, jnp.zeros((3, 1, 4, 6)))
+    heads = [array[:, None] for array in (query, key, value)]
+    ours = scaled_dot_product_attention(*heads, jnp.ones((2, 1, 4, 6), bool))
+    assert ours.shape == (2, 1, 4, 5)
+
+
 # ---------------------------------------------------------------- the module
 
 
@@ -217,6 +230,46 @@ def test_projections_are_drawn_alike_whatever_the_number_of_heads(rng):
     drawn = [MultiHeadAttention(num_heads=h).init(jax.random.key(0), inputs) for h in (1, 2, 8)]
     for other in drawn[1:]:
         jax.tree.map(np.testing.assert_array_equal, drawn[0], other)
+
+
+def test_masks_of_flax_and_masks_per_head_mean_what_they_mean_there(rng):
+    module, variables, inputs = make_module(rng)
+    examples = jnp.asarray(rng.integers(0, 2, (2, 5, 5)).astype(bool))
+    plain = module.apply(variables, inputs, mask=examples)
+    assert plain.shape == inputs.shape
+    np.testing.assert_array_equal(
+        module.apply(variables, inputs, mask=examples[:, None]), plain
+    )  # [B, 1, L, L]
+    every_head = jnp.broadcast_to(examples[:, None], (2, 4, 5, 5))
+    np.testing.assert_array_equal(module.apply(variables, inputs, mask=every_head), plain)
+    one_head = every_head.at[:, 1:].set(True)
+    outputs, state = module.apply(variables, inputs, mask=one_head, mutable=["intermediates"])
+    (weights,) = state["intermediates"]["weights"]
+    assert outputs.shape == inputs.shape
+    assert (jnp.where(examples, 0.0, weights[:, 0]) == 0).all()
+    assert (weights[:, 1:] > 0).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 5), (3, 5, 5), (2, 1, 1, 5, 5), (2, 5, 4), (5,)])
+def test_masks_of_other_shapes_are_refused_naming_the_shape(rng, shape):
+    module, variables, inputs = make_module(rng)
+    with pytest.raises(ValueError, match=rf"mask: expected .*got {re.escape(str(shape))}"):
+        module.apply(variables, inputs, mask=jnp.ones(shape, bool))
+
+
+class OneColumn(nn.Module):
+    """Weights of a wrong shape, which would broadcast."""
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        return attention_weights(query, key, mask, bias)[..., :1]
+
+
+def test_weights_of_a_wrong_shape_are_refused(rng):
+    _, variables, inputs = make_module(rng)
+    module = MultiHeadAttention(num_heads=4, weights=OneColumn)
+    with pytest.raises(ValueError, match=r"expected weights \(2, 4, 5, 5\), got \(2, 4, 5, 1\)"):
+        module.apply(variables, inputs)
 
 
 def test_head_count_must_divide_the_width():

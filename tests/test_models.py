@@ -172,6 +172,8 @@ def test_wrong_fields_are_refused_by_name(change, message):
 def test_segments_of_another_length_are_refused():
     with pytest.raises(ValueError, match=r"segments: expected \[\.\.\., L=8\]"):
         SMALL.apply({"params": initial(SMALL)}, TOKENS, segments=jnp.ones((2, 7), jnp.int32))
+    with pytest.raises(ValueError, match=r"positions: .*broadcasts to \(2, 8\), got \(2, 1, 8\)"):
+        SMALL.apply({"params": initial(SMALL)}, TOKENS, positions=jnp.ones((2, 1, 8), jnp.int32))
 
 
 def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found():

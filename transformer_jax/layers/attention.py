@@ -12,7 +12,12 @@ from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
 from transformer_jax.layers.projections import Heads, separate
-from transformer_jax.layers.weights import SoftmaxAttention, attention_weights
+from transformer_jax.layers.weights import (
+    SoftmaxAttention,
+    attention_weights,
+    check_broadcasts,
+    weights_shape,
+)
 from transformer_jax.shapes import check_shapes
 
 
@@ -30,10 +35,11 @@ def scaled_dot_product_attention(
       query: [..., L, K].
       key: [..., M, K].
       value: [..., M, V]; V may differ from K.
-      mask: [..., L, M] bool, True = may attend; broadcasts.
-      bias: [..., L, M], added to the scores; -inf is allowed; broadcasts.
+      mask: [..., L, M] bool, True = may attend; its leading axes broadcast to those of query and
+        key, which have to have an axis of heads if the mask has one.
+      bias: [..., L, M], added to the scores; -inf is allowed; broadcasts as the mask does.
     Returns:
-      [..., L, V]; the leading axes of all arguments broadcast.
+      [..., L, V]; the leading axes of query, key and value broadcast.
     Raises:
       ValueError: the shapes disagree, or the mask is not bool; the text names the argument.
     """
@@ -51,6 +57,15 @@ def _split(flat: Array, heads: int) -> Array:
     """[..., L, heads * features] -> [..., heads, L, features]."""
     features = flat.shape[-1] // heads  # -1 is no size where there are no rows
     return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, features), -3, -2)
+
+
+def _with_heads(mask: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """[..., L, M], or [..., H or 1, L, M] -> the latter, for weights of shape (..., H, L, M)."""
+    if mask is None or mask.ndim == len(shape):
+        check_broadcasts(shape, mask=mask)
+        return mask
+    check_broadcasts((*shape[:-3], *shape[-2:]), mask=mask)
+    return mask[..., None, :, :]
 
 
 class MultiHeadAttention(nn.Module):
@@ -112,7 +127,8 @@ class MultiHeadAttention(nn.Module):
         Args:
           inputs: [..., L, D], where the queries come from.
           memory: [..., M, D], where keys and values come from; the inputs if not given.
-          mask: [..., L, M] bool, True = may attend; the same for all heads.
+          mask: [..., L, M] bool, True = may attend, the same for all heads; or [..., H, L, M], or
+            [..., 1, L, M] as Flax and Hugging Face make it, with one axis more than the inputs.
           terms: what a position encoding gives to attention; a rotation needs as many inputs as
             rows of the memory.
           place: where the inputs stand behind a cache of keys and values; M is then its capacity.
@@ -152,12 +168,14 @@ class MultiHeadAttention(nn.Module):
             query, key = rotate(query, terms.rotation), rotate(key, terms.rotation)
         key, value = remember(self, "keys", key, place), remember(self, "values", value, place)
         key, value = (self._serve_groups(array, num_kv_heads) for array in (key, value))
-        if mask is not None:
-            mask = mask[..., None, :, :]
+        shape = weights_shape(query, key)
+        mask = _with_heads(mask, shape)
         bias = terms.bias
         if terms.content_bias is not None:
             bias = terms.content_bias(query, key, mask)
         weights = self.weights(name="weights_of")(query, key, mask=mask, bias=bias)
+        if weights.shape != shape:  # a row of the user's own; what broadcasts would be taken
+            raise ValueError(f"attention: expected weights {shape}, got {weights.shape}")
         self.sow("intermediates", "weights", weights)
         weights = nn.Dropout(self.dropout_rate, deterministic=not train)(weights)
         mixed = jnp.swapaxes(_weighted_sum(weights, value), -3, -2)

@@ -249,8 +249,8 @@ class Block(nn.Module):
         Args:
           inputs: [..., L, D].
           memory: [..., M, D], the output of an encoder; without it there is no cross-attention.
-          mask: [..., L, L] bool, True = may attend.
-          memory_mask: [..., L, M] bool, the same for the memory.
+          mask: [..., L, L] or [..., H, L, L] bool, True = may attend.
+          memory_mask: [..., L, M] or [..., H, L, M] bool, the same for the memory.
           terms: what the position encoding gives to self-attention.
           place: where the inputs stand behind a cache, for self-attention.
           train: whether dropout is on.

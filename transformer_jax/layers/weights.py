@@ -31,8 +31,8 @@ def attention_weights(
     Args:
       query: [..., L, K].
       key: [..., M, K].
-      mask: [..., L, M] bool, True = may attend.
-      bias: [..., L, M], added to the scores.
+      mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
+      bias: [..., L, M], added to the scores; broadcasts to the weights.
       scale: in place of 1 / sqrt(d_k).
       soft_cap: see attention_scores.
     Returns:
@@ -57,8 +57,8 @@ def attention_scores(
     Args:
       query: [..., L, K].
       key: [..., M, K].
-      mask: [..., L, M] bool, True = may attend.
-      bias: [..., L, M], added to the scores.
+      mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
+      bias: [..., L, M], added to the scores; broadcasts to the weights.
       scale: in place of 1 / sqrt(d_k).
       soft_cap: c bends the products to c tanh(score / c), before the bias, so that none is beyond
         c (Gemma 2, arXiv:2408.00118, section 2).
@@ -67,9 +67,8 @@ def attention_scores(
     Raises:
       ValueError: the shapes disagree, or the mask is not bool.
     """
-    sizes = check_shapes(query=(query, "... L K"), key=(key, "... M K"))
-    for name, array in (("mask", mask), ("bias", bias)):
-        _check_broadcasts(name, array, sizes["L"], sizes["M"])
+    check_shapes(query=(query, "... L K"), key=(key, "... M K"))
+    check_broadcasts(weights_shape(query, key), mask=mask, bias=bias)
     if mask is not None and mask.dtype != jnp.bool_:
         raise ValueError(
             f"mask: expected bool, True = may attend, got {mask.dtype}; "
@@ -77,7 +76,7 @@ def attention_scores(
         )
     wide = jnp.promote_types(query.dtype, jnp.float32)
     # Scaling the query costs L*K products, scaling the scores would cost L*M.
-    scaled = query / math.sqrt(sizes["K"]) if scale is None else query * scale
+    scaled = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
     scores = jnp.einsum("...LK,...MK->...LM", scaled, key, preferred_element_type=wide)
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
@@ -94,14 +93,32 @@ def masked_softmax(scores: Array) -> Array:
     return exponentials / jnp.where(total == 0, 1, total)
 
 
-def _check_broadcasts(name: str, array: Array | None, length: int, memory: int) -> None:
-    if array is None:
-        return
-    tail = array.shape[-2:]
-    if len(tail) < 2 or tail[0] not in (1, length) or tail[1] not in (1, memory):
-        raise ValueError(
-            f"{name}: expected [..., L={length}, M={memory}] (1 broadcasts), got {array.shape}"
-        )
+def weights_shape(query: Array, key: Array) -> tuple[int, ...]:
+    """Returns the shape of the weights of [..., L, K] and [..., M, K]: (..., L, M)."""
+    leading = jnp.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    return (*leading, query.shape[-2], key.shape[-2])
+
+
+def check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
+    """Refuses what would not broadcast to the weights, or would make more of them.
+
+    A mask [B, 1, L, L] beside queries [B, L, K] would give every example the masks of all.
+
+    Args:
+      shape: of the weights, (..., L, M).
+      **arrays: name -> array, or None.
+    Raises:
+      ValueError: naming the array, its shape and the weights' shape.
+    """
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        axes = zip(reversed(array.shape), reversed(shape), strict=False)
+        if not 2 <= array.ndim <= len(shape) or any(size not in (1, of) for size, of in axes):
+            raise ValueError(
+                f"{name}: expected [..., L={shape[-2]}, M={shape[-1]}] that broadcasts to the "
+                f"weights {shape}, got {array.shape}"
+            )
 
 
 # ---------------------------------------------------------------- rows: queries, keys -> weights

@@ -424,3 +424,8 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
     for name, array in alike.items():
         if array is not None:
             check_shapes(tokens=(tokens, "... L"), **{name: (array, "... L")})
+            axes = zip(reversed(array.shape), reversed(tokens.shape), strict=False)
+            if array.ndim > tokens.ndim or any(size not in (1, of) for size, of in axes):
+                raise ValueError(
+                    f"{name}: expected what broadcasts to {tokens.shape}, got {array.shape}"
+                )
