@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.studies.arms import DROPS
-from transformer_jax.studies.cells import HOWS
-from transformer_jax.studies.cluster import KINDS, parse_cluster
-from transformer_jax.studies.design import load_design, parse_seeds
-from transformer_jax.studies.ladder import as_text, judge_ladder, load_ladder, rung_path
+from transformer_jax.studies.asking.arms import DROPS
+from transformer_jax.studies.asking.cells import HOWS
+from transformer_jax.studies.asking.design import load_design, parse_seeds
+from transformer_jax.studies.asking.ladder import load_ladder, rung_path
+from transformer_jax.studies.reporting.ladder import as_text, judge_ladder
+from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 
 
 def main(argv: list[str]) -> None:
@@ -72,7 +73,7 @@ def main(argv: list[str]) -> None:
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
 
-    from transformer_jax.studies.running import run
+    from transformer_jax.studies.running.launch import run
 
     options: dict[str, Any] = {
         "how": arguments.how,

@@ -97,9 +97,9 @@ def _in_step(config_path: str, members: int) -> None:
     use_compilation_cache()
     import jax
 
-    from transformer_jax.studies.execution import group_arms
-    from transformer_jax.studies.planning import measure
-    from transformer_jax.training.config import load_config
+    from transformer_jax.options.config import load_config
+    from transformer_jax.studies.running.batched import group_arms
+    from transformer_jax.studies.running.planning import measure
     from transformer_jax.training.prepared import prepare
 
     prepared = prepare(load_config(config_path, {}))

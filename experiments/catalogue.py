@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.training.rows import FAMILIES, TABLES, Row, rows_of
+from transformer_jax.options.tables import FAMILIES, TABLES, Row, rows_of
 
 # key of a config -> heading, and what the rows of the table are for
 _TITLES = {

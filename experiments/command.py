@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.training.config import load_config
-from transformer_jax.training.rule import suggest
-from transformer_jax.training.rules import RULES
+from transformer_jax.options.config import load_config
+from transformer_jax.options.rule import suggest
+from transformer_jax.options.schema import RULES
 
 
 class Parser(argparse.ArgumentParser):

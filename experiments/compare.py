@@ -9,9 +9,9 @@ from pathlib import Path
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.study import Study, is_study, load_study
-from transformer_jax.studies.tables import as_text
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.studies.asking.study import Study, is_study, load_study
+from transformer_jax.studies.reporting.tables import as_text
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -41,10 +41,10 @@ def main(argv: list[str]) -> None:
 
 def _judge(study: Study) -> None:
     """Judges a study again, from what its cells hold now."""
-    from transformer_jax.studies.judging import judge
-    from transformer_jax.studies.report import write_report
-    from transformer_jax.studies.tables import show_verdicts
-    from transformer_jax.training.progress import Progress
+    from transformer_jax.runs.progress import Progress
+    from transformer_jax.studies.judging.judge import judge
+    from transformer_jax.studies.reporting.report import write_report
+    from transformer_jax.studies.reporting.tables import show_verdicts
 
     verdicts = judge(study)
     study.write_cells()
@@ -54,7 +54,7 @@ def _judge(study: Study) -> None:
 
 
 def _compare_runs(paths: list[str], metric: str, out: Path) -> None:
-    from transformer_jax.studies.comparison import Comparison
+    from transformer_jax.studies.reporting.comparison import Comparison
 
     if out.suffix not in (".html", *_PICTURES):
         raise InvalidInput(f"--out={out}: expected a page, .html, or a picture, .png, .svg or .pdf")
@@ -71,7 +71,7 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> None:
         out.write_text(comparison.page(), encoding="utf-8")
         print(f"page: {out}")
     else:
-        from transformer_jax.training.pictures import draw_comparison
+        from transformer_jax.runs.pictures import draw_comparison
 
         rows = {name: run.metrics() for name, run in runs.items()}
         print(f"picture: {draw_comparison(rows, metric, out)}")

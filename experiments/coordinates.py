@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from transformer_jax.training.coordinates import coordinate_check
+    from transformer_jax.training.coordinate_check import coordinate_check
 
     try:
         places = coordinate_check(arguments.config, widths, steps)

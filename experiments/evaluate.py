@@ -7,7 +7,7 @@ Example:
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.runs.directory import RunDirectory
 
 
 def main(argv: list[str]) -> None:
@@ -31,9 +31,9 @@ def main(argv: list[str]) -> None:
     use_compilation_cache()
 
     from transformer_jax.training.build import make_task
-    from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.loading import load_run
+    from transformer_jax.training.showcases import DEMONSTRATIONS, refuse_missing_packages
 
     refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir, allow=arguments.allow)

@@ -29,8 +29,8 @@ def main(argv: list[str]) -> None:
     import numpy as np
 
     from transformer_jax.inspection import attention_entropy, attention_maps, head_similarity
+    from transformer_jax.runs.pictures import draw_attention
     from transformer_jax.training.loading import load_run
-    from transformer_jax.training.pictures import draw_attention
 
     run = load_run(arguments.workdir, allow=arguments.allow)
     words, tokens = _tokens_of(run, arguments.prompt)

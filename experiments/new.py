@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.rule import suggest
+from transformer_jax.options.rule import suggest
 
 _TEMPLATES = Path(__file__).parent / "templates"
 FAMILIES = {
@@ -40,7 +40,7 @@ def test_law(subject, law):
 '''
 _TRAINS = '''"""Does a model learn with my component?"""
 
-from transformer_jax.training.config import load_config
+from transformer_jax.options.config import load_config
 from transformer_jax.training.loop import train
 
 

@@ -27,11 +27,12 @@ def main(argv: list[str]) -> None:
     import jax
     import numpy as np
 
-    from transformer_jax.studies import noise
+    from transformer_jax.runs.progress import Progress
+    from transformer_jax.studies.asking.noise import as_lines, hash_of
+    from transformer_jax.studies.inference.variance_components import cells_of, ledger
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.prepared import prepare
-    from transformer_jax.training.progress import Progress
 
     given = [option for option, value in config.initial.items() if value is not None]
     if given:
@@ -39,7 +40,7 @@ def main(argv: list[str]) -> None:
     model, training = config.model, config.training
     draws = model.dropout_rate or model.stochastic_depth or training.own_inputs
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
-    cells = noise.cells_of(levels)
+    cells = cells_of(levels)
     prepared = prepare(config)
     score, progress = make_score(prepared.model), Progress()
     scores, sequences = [], []
@@ -62,15 +63,15 @@ def main(argv: list[str]) -> None:
     what = {
         "config": str(path),
         "overrides": arguments.overrides,
-        "config_hash": noise.hash_of(config),
+        "config_hash": hash_of(config),
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
     }
     table = np.array(scores).reshape(*levels, 2)
-    found = noise.ledger(table, np.array(sequences), "test/loss", what)
+    found = ledger(table, np.array(sequences), "test/loss", what)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print("\n".join([*noise.as_lines(found), f"wrote {out}"]))
+    print("\n".join([*as_lines(found), f"wrote {out}"]))
 
 
 if __name__ == "__main__":

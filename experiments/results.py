@@ -14,18 +14,24 @@ from typing import Any
 from experiments.command import Parser, execute
 from experiments.speed import RATIOS
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.breakdowns import BREAKDOWNS
-from transformer_jax.studies.ladder import rung_path
-from transformer_jax.studies.statistics import benjamini_hochberg
-from transformer_jax.studies.study import load_study
-from transformer_jax.studies.tables import also_table, as_markdown, signed, spell, spell_interval
+from transformer_jax.studies.asking.ladder import rung_path
+from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.inference.statistics import benjamini_hochberg
+from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
+from transformer_jax.studies.reporting.tables import (
+    also_table,
+    as_markdown,
+    signed,
+    spell,
+    spell_interval,
+)
 
 HERE = Path(__file__).parent
 _KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", "forest.svg", "curves.svg")
 _HEAD = """# What the studies found
 
 Every study here was sealed before its first cell, and its arms are compared over paired seeds by
-the procedure of `transformer_jax/studies/statistics.py`. This page is written from their
+the procedure of `transformer_jax/studies/inference/statistics.py`. This page is written from their
 `verdicts.json` by `python -m experiments.results`; the folders in [results](results) hold the
 seals, every cell's score and every look. Differences are oriented so that + is better than the
 base; the intervals are simultaneous over a study's arms; q is the false discovery rate over all

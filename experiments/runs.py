@@ -14,8 +14,8 @@ from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.listing import choose, columns_of
-from transformer_jax.studies.tables import as_markdown, plain_cell, spell
+from transformer_jax.runs.listing import choose, columns_of
+from transformer_jax.studies.reporting.tables import as_markdown, plain_cell, spell
 
 _FORMATS = ("text", "csv", "json", "md")
 
@@ -79,7 +79,7 @@ def _export(argv: list[str]) -> None:
     parser.add_argument("--out", required=True, help="a .zip file")
     parser.add_argument("--weights", action="store_true", help="with the cells' checkpoints")
     arguments = parser.read(argv)
-    from transformer_jax.studies.export import export_study
+    from transformer_jax.studies.reporting.export import export_study
 
     out = export_study(arguments.study, Path(arguments.out), arguments.weights)
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; unzip it anywhere and compare reads it")

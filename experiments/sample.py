@@ -22,8 +22,8 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     use_compilation_cache()
 
-    from transformer_jax.training.demonstrations import DEMONSTRATIONS
     from transformer_jax.training.loading import load_run
+    from transformer_jax.training.showcases import DEMONSTRATIONS
 
     options = vars(arguments)
     run = load_run(options.pop("workdir"), allow=options.pop("allow"))

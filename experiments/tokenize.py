@@ -14,8 +14,8 @@ from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
 from transformer_jax.data.sources.text import read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.rule import integer
-from transformer_jax.training.rules import RULES
+from transformer_jax.options.rule import integer
+from transformer_jax.options.schema import RULES
 
 
 def main(argv: list[str]) -> None:

@@ -8,8 +8,8 @@ Example:
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.sources.files import refuse_missing
-from transformer_jax.training.combinations import SOURCE_KINDS
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.options.constraints import SOURCE_KINDS
+from transformer_jax.runs.directory import RunDirectory
 
 
 def main(argv: list[str]) -> None:

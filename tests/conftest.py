@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 from experiments.command import use_compilation_cache
-from transformer_jax.training.config import load_config
-from transformer_jax.training.progress import Silent
+from transformer_jax.options.config import load_config
+from transformer_jax.runs.progress import Silent
 
 use_compilation_cache()
 gc.set_threshold(50_000, 20, 50)
@@ -119,22 +119,22 @@ def tree_hash(tree):
 
 def checkpoint_of(workdir):
     """The newest checkpoint of a run of the tiny config: step, state, extra."""
+    from transformer_jax.runs.checkpoints import Checkpoints
+    from transformer_jax.runs.directory import RunDirectory
     from transformer_jax.training.build import make_model
-    from transformer_jax.training.checkpoints import Checkpoints
     from transformer_jax.training.optimizers import make_optimizer
-    from transformer_jax.training.runs import RunDirectory
     from transformer_jax.training.step import make_initial_state
 
     directory = RunDirectory(workdir)
     config = directory.config()
     model = make_model(config.model, directory.sizes())
     template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config.seed))
-    return Checkpoints(directory.checkpoints).restore(template, read_only=True)
+    return Checkpoints(directory.file("checkpoints")).restore(template, read_only=True)
 
 
 def fingerprint_of(workdir):
     """Everything a run decided: all state, and every logged number except times."""
-    from transformer_jax.training.runs import RunDirectory
+    from transformer_jax.runs.directory import RunDirectory
 
     restored = checkpoint_of(workdir)
     rows = [

@@ -5,7 +5,7 @@ import re
 from experiments.catalogue import _TITLES, entry
 from tests.conftest import ROOT
 from transformer_jax.laws import LAWS
-from transformer_jax.training.rows import FAMILIES, rows_of
+from transformer_jax.options.tables import FAMILIES, rows_of
 
 PAGE = (ROOT / "docs" / "catalogue.md").read_text()
 

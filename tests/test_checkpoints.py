@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import ROOT
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.checkpoints import Checkpoints, SaveFailed, damage_of
+from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed, damage_of
 
 STATE = {"params": {"kernel": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
 
@@ -133,7 +133,7 @@ def test_deleted_manifests_are_no_fresh_start(store):
 
 
 def test_what_another_version_wrote_is_refused_and_left_where_it_is(store, monkeypatch):
-    from transformer_jax.training import checkpoints
+    from transformer_jax.runs import checkpoints
 
     monkeypatch.setattr(checkpoints, "_FORMAT", 2)
     save_steps(store, 1)
@@ -200,7 +200,7 @@ def test_c18_a_state_that_is_not_finite_is_not_saved(store):
 DISK_FULL = """
 import resource, signal, sys
 import jax.numpy as jnp
-from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
+from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 store = Checkpoints(__import__("pathlib").Path(sys.argv[1]), keep=1)
 state = {"kernel": jnp.arange(1_000_000.0)}
 import numpy as np
@@ -240,7 +240,7 @@ def test_c12_a_full_disk_loses_nothing(tmp_path):
 SAVE_LOOP = """
 import sys, pathlib
 import jax.numpy as jnp
-from transformer_jax.training.checkpoints import Checkpoints
+from transformer_jax.runs.checkpoints import Checkpoints
 store = Checkpoints(pathlib.Path(sys.argv[1]), keep=2, say=lambda _: None)
 store.tidy()
 restored = store.restore({"kernel": jnp.zeros(200_000)})

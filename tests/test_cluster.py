@@ -6,11 +6,11 @@ import pytest
 
 from tests.conftest import TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.cluster import Cluster, parse_cluster
-from transformer_jax.studies.study import load_study
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.running.cluster import Cluster, parse_cluster
 from transformer_jax.training.loop import train
-from transformer_jax.training.progress import Silent
-from transformer_jax.training.runs import RunDirectory
 
 SHORT = ("--config.training.steps=12", "--config.schedule.warmup_cosine.warmup_steps=4")
 

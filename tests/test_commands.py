@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from tests.conftest import command, refused, tiny_config
+from transformer_jax.runs.progress import Silent
 from transformer_jax.training.loop import train
-from transformer_jax.training.progress import Silent
 
 pytestmark = pytest.mark.xdist_group("commands")  # they share two runs
 
@@ -91,7 +91,7 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
 def test_runs_from_before_there_were_other_tasks_are_read(tiny_run, tmp_path):
     """Their manifest names hash and counts otherwise, has no sizes; their config has fewer keys."""
     from transformer_jax import load_run
-    from transformer_jax.training.rules import BEFORE
+    from transformer_jax.options.schema import BEFORE
 
     old = tmp_path / "old"
     shutil.copytree(tiny_run, old)

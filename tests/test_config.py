@@ -13,11 +13,11 @@ import pytest
 from configs import reference
 from tests.conftest import ROOT, TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training import config as configs
-from transformer_jax.training.combinations import ARCHITECTURES, SOURCE_KINDS
-from transformer_jax.training.config import flatten, load_config
-from transformer_jax.training.rows import FAMILIES, TABLES, rows_of
-from transformer_jax.training.rules import BEFORE, DEFAULTS, RULES
+from transformer_jax.options import config as configs
+from transformer_jax.options.config import flatten, load_config
+from transformer_jax.options.constraints import ARCHITECTURES, SOURCE_KINDS
+from transformer_jax.options.schema import BEFORE, DEFAULTS, RULES
+from transformer_jax.options.tables import FAMILIES, TABLES, rows_of
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
 
@@ -71,11 +71,10 @@ def test_what_is_read_from_the_source_is_what_python_makes_of_it():
 
 
 def test_types_of_options_all_have_a_rule():
-    from transformer_jax import options
-    from transformer_jax.training import rows
+    from transformer_jax.options import tables, types
 
-    named = {name for name in vars(options) if name[0].isupper()} - {"Annotated"}
-    assert named == set(rows._TYPES)
+    named = {name for name in vars(types) if name[0].isupper()} - {"Annotated"}
+    assert named == set(tables._TYPES)
 
 
 def test_tables_of_tasks_are_complete():
@@ -84,7 +83,7 @@ def test_tables_of_tasks_are_complete():
     from transformer_jax.data.tokenizers import TOKENIZERS
     from transformer_jax.models import MODELS
     from transformer_jax.models.vision import VARIANTS
-    from transformer_jax.training.demonstrations import DEMONSTRATIONS
+    from transformer_jax.training.showcases import DEMONSTRATIONS
 
     assert RULES["data.tokenizer"].allowed == (
         f"one of: {', '.join(TOKENIZERS)}, or the path of a tokenizer.json"

@@ -1,7 +1,7 @@
 """muP: under it no place's size goes with the width, and a learning rate serves all widths."""
 
 from tests.conftest import command, refused, tiny_config
-from transformer_jax.training.coordinates import coordinate_check
+from transformer_jax.training.coordinate_check import coordinate_check
 
 WIDTHS = (32, 64, 128)
 STEPS = {"schedule__name": "constant", "optimizer__learning_rate": 0.01}

@@ -12,7 +12,7 @@ from experiments.course.errata import ERRATA
 from experiments.course.statements import STATEMENTS, Claim, Statement
 from tests.conftest import ROOT, command, refused
 from transformer_jax import causal_mask, scaled_dot_product_attention
-from transformer_jax.studies.design import load_design
+from transformer_jax.studies.asking.design import load_design
 
 EXACT = {f"{row.number}": row.check for row in STATEMENTS if row.check}
 WANTS = ("better", "worse", "same", "no better", "different", "keeps", "falls", "forgets")

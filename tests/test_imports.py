@@ -1,6 +1,7 @@
 """The house has floors: who may import whom, and what an import costs."""
 
 import ast
+import graphlib
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from tests.conftest import ROOT
 # Lower floors first; a module may import from its own entry and from those it names.
 ALLOWED = {
     "errors": (),
-    "options": (),
+    "options": ("errors",),
     "shapes": (),
     "masks": ("options",),
     "layers": ("options", "shapes", "masks"),
@@ -22,13 +23,14 @@ ALLOWED = {
     "laws": ("models",),
     "interop": ("errors", "models"),
     "data": ("errors",),
-    "training": ("errors", "options", "models", "generation", "interop", "data"),
-    "studies": ("errors", "layers", "data", "training"),
+    "runs": ("errors", "options", "data"),
+    "training": ("errors", "options", "models", "generation", "interop", "data", "runs"),
+    "studies": ("errors", "options", "layers", "data", "runs", "training"),
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL", "scipy"},
     "interop": {"numpy", "jax", "flax", "safetensors", "huggingface_hub"},
-    "options": set(),
+    "options": {"ml_collections"},
     "shapes": {"jax"},
     "masks": {"jax"},
     "layers": {"jax", "flax"},
@@ -67,6 +69,52 @@ def test_imports_run_one_way(path):
             assert first in LIBRARIES[wing], f"{path.name} imports {name}"
 
 
+# The rooms of studies, lower ones first; only the last needs jax.
+ROOMS = ("inference", "asking", "judging", "reporting", "running")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_studies_build_on_those_before_them(room):
+    lower = ROOMS[: ROOMS.index(room) + 1]
+    for path in sources(PACKAGE / "studies" / room):
+        for name in imports_of(path):
+            if name.startswith("transformer_jax.studies."):
+                assert name.split(".")[2] in lower, (path.name, name)
+
+
+def test_no_imports_go_in_a_circle():
+    files = {module_of(path): path for path in sources(PACKAGE)}
+    graph = {module: set() for module in files}
+    for module, path in files.items():
+        for name in imports_of(path):
+            target = name if name in files else name.rpartition(".")[0]
+            if target in files and target != module:
+                graph[module].add(target)
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
+
+
+def module_of(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "options.config",
+        "runs.directory",
+        "runs.listing",
+        "studies.asking.design",
+        "studies.judging.judge",
+        "studies.reporting.report",
+        "studies.reporting.comparison",
+        "studies.reporting.export",
+        "studies.running.cluster",
+    ],
+)
+def test_what_reads_and_judges_needs_no_jax(module):
+    assert not loaded_by(f"import transformer_jax.{module}") & {"jax", "flax", "optax"}
+
+
 def test_configs_import_ml_collections_and_each_other():
     for path in sources(ROOT / "configs"):
         for name in imports_of(path):
@@ -93,7 +141,7 @@ def test_the_modules_need_jax_and_flax_alone():
 
 
 def test_orbax_is_imported_when_it_is_used():
-    statement = "import transformer_jax.training.checkpoints, transformer_jax.training.loop"
+    statement = "import transformer_jax.runs.checkpoints, transformer_jax.training.loop"
     assert "orbax" not in loaded_by(statement)
     assert "matplotlib" not in loaded_by(statement)
 

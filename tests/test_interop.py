@@ -402,8 +402,8 @@ def test_a_real_llama_says_what_it_says_there(torch):
 def test_the_config_of_smollm2_is_that_model():
     """What configs/smollm2.py builds computes what the weights are for, whatever its length."""
     from transformer_jax.interop.huggingface import _OF_TRAINING, _resolved
+    from transformer_jax.options.config import load_config
     from transformer_jax.training.build import make_model
-    from transformer_jax.training.config import load_config
 
     theirs, _ = from_folder(SMOLLM2)
     config = load_config(str(ROOT / "configs" / "smollm2.py"), {})

@@ -86,7 +86,7 @@ def test_law(subject, law):
 
 def test_every_table_is_here():
     """A family with options of rows, which is not one of the optimizer, has its laws tested."""
-    from transformer_jax.training.rows import OWN
+    from transformer_jax.options.tables import OWN
 
     keys = {f"model.{family}" for family in FAMILIES}
     assert {key for key in OWN if key.startswith("model.")} <= keys

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import Decoder
-from transformer_jax.training.checkpoints import leaf_names
+from transformer_jax.runs.checkpoints import leaf_names
 from transformer_jax.training.metrics import sums_of, total
 
 SMALL = Decoder(vocab_size=11, max_length=8, width=64, depth=3, num_heads=4)

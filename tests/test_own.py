@@ -13,12 +13,12 @@ from experiments import new
 from tests.conftest import ROOT, TINY, command, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
-from transformer_jax.training.config import flatten, load_config
+from transformer_jax.options.config import flatten, load_config
+from transformer_jax.options.tables import FAMILIES
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
-from transformer_jax.training.progress import Silent
-from transformer_jax.training.rows import FAMILIES
-from transformer_jax.training.runs import RunDirectory
 
 QUICK = {"XLA_FLAGS": os.environ["XLA_FLAGS"]}  # compiled in a hurry, as the suite's own programs
 OWN = """

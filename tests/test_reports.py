@@ -13,17 +13,17 @@ import pytest
 
 from experiments import results
 from tests.conftest import ROOT, TINY, command, refused, user_environment
-from transformer_jax.studies import tables
-from transformer_jax.studies.comparison import Comparison
-from transformer_jax.studies.design import load_design, seal_of
-from transformer_jax.studies.judging import judge
-from transformer_jax.studies.listing import choose, parse_filter
-from transformer_jax.studies.page import place_for, table, whole_page
-from transformer_jax.studies.report import write_report
-from transformer_jax.studies.running import run
-from transformer_jax.studies.study import load_study
-from transformer_jax.training.progress import Silent
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.listing import choose, parse_filter
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import load_design, seal_of
+from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting.comparison import Comparison
+from transformer_jax.studies.reporting.page import place_for, table, whole_page
+from transformer_jax.studies.reporting.report import write_report
+from transformer_jax.studies.running.launch import run
 
 EVIL = '<script>alert(1)</script></script>" onload=alert(2) javascript:x \u2028 ]]> | `x` =1+1 \\x'
 QUICK = {"training.steps": "12", "schedule.warmup_cosine.warmup_steps": "4", "model.depth": "1"}

@@ -7,7 +7,8 @@ import pytest
 
 from tests.conftest import TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies import ladder, noise
+from transformer_jax.studies.asking import ladder, noise
+from transformer_jax.studies.inference import scales, variance_components
 
 VALUES = (16, 32, 64, 128)
 
@@ -31,25 +32,25 @@ def rungs(rng, effects, spread=0.01, seeds=6):
     ],
 )
 def test_what_becomes_of_an_effect(rng, effects, word):
-    found = ladder.over_scales(VALUES, rungs(rng, effects), margin=0.05)
+    found = scales.over_scales(VALUES, rungs(rng, effects), margin=0.05)
     assert found["word"] == word
 
 
 def test_noise_is_unresolved(rng):
-    found = ladder.over_scales(VALUES, rungs(rng, (0, 0, 0, 0), spread=1.0), margin=0.01)
+    found = scales.over_scales(VALUES, rungs(rng, (0, 0, 0, 0), spread=1.0), margin=0.01)
     assert found["word"] == "unresolved"
     assert (
-        ladder.over_scales(VALUES, rungs(rng, (1, 1, 1, 1), seeds=2), 0.01)["word"] == "unresolved"
+        scales.over_scales(VALUES, rungs(rng, (1, 1, 1, 1), seeds=2), 0.01)["word"] == "unresolved"
     )
 
 
 def test_the_largest_rung_is_forecast_without_it(rng):
     """A straight line is forecast to its noise; the forecast does not look at the largest rung."""
     line = rungs(rng, (0.4, 0.3, 0.2, 0.1), spread=1e-6)
-    found = ladder.over_scales(VALUES, line, margin=0.05)
+    found = scales.over_scales(VALUES, line, margin=0.05)
     assert found["forecast"] == pytest.approx(0.1, abs=1e-4)
     assert found["slope"] == pytest.approx(-0.1, abs=1e-4)
-    other = ladder.over_scales(VALUES, [*line[:3], {s: 5.0 for s in range(6)}], margin=0.05)
+    other = scales.over_scales(VALUES, [*line[:3], {s: 5.0 for s in range(6)}], margin=0.05)
     assert other["forecast"] == found["forecast"]
     assert other["missed_by"] == pytest.approx(4.9, abs=1e-3)
 
@@ -57,7 +58,7 @@ def test_the_largest_rung_is_forecast_without_it(rng):
 def test_intervals_of_forecasts_cover(rng):
     covered = 0
     for _ in range(400):
-        found = ladder.over_scales(VALUES, rungs(rng, (0.4, 0.3, 0.2, 0.1), 0.1), 0.05)
+        found = scales.over_scales(VALUES, rungs(rng, (0.4, 0.3, 0.2, 0.1), 0.1), 0.05)
         low, high = found["missed_interval"]
         covered += low <= 0 <= high
     assert 0.92 <= covered / 400 <= 0.98
@@ -67,7 +68,7 @@ def test_a_power_law_is_forecast():
     scores = [
         {"by_seed": {str(s): 3 * v**-0.2 * (1 + 0.001 * s) for s in range(4)}} for v in VALUES
     ]
-    found = ladder._of_scores(VALUES, scores)
+    found = scales.forecast_of_scores(VALUES, scores)
     assert found["forecast"] == pytest.approx(found["seen"], rel=1e-6)
 
 
@@ -122,7 +123,7 @@ def simulated(rng, initial, order, dropout, interactions, rounding, levels=(4, 4
 
 def test_components_are_unbiased(rng):
     truth = {"initial": 1.0, "order": 0.5, "dropout": 2.0, "interactions": 0.7, "rounding": 0.3}
-    drawn = [noise.components(simulated(rng, **truth)).variances for _ in range(3000)]
+    drawn = [variance_components.components(simulated(rng, **truth)).variances for _ in range(3000)]
     for name, deviation in truth.items():
         mean = np.mean([found[name] for found in drawn])
         # Cutting at 0 adds a little to the small ones.
@@ -130,18 +131,20 @@ def test_components_are_unbiased(rng):
 
 
 def test_a_factor_of_one_level_has_no_share(rng):
-    found = noise.components(simulated(rng, 1, 1, 0, 0.1, 0.01, levels=(4, 4, 1)))
+    found = variance_components.components(simulated(rng, 1, 1, 0, 0.1, 0.01, levels=(4, 4, 1)))
     assert set(found.variances) == {"initial", "order", "interactions", "rounding"}
 
 
 def test_few_levels_leave_few_degrees_of_freedom(rng):
     """Where the initial seed is all, four of them are three degrees of freedom, not 31."""
     alone = [
-        noise.components(simulated(rng, 1, 0, 0, 0.01, 0.01, levels=(4, 4, 2))).freedom
+        variance_components.components(
+            simulated(rng, 1, 0, 0, 0.01, 0.01, levels=(4, 4, 2))
+        ).freedom
         for _ in range(50)
     ]
     assert np.median(alone) == pytest.approx(3, abs=0.2)
-    rounding = noise.components(simulated(rng, 0, 0, 0, 0, 1, levels=(4, 4, 2)))
+    rounding = variance_components.components(simulated(rng, 0, 0, 0, 0, 1, levels=(4, 4, 2)))
     assert rounding.freedom > 15
 
 
@@ -150,7 +153,7 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
     scores = simulated(rng, 0.01, 0.005, 0.0, 0.001, 0.0, levels=(4, 4, 1))
     sequences = 3 + rng.normal(size=(32, 50))
     what = {"config": "configs/tiny.py", "config_hash": noise.hash_of(config)}
-    found = noise.ledger(scores, sequences, "test/loss", what)
+    found = variance_components.ledger(scores, sequences, "test/loss", what)
     assert sum(found["shares"].values()) == pytest.approx(1)
     counts = list(found["seeds_by_margin"].values())
     assert counts == sorted(counts, reverse=True)

@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import ROOT, command
 from tests.test_readme import COMMANDS
 from tests.test_reports import browser, complaints  # noqa: F401
-from transformer_jax.training.config import load_config
+from transformer_jax.options.config import load_config
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 

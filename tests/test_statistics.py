@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.studies import power
-from transformer_jax.studies import statistics as ours
-from transformer_jax.studies.outcome import Outcome
+from transformer_jax.studies.inference import power
+from transformer_jax.studies.inference import statistics as ours
+from transformer_jax.studies.inference.outcome import Outcome
 
 STUDIES = 20_000
 

@@ -343,7 +343,7 @@ def test_a_prefix_is_read_and_not_predicted():
 
 def test_an_option_by_path_that_names_no_parameter_is_refused():
     from transformer_jax.errors import InvalidInput
-    from transformer_jax.training.initial import refuse_unknown_prefixes
+    from transformer_jax.training.warm_start import refuse_unknown_prefixes
 
     for key, text in (
         ("training__frozen", "token_embeding"),

@@ -12,24 +12,25 @@ from scipy import stats
 
 from tests.conftest import ROOT, TINY, command, fingerprint_of, refused, start_command, tiny_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies import execution, fairness, statistics
-from transformer_jax.studies.arms import DROPS, parse_arm
-from transformer_jax.studies.cells import cell_hash, hash_of_code
-from transformer_jax.studies.design import load_design, parse_seeds
-from transformer_jax.studies.details import look_closer, read_details
-from transformer_jax.studies.export import export_study
-from transformer_jax.studies.judging import judge, mixtures
-from transformer_jax.studies.planning import Workshop
-from transformer_jax.studies.running import CellsLost, run
-from transformer_jax.studies.study import load_study
-from transformer_jax.studies.workers import with_seed
+from transformer_jax.options.config import flatten, load_config
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.arms import DROPS, parse_arm
+from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
+from transformer_jax.studies.asking.design import load_design, parse_seeds
+from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.judging.judge import judge, mixtures
+from transformer_jax.studies.reporting.export import export_study
+from transformer_jax.studies.running import batched, fairness
+from transformer_jax.studies.running.details import look_closer, read_details
+from transformer_jax.studies.running.launch import CellsLost, run
+from transformer_jax.studies.running.planning import Workshop
+from transformer_jax.studies.running.workers import with_seed
 from transformer_jax.training.build import make_task
-from transformer_jax.training.config import flatten, load_config
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.loop import train
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.progress import Silent
-from transformer_jax.training.runs import RunDirectory
 
 QUICK = {"training.steps": "12", "schedule.warmup_cosine.warmup_steps": "4", "model.depth": "1"}
 FILE = """
@@ -226,7 +227,7 @@ def test_the_same_command_again_trains_nothing(done, monkeypatch):
     def nothing(*_):
         raise AssertionError("a cell was trained again")
 
-    monkeypatch.setattr(execution.Group, "answer", nothing)
+    monkeypatch.setattr(batched.Group, "answer", nothing)
     before = (done.path / "verdicts.json").read_text()
     design = load_design(done.record["config_path"], {})
     run(design, done.path, range(3), progress=Silent())
@@ -237,14 +238,14 @@ def test_the_same_command_again_trains_nothing(done, monkeypatch):
 @pytest.mark.commands
 def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
     shutil.copytree(done.path.parent, tmp_path / "runs")
-    trained, honest = [], execution.run_together
+    trained, honest = [], batched.run_together
 
     def counting(group, members, width, ended):
         members = list(members)
         trained.extend(member.arm for member in members)
         return honest(group, members, width, ended)
 
-    monkeypatch.setattr("transformer_jax.studies.workers.run_together", counting)
+    monkeypatch.setattr("transformer_jax.studies.running.workers.run_together", counting)
     study = run(
         load_design(done.record["config_path"], {}),
         tmp_path / "runs" / "question",
@@ -326,14 +327,14 @@ def test_killed_at_any_moment_it_goes_on_and_ends_with_the_same(tmp_path):
 
 
 def failing(monkeypatch, fails):
-    honest = execution.Group.answer
+    honest = batched.Group.answer
 
     def answer(self, calls, width):
         for arm, call in calls:
             fails(arm, int(call.arguments[0]))
         return honest(self, calls, width)
 
-    monkeypatch.setattr(execution.Group, "answer", answer)
+    monkeypatch.setattr(batched.Group, "answer", answer)
 
 
 @pytest.mark.commands
@@ -472,7 +473,7 @@ def test_until_something_was_trained_the_seal_may_change(tmp_path, monkeypatch):
     """A plan that was looked at and given up seals nothing."""
     path = study_file(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr("transformer_jax.studies.running.Launch._run_cells", failing_here)
+        patched.setattr("transformer_jax.studies.running.launch.Launch._run_cells", failing_here)
         with pytest.raises(ZeroDivisionError):
             run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
     assert load_study(tmp_path / "s").sealed["margin"] == 0.01
@@ -789,7 +790,7 @@ def test_what_was_solved_for_stays(done, tmp_path, monkeypatch):
 def test_a_mistaken_number_of_seeds_is_forgotten(tmp_path, monkeypatch):
     design = quick("model.num_heads=4,1")
     with monkeypatch.context() as patched:
-        patched.setattr("transformer_jax.studies.workers.Workers.run", lambda *_: None)
+        patched.setattr("transformer_jax.studies.running.workers.Workers.run", lambda *_: None)
         study = run(design, tmp_path / "s", range(50), progress=Silent())
     assert len(study.seeds) == 50
     study = run(design, tmp_path / "s", range(1), progress=Silent())
@@ -805,14 +806,14 @@ def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, monkeypatch)
     other = tmp_path / "second" / cell.path.relative_to(done.root)
     held = RunDirectory(other).locked()
     held.__enter__()
-    monkeypatch.setattr("transformer_jax.studies.workers._POLL", 0.1)
+    monkeypatch.setattr("transformer_jax.studies.running.workers._POLL", 0.1)
 
     def finish(*_):
         if not (other / "STATUS").exists():
             shutil.copytree(cell.path, other, dirs_exist_ok=True)
             held.__exit__(None, None, None)
 
-    monkeypatch.setattr("transformer_jax.studies.workers.time.sleep", finish)
+    monkeypatch.setattr("transformer_jax.studies.running.workers.time.sleep", finish)
     study = run(design, tmp_path / "second" / "s", (0,), progress=Silent())
     assert {c.state() for c in study.cells()} == {"done"}
 
@@ -902,7 +903,7 @@ def test_a_mailed_study_is_judged_again(done, tmp_path):
 def test_a_study_of_equal_arms_finds_nothing(tmp_path):
     """A/A: 40 tiny runs with 40 seeds; p values of random pairs of arms of five are uniform."""
     config = load_config(TINY, QUICK)
-    (group,) = execution.group_arms({"a": prepare(config)}, "loop")
+    (group,) = batched.group_arms({"a": prepare(config)}, "loop")
     prepared = group.arms["a"][0]
     score, losses = make_score(prepared.model), []
     batch = next(iter(prepared.task.evaluation_batches("test", 512)))
@@ -910,7 +911,7 @@ def test_a_study_of_equal_arms_finds_nothing(tmp_path):
         state = prepared.draw(np.uint32(seed))
         batches = prepared.stacked_batches(seed, 0, 12)
         arguments = (np.uint32(seed), state, batches, np.int32(12))
-        call = execution.Call(prepared, arguments, Silent())
+        call = batched.Call(prepared, arguments, Silent())
         (answer,) = group.answer([("a", call)], 1)
         sums = score(answer.state.params, batch)
         losses.append(float(sums.loss.sum() / sums.weight.sum()))

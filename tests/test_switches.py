@@ -10,12 +10,12 @@ from transformer_jax import MultiHeadAttention, scaled_dot_product_attention
 from transformer_jax.layers.pooling import AllPlaces
 from transformer_jax.layers.projections import PROJECTIONS
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
-from transformer_jax.studies import judging
-from transformer_jax.studies.design import load_design
-from transformer_jax.studies.outcome import Outcome
-from transformer_jax.studies.running import run
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.judging import judge
+from transformer_jax.studies.running.launch import run
 from transformer_jax.training.loop import train
-from transformer_jax.training.progress import Silent
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads": 2}
@@ -178,7 +178,7 @@ def test_seeds_are_drawn_apart(tmp_path):
 
 
 def test_a_perturbation_is_of_its_size_and_resumes(tmp_path):
-    from transformer_jax.training.initial import perturbed
+    from transformer_jax.training.warm_start import perturbed
 
     params = {"a": jnp.ones((50, 50)), "b": jnp.full(9, -3.0)}
     assert tree_hash(perturbed(params, 0.0)) == tree_hash(params)
@@ -228,6 +228,6 @@ def test_a_study_of_an_exact_task_knows_distances_and_the_floor(tmp_path):
 
 def test_equal_because_perfect_is_told_from_changes_that_did_nothing():
     perfect = {seed: Outcome(1.0, False) for seed in range(3)}
-    assert judging._is_perfect(perfect, "accuracy")
-    assert not judging._is_perfect(perfect, "loss")
-    assert not judging._is_perfect({0: Outcome(0.9, False)}, "accuracy")
+    assert judge._is_perfect(perfect, "accuracy")
+    assert not judge._is_perfect(perfect, "loss")
+    assert not judge._is_perfect({0: Outcome(0.9, False)}, "accuracy")

@@ -14,14 +14,14 @@ from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer, special_tokens
 from transformer_jax.data.word_vectors import word_vectors, write_word_vectors
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import load_config
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.progress import Silent
 from transformer_jax.training import loop
 from transformer_jax.training.build import count_parameters, make_model, make_task
-from transformer_jax.training.config import load_config
-from transformer_jax.training.initial import read_word_vectors
-from transformer_jax.training.interruption import Interrupted
 from transformer_jax.training.loop import train
-from transformer_jax.training.progress import Silent
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.training.warm_start import read_word_vectors
 
 # ---------------------------------------------------------------- batches
 

@@ -25,14 +25,14 @@ from tests.conftest import (
 )
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.runs.checkpoints import SaveFailed
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.training import loop, prepared
 from transformer_jax.training.build import make_task
-from transformer_jax.training.checkpoints import SaveFailed
 from transformer_jax.training.evaluation import evaluate, make_score
-from transformer_jax.training.interruption import Interrupted
 from transformer_jax.training.loop import NonFinite, train
-from transformer_jax.training.progress import Progress, Silent
-from transformer_jax.training.runs import RunDirectory
 
 
 def run(workdir, progress=None, **overrides):
@@ -205,7 +205,7 @@ def test_c23_c24_signals_save_and_say_how_to_go_on(tmp_path, number, code):
     assert "Traceback" not in rest
     directory = RunDirectory(tmp_path / "a")
     assert directory.status() == "interrupted"
-    assert list(directory.checkpoints.iterdir())
+    assert list(directory.file("checkpoints").iterdir())
 
 
 def test_c24_a_second_ctrl_c_ends_at_once(tmp_path):
@@ -264,8 +264,8 @@ def test_c27_a_fault_leaves_status_traceback_and_metrics(tmp_path):
     with pytest.raises(Crash):
         run(tmp_path / "a", EndAt(30, crash))
     directory = RunDirectory(tmp_path / "a")
-    assert directory.status_path.read_text().startswith("failed")
-    assert "Crash: the user's own code" in directory.status_path.read_text()
+    assert directory.status_line().startswith("failed")
+    assert "Crash: the user's own code" in directory.status_line()
     assert "in crash" in (tmp_path / "a" / "error.txt").read_text()
     assert directory.metrics()
 
@@ -273,7 +273,7 @@ def test_c27_a_fault_leaves_status_traceback_and_metrics(tmp_path):
 def test_c32_a_torn_last_line_and_rows_beyond_the_checkpoint_are_cut(tmp_path, whole):
     with pytest.raises(Crash):
         run(tmp_path / "a", EndAt(45, crash))
-    with RunDirectory(tmp_path / "a").metrics_path.open("a") as file:
+    with RunDirectory(tmp_path / "a").file("metrics.jsonl").open("a") as file:
         file.write('{"step": 49, "train/loss": 1.0}\n{"step": 50, "tra')
     run(tmp_path / "a")
     assert fingerprint_of(tmp_path / "a") == whole
@@ -320,7 +320,7 @@ def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
 
 
 def test_c12_a_disk_that_is_full_at_the_end_is_no_success(tmp_path, monkeypatch):
-    from transformer_jax.training.checkpoints import Checkpoints
+    from transformer_jax.runs.checkpoints import Checkpoints
 
     honest = Checkpoints.save
 

@@ -1,25 +1,22 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
-Reading order:
-  shapes, masks       the letters of the dimensions; who may attend to whom
-  options             types of what a component lets its user choose
-  layers/             linear, norms, weights and attention, position_terms and positions,
-                      feedforward, embeddings, pooling, blocks; initialisation, parametrisation:
-                      where values start, and how they go with the width
-  models/             what the layers add up to: decoder, encoder, encoder_decoder, vision, and the
-                      recurrent baselines; parts: what they share
-  laws                what every component keeps, to be tried on your own
+Reading order; * marks the eight files from attention to a trained model:
+  shapes*, masks*     the letters of the dimensions; who may attend to whom
+  layers/             attention* and weights: the mechanism; blocks*: how branches and norms are
+                      joined; positions, norms, feedforward, ...: a table of rows in each
+  models/             what the layers add up to: parts*: fields and the stack of blocks; decoder*,
+                      encoder, encoder_decoder, vision, and the recurrent baselines
+  data/               sources (text, tables, arrays), tokenizers, tasks: examples -> Batch (numpy)
+  options/            what may be asked for: types, rules, tables, constraints, configs; no jax
+  runs/               one run as a directory: its files, checkpoints, records, pictures
+  training/           losses, metrics, schedules, optimizers; step*: one update; loop*: a run, top
+                      to bottom; programs: what runs share that differ in numbers alone
+  studies/            asking: a question as a value; running: its cells; inference and judging: the
+                      verdict; reporting: tables, figures, pages
   generation          drawing new text, writing after a source
   inspection          attention maps, hidden vectors and gradients as arrays
   interop/            Hugging Face weights in and out
-  data/               sources (text, tables, arrays), tokenizers, tasks: examples -> Batch (numpy)
-  training/           rule, rows, rules, combinations, config: what may be asked for; losses,
-                      metrics, schedules, optimizers, step, evaluation: one update; own: components
-                      of the user's; coordinates: sizes by width; checkpoints, runs, loading: one
-                      directory; initial: weights to start from; demonstrations: what a model
-                      shows of itself; prepared, calls, loop: a run, top to bottom; programs:
-                      what runs share that differ in numbers alone
-  studies/            questions: arms over paired seeds, from the design to the verdict
+  laws                what every component keeps, to be tried on your own
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.course.checks import WORKED
 from experiments.course.errata import ERRATA, Erratum
 from experiments.course.statements import STATEMENTS, Claim, Statement
-from transformer_jax.studies import statistics
+from transformer_jax.studies.inference import statistics
 
 FORECAST, FORGETS, KEEPS, FALLS = "forecast", "forgets", "keeps", "falls"
 SHRINKS = "shrinks"

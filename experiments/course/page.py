@@ -7,8 +7,15 @@ import numpy as np
 from experiments.course.errata import Erratum
 from experiments.course.outcomes import Outcome, Seen
 from experiments.course.sentences import Look, Looks
-from transformer_jax.studies.page import escaped, listed, paragraph, section, table, whole_page
-from transformer_jax.studies.tables import as_markdown
+from transformer_jax.studies.reporting.page import (
+    escaped,
+    listed,
+    paragraph,
+    section,
+    table,
+    whole_page,
+)
+from transformer_jax.studies.reporting.tables import as_markdown
 
 Demonstrated = Sequence[tuple[Erratum, Seen | None]]
 _TITLE = "What courses say about transformers, tested"

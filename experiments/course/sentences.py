@@ -7,7 +7,7 @@ import numpy as np
 
 from transformer_jax.data.tasks import ExactTask
 from transformer_jax.inspection import attention_maps, head_similarity
-from transformer_jax.training.config import load_config
+from transformer_jax.options.config import load_config
 from transformer_jax.training.prepared import Prepared, prepare
 
 SENTENCES = (

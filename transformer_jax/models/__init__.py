@@ -3,13 +3,13 @@
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.parts import (
+from transformer_jax.models.families import (
     FAMILIES,
-    Transformer,
     make_with_known_fields,
     options_in_effect,
     row,
 )
+from transformer_jax.models.parts import Transformer
 from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoderDecoder
 from transformer_jax.models.vision import VisionTransformer
 

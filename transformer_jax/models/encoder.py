@@ -11,7 +11,8 @@ from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
-from transformer_jax.models.parts import Transformer, check_tokens, row
+from transformer_jax.models.families import row
+from transformer_jax.models.parts import Transformer, check_tokens
 
 
 class Encoder(Transformer, kw_only=True):

@@ -1,4 +1,4 @@
-"""What all transformers here share: fields, a stack of blocks, and how a row is chosen."""
+"""What all transformers here share: their fields, and a stack of blocks."""
 
 import dataclasses
 import functools
@@ -14,82 +14,19 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.layers.attention import MultiHeadAttention
-from transformer_jax.layers.blocks import WIRINGS, Block, ModuleFactory, Wiring
+from transformer_jax.layers.blocks import Block, ModuleFactory, Wiring
 from transformer_jax.layers.cache import spoil_beyond, take_place
 from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.feedforward import ACTIVATIONS, FEED_FORWARDS
-from transformer_jax.layers.initialisation import INITIALISATIONS, Starts
+from transformer_jax.layers.initialisation import Starts
 from transformer_jax.layers.linear import Initializer, Linear
-from transformer_jax.layers.norms import NORMS
-from transformer_jax.layers.parametrisation import PARAMETRISATIONS, Standard
+from transformer_jax.layers.parametrisation import Standard
 from transformer_jax.layers.position_terms import PositionTerms
-from transformer_jax.layers.positions import POSITIONS
-from transformer_jax.layers.projections import PROJECTIONS, Heads
-from transformer_jax.layers.weights import ATTENTIONS
-from transformer_jax.masks import MASKS, causal_mask, segment_mask
+from transformer_jax.layers.projections import Heads
+from transformer_jax.masks import causal_mask, segment_mask
+from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.shapes import check_shapes
 
-# Every family of components, by the field that chooses its row.
-FAMILIES: dict[str, Mapping[str, Any]] = {
-    "position": POSITIONS,
-    "attention": ATTENTIONS,
-    "projections": PROJECTIONS,
-    "query_key_norm": NORMS,
-    "mask": MASKS,
-    "feed_forward": FEED_FORWARDS,
-    "activation": ACTIVATIONS,
-    "norm": NORMS,
-    "wiring": WIRINGS,
-    "initialisation": INITIALISATIONS,
-    "parametrisation": PARAMETRISATIONS,
-}
-# Options that only say where a parameter starts.
-_STARTS = {
-    "learned": ("rms",),
-    "t5": ("rms",),
-    "shaw": ("rms",),
-    "contextual": ("rms",),
-    "differential": ("initial_lambda",),
-    "dynamic_tanh": ("initial_alpha",),
-    "layer_scale": ("initial",),
-}
-
 _LOOKED_AT = 256  # places, to see whether a mask lets one look ahead
-
-
-def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
-    """Returns the row of a table that a name chooses; what is not a name stands for itself.
-
-    Raises:
-      ValueError: the name is in no row; the text lists the rows.
-    """
-    if not isinstance(choice, str):
-        return choice
-    if choice not in table:
-        raise ValueError(f"{argument}: expected one of {', '.join(table)}, got {choice!r}")
-    return table[choice]
-
-
-def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
-    """Makes a row's object from what it declares among the known values, and from its own ones.
-
-    So a row of a table, a class with fields or a function, takes what it needs (`max_length`,
-    `width`, `head_dim`, ...) and nobody has to know which row it is.
-    """
-    declared = inspect.signature(module).parameters
-    return module(**{name: known[name] for name in declared & known.keys()} | own)
-
-
-def options_in_effect(model: Any, family: str) -> dict[str, Any]:
-    """Returns the arguments of a model's row with their defaults, without those of a start alone.
-
-    Two models that compute the same from the same parameters have the same.
-    """
-    choice = getattr(model, family)
-    parameters = inspect.signature(row(FAMILIES[family], choice, family)).parameters
-    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-    given = {**defaults, **getattr(model, f"{family}_options")}
-    return {name: given[name] for name in given if name not in _STARTS.get(choice, ())}
 
 
 def add_positions(hidden: Array, terms: PositionTerms) -> Array:

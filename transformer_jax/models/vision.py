@@ -8,7 +8,8 @@ from jax import Array
 
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.layers.stems import STEMS, grid_of
-from transformer_jax.models.parts import Transformer, row
+from transformer_jax.models.families import row
+from transformer_jax.models.parts import Transformer
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
 # Touvron et al. 2021 (Ti, S).

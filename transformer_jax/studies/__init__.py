@@ -4,23 +4,26 @@
     study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(5))
     load_study("runs/positions").frame()
 
-Reading order: design (what is asked), cells (the runs), execution and workers (how they are
-trained), fairness (what arms cost, and whether their change took), statistics and judging (the
-verdict), report.
+Rooms, each building on those before it; only the last needs jax:
+  inference   tests, intervals, power and variance of arrays of scores
+  asking      a question as a value: design, arms, cells, the study's directory
+  judging     from finished cells to a verdict
+  reporting   tables, figures, pages, comparisons, archives
+  running     planning and training cells: costs, batches of runs, jobs of a cluster
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.studies.design import Design, load_design
-from transformer_jax.studies.study import Study, load_study
+from transformer_jax.studies.asking.design import Design, load_design
+from transformer_jax.studies.asking.study import Study, load_study
 
 __all__ = ["Design", "Study", "load_design", "load_study", "run"]
 
 
 def run(design: Design, workdir: str | Path, seeds: Sequence[int], **options: Any) -> Study:
-    """Runs what is missing of a study and judges it, see `running.run`; imports jax only now."""
-    from transformer_jax.studies import running
+    """Runs what is missing of a study and judges it, see `running.launch.run`; needs jax."""
+    from transformer_jax.studies.running import launch
 
-    return running.run(design, workdir, seeds, **options)
+    return launch.run(design, workdir, seeds, **options)

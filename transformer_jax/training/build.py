@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS, row
-from transformer_jax.training.config import options_of
+from transformer_jax.options.config import options_of
+from transformer_jax.options.rule import is_own
+from transformer_jax.options.tables import OWN
 from transformer_jax.training.own import chosen
-from transformer_jax.training.rows import OWN
-from transformer_jax.training.rule import is_own
 
 
 def make_task(config: ConfigDict, tokenizer: Tokenizer | None = None, **changes: Any) -> Task:

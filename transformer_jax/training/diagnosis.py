@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.training.checkpoints import leaf_names
+from transformer_jax.runs.checkpoints import leaf_names
 from transformer_jax.training.metrics import Sums, safe_mean, total
 
 

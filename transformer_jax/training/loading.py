@@ -20,13 +20,13 @@ from transformer_jax.data.tokenizers import (
 )
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from
-from transformer_jax.training import config as configs
+from transformer_jax.options import config as configs
+from transformer_jax.options.schema import RULES, problems_of_own_rows
+from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training.build import make_model
-from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
 from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules
-from transformer_jax.training.rules import RULES, problems_of_own_rows
-from transformer_jax.training.runs import RunDirectory
 from transformer_jax.training.step import make_initial_state
 
 _ROWS_AT_ONCE = 64
@@ -218,7 +218,7 @@ def load_run(
     config, tokenizer, manifest = directory.config(), directory.tokenizer(), directory.manifest()
     if tokenizer and fingerprint(tokenizer) != manifest["data"]["tokenizer_sha256"]:
         raise InvalidInput(
-            f"{directory.tokenizer_path}: not the tokenizer that this run was trained with"
+            f"{directory.path}/tokenizer.json: not the tokenizer that this run was trained with"
         )
     if own_modules(config) <= set(allow):  # if not, the next lines refuse
         configs.report(problems_of_own_rows(configs.flatten(config)))
@@ -228,7 +228,7 @@ def load_run(
     model = make_model(config.model, directory.sizes(), allow)
     optimizer = make_optimizer(config, allow)
     template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
-    restored = Checkpoints(directory.checkpoints, say=say).restore(template, read_only=True)
+    restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
     classes = tuple(manifest["data"].get("classes", ()))

@@ -18,25 +18,25 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.training import config as configs
-from transformer_jax.training.calls import Answer, Call, Story, drive
-from transformer_jax.training.checkpoints import Checkpoints, SaveFailed
-from transformer_jax.training.combinations import remarks_on
-from transformer_jax.training.demonstrations import DEMONSTRATIONS, refuse_missing_packages
+from transformer_jax.options import config as configs
+from transformer_jax.options.constraints import remarks_on
+from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.pictures import draw_loss_curve
+from transformer_jax.runs.progress import Progress
+from transformer_jax.runs.records import StepLog
+from transformer_jax.runs.writers import make_writers, refuse_missing_writers
+from transformer_jax.training.coroutine import Answer, Call, Story, drive
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
-from transformer_jax.training.initial import fingerprint_of
-from transformer_jax.training.interruption import Interrupted, StopSignal
 from transformer_jax.training.loading import Run
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.own import changed_code, fingerprint_of_own
-from transformer_jax.training.pictures import draw_loss_curve
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
-from transformer_jax.training.progress import Progress
-from transformer_jax.training.records import StepLog
-from transformer_jax.training.runs import RunDirectory
+from transformer_jax.training.showcases import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.step import TrainState
-from transformer_jax.training.writers import make_writers, refuse_missing_writers
+from transformer_jax.training.warm_start import fingerprint_of
 
 _SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
 
@@ -116,7 +116,8 @@ class Training:
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
         self.demonstration = DEMONSTRATIONS[config.data.task]
-        self.checkpoints = Checkpoints(directory.checkpoints, config.checkpoint.keep, self._warn)
+        folder, keep = directory.file("checkpoints"), config.checkpoint.keep
+        self.checkpoints = Checkpoints(folder, keep, self._warn)
         self.warnings: list[str] = []
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
@@ -194,7 +195,7 @@ class Training:
             self.task.counted,
         )
         # Weights that are refused shall not claim the directory, so a new run draws its state now.
-        is_new = not directory.manifest_path.exists()
+        is_new = not directory.has_begun()
         initial = fingerprint_of(config.initial) if is_new else {}
         self.drawn = self._start() if is_new else None
         facts = {
@@ -325,7 +326,7 @@ class Training:
                 for split, e in scored.items()
             }
             self.directory.write_json("evaluation.json", means)
-            write_sequences(self.directory.path / "sequences.npz", scored)
+            write_sequences(self.directory.file("sequences.npz"), scored)
         if not rows or rows[-1]["step"] != self.directory.step:
             rows.append({"step": self.directory.step})
         for split, prefix in names.items():
@@ -355,7 +356,7 @@ class Training:
             directory.write_status("done")
             return directory.metrics()[-1]
         shown = self.demonstration.show(self._run(state), self.task)
-        directory.samples.mkdir(exist_ok=True)
+        directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
         picture = self._draw(rows)
@@ -370,7 +371,7 @@ class Training:
 
     def _draw(self, rows: list[dict]) -> Path | str:
         try:
-            return draw_loss_curve(rows, self.directory.path / "loss.png")
+            return draw_loss_curve(rows, self.directory.file("loss.png"))
         except ImportError:
             return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
 

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.models import FAMILIES
 from transformer_jax.options import OpenShare, Positive, Share, Switch
-from transformer_jax.training.config import options_of
+from transformer_jax.options.config import options_of
 from transformer_jax.training.own import chosen
 from transformer_jax.training.schedules import SCHEDULES
 

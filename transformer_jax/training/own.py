@@ -14,9 +14,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import row
-from transformer_jax.training.config import flatten
-from transformer_jax.training.rows import OWN, own_file, own_row
-from transformer_jax.training.rule import is_own
+from transformer_jax.options.config import flatten
+from transformer_jax.options.rule import is_own
+from transformer_jax.options.tables import OWN, own_file, own_row
 
 
 def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:

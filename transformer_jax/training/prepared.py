@@ -15,7 +15,6 @@ from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.training.build import count_parameters, make_model, make_task
-from transformer_jax.training.initial import perturbed, refuse_unknown_prefixes, start_from
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.programs import Traced, trace
@@ -26,6 +25,7 @@ from transformer_jax.training.step import (
     make_run_steps,
     make_train_step,
 )
+from transformer_jax.training.warm_start import perturbed, refuse_unknown_prefixes, start_from
 
 _DRAWS: dict[tuple, Callable] = {}  # operations and numbers of a start -> its program
 _MOST_STEPS_PER_CALL = 64

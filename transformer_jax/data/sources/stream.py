@@ -1,17 +1,21 @@
 """What text becomes: tokens in a row, and the places where documents start."""
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from transformer_jax.data.order import SPLITS
 from transformer_jax.data.tokenizers import Tokenizer
 
-if TYPE_CHECKING:
-    from transformer_jax.data.sources.shards import ShardedTokens
-
 _COUNTED_AT_ONCE = 1 << 24  # tokens
+
+
+class TokenRow(Protocol):
+    """N tokens: an array, or files that are read when they are asked for."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, indices: Any, /) -> Any: ...
 
 
 class Piece(NamedTuple):
@@ -33,7 +37,7 @@ class TokenStream:
       name: where the tokens come from, for messages.
     """
 
-    tokens: "np.ndarray | ShardedTokens"
+    tokens: TokenRow
     document_starts: np.ndarray
     begin: int
     end: int

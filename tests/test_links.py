@@ -1,0 +1,209 @@
+"""What was mailed may hold links: nothing outside a run's or a study's folder is touched or read."""
+
+import errno
+import json
+import os
+import shutil
+import zipfile
+
+import pytest
+
+from tests.conftest import tiny_config
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import entries, inside, replace, walk
+from transformer_jax.runs.listing import facts_of
+from transformer_jax.runs.progress import Silent
+
+OURS = [
+    ".lock",
+    "STATUS",
+    "config.json",
+    "manifest.json",
+    "tokenizer.json",
+    "metrics.jsonl",
+    "evaluation.json",
+]
+FOLDERS = ("checkpoints", "samples")
+
+
+def snapshot(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+@pytest.fixture
+def mailed(tiny_run, tmp_path):
+    """A run that goes on, and a folder of the reader's own beside it."""
+    run, own = tmp_path / "run", tmp_path / "own"
+    shutil.copytree(tiny_run, run)
+    (run / "STATUS").write_text("interrupted 2026-01-01T00:00:00+00:00 step 40\n")
+    shutil.rmtree(run / "checkpoints" / "00000050")
+    for path in ("photos/20240101", "photos/.writing-mynovel"):
+        (own / path).mkdir(parents=True)
+        (own / path / "page").write_text("mine")
+    (own / "thesis.txt").write_text("mine " * 3000)
+    return run, own
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_c75_a_link_in_the_place_of_a_file_is_refused(mailed, name):
+    from transformer_jax.training.loop import train
+
+    run, own = mailed
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(own / "thesis.txt")
+    before = snapshot(own)
+    with pytest.raises(InvalidInput, match=rf"{name}: it is a link to .*thesis"):
+        train(tiny_config(), run, Silent())
+    assert snapshot(own) == before
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_c75_a_link_in_the_place_of_a_folder_is_refused(mailed, name):
+    from transformer_jax.training.loop import train
+
+    run, own = mailed
+    shutil.rmtree(run / name)
+    (run / name).symlink_to(own / "photos")
+    before = snapshot(own)
+    with pytest.raises(InvalidInput, match=rf"{name}: it is a link to .*photos"):
+        train(tiny_config(), run, Silent())
+    assert snapshot(own) == before
+
+
+def test_c75_a_linked_checkpoint_is_refused(mailed):
+    from transformer_jax.training.loop import train
+
+    run, own = mailed
+    (run / "checkpoints" / "00000045").symlink_to(own / "photos")
+    before = snapshot(own)
+    with pytest.raises(InvalidInput, match="00000045: it is a link"):
+        train(tiny_config(), run, Silent())
+    assert snapshot(own) == before
+
+
+def test_runs_are_listed_without_reading_through_links(mailed):
+    run, own = mailed
+    (own / "secret.json").write_text('{"seed": 123456}')
+    (run / "config.json").unlink()
+    (run / "config.json").symlink_to(own / "secret.json")
+    assert 123456 not in facts_of(run, run.parent).values()
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "", "a//b", "a\nb", "."])
+def test_names_lead_nowhere_else(tmp_path, name):
+    with pytest.raises(InvalidInput, match="no name of a file in it"):
+        inside(tmp_path, name)
+
+
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "STATUS")
+    with pytest.raises(InvalidInput, match="neither file nor folder"):
+        RunDirectory(tmp_path).status()
+    for listing in (entries, walk):
+        with pytest.raises(InvalidInput, match="neither file nor folder"):
+            listing(tmp_path)
+
+
+def test_a_file_is_written_whole_and_never_through_what_was_planted(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / f".STATUS-{os.getpid()}").symlink_to(tmp_path / "mine")
+    replace(tmp_path, "STATUS", "done\n")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "STATUS").read_text() == "done\n"
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    replace(tmp_path / "run", "STATUS", "done\n")
+    assert RunDirectory(tmp_path / "run").status() == "done"
+
+
+# ---------------------------------------------------------------- studies
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A study's directory as far as export reads it."""
+    record = {
+        "sealed": {"metric": "test/loss", "base": "a"},
+        "root": "..",
+        "seeds": [0],
+        "arms": {"a": {"hash": "0123456789abcdef"}},
+    }
+    folder = tmp_path / "mail" / "study"
+    folder.mkdir(parents=True)
+    (folder / "study.json").write_text(json.dumps(record))
+    return folder, record
+
+
+@pytest.mark.parametrize("where", ["../../../../own", "../../own", "/own", "x/../../own"])
+def test_a_hash_that_leads_outside_is_refused(study, tmp_path, where):
+    from transformer_jax.studies.reporting.export import export_study
+
+    folder, record = study
+    (tmp_path / "own" / "s0").mkdir(parents=True)
+    (tmp_path / "own" / "s0" / "config.json").write_text("secret")
+    record["arms"]["a"]["hash"] = where
+    (folder / "study.json").write_text(json.dumps(record))
+    with pytest.raises(InvalidInput, match="no name of a file in it"):
+        export_study(folder, tmp_path / "out.zip")
+    assert not (tmp_path / "out.zip").exists()
+
+
+def test_an_export_holds_no_links(study, tmp_path):
+    from transformer_jax.studies.reporting.export import export_study
+
+    folder, _ = study
+    (tmp_path / "id_rsa").write_text("secret")
+    export_study(folder, tmp_path / "fine.zip")
+    with zipfile.ZipFile(tmp_path / "fine.zip") as archive:
+        assert archive.namelist() == ["study/study.json"]
+    (folder / "notes.txt").symlink_to(tmp_path / "id_rsa")
+    with pytest.raises(InvalidInput, match=r"notes\.txt: it is a link"):
+        export_study(folder, tmp_path / "out.zip")
+    assert not (tmp_path / "out.zip").exists()
+
+
+# ---------------------------------------------------------------- beginnings
+
+
+def test_a_launch_that_was_killed_before_its_config_goes_on(tiny_run, tmp_path):
+    directory = RunDirectory(tmp_path)
+    for name in (".lock", "tokenizer.json"):
+        shutil.copy(tiny_run / name, tmp_path)
+    directory.refuse_other_config(tiny_config())
+    (tmp_path / ".lock").unlink()  # a tokenizer of somebody's own
+    with pytest.raises(InvalidInput, match="holds files but no run"):
+        directory.refuse_other_config(tiny_config())
+
+
+def test_a_disk_that_is_full_at_the_first_file_leaves_a_folder_that_can_begin(
+    tmp_path, monkeypatch
+):
+    from transformer_jax.errors import Stop
+    from transformer_jax.runs import directory as module
+    from transformer_jax.training.loop import train
+
+    def full(folder, name, text):
+        if name == "config.json":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(folder, name, text)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "replace", full)
+        with pytest.raises(Stop, match="make room, and the same command resumes"):
+            train(tiny_config(), tmp_path / "run", Silent())
+    RunDirectory(tmp_path / "run").refuse_other_config(tiny_config())
+
+
+def test_where_there_are_no_file_locks_training_is_refused_in_words(tmp_path, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(InvalidInput, match="WSL"), RunDirectory(tmp_path / "run").locked():
+        pass

@@ -1,0 +1,75 @@
+"""The families of components, and how a field of a model chooses a row of one."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.layers.blocks import WIRINGS
+from transformer_jax.layers.feedforward import ACTIVATIONS, FEED_FORWARDS
+from transformer_jax.layers.initialisation import INITIALISATIONS
+from transformer_jax.layers.norms import NORMS
+from transformer_jax.layers.parametrisation import PARAMETRISATIONS
+from transformer_jax.layers.positions import POSITIONS
+from transformer_jax.layers.projections import PROJECTIONS
+from transformer_jax.layers.weights import ATTENTIONS
+from transformer_jax.masks import MASKS
+
+# Every family of components, by the field that chooses its row.
+FAMILIES: dict[str, Mapping[str, Any]] = {
+    "position": POSITIONS,
+    "attention": ATTENTIONS,
+    "projections": PROJECTIONS,
+    "query_key_norm": NORMS,
+    "mask": MASKS,
+    "feed_forward": FEED_FORWARDS,
+    "activation": ACTIVATIONS,
+    "norm": NORMS,
+    "wiring": WIRINGS,
+    "initialisation": INITIALISATIONS,
+    "parametrisation": PARAMETRISATIONS,
+}
+# Options that only say where a parameter starts.
+_STARTS = {
+    "learned": ("rms",),
+    "t5": ("rms",),
+    "shaw": ("rms",),
+    "contextual": ("rms",),
+    "differential": ("initial_lambda",),
+    "dynamic_tanh": ("initial_alpha",),
+    "layer_scale": ("initial",),
+}
+
+
+def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
+    """Returns the row of a table that a name chooses; what is not a name stands for itself.
+
+    Raises:
+      ValueError: the name is in no row; the text lists the rows.
+    """
+    if not isinstance(choice, str):
+        return choice
+    if choice not in table:
+        raise ValueError(f"{argument}: expected one of {', '.join(table)}, got {choice!r}")
+    return table[choice]
+
+
+def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
+    """Makes a row's object from what it declares among the known values, and from its own ones.
+
+    So a row of a table, a class with fields or a function, takes what it needs (`max_length`,
+    `width`, `head_dim`, ...) and nobody has to know which row it is.
+    """
+    declared = inspect.signature(module).parameters
+    return module(**{name: known[name] for name in declared & known.keys()} | own)
+
+
+def options_in_effect(model: Any, family: str) -> dict[str, Any]:
+    """Returns the arguments of a model's row with their defaults, without those of a start alone.
+
+    Two models that compute the same from the same parameters have the same.
+    """
+    choice = getattr(model, family)
+    parameters = inspect.signature(row(FAMILIES[family], choice, family)).parameters
+    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    given = {**defaults, **getattr(model, f"{family}_options")}
+    return {name: given[name] for name in given if name not in _STARTS.get(choice, ())}

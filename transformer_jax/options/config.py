@@ -1,0 +1,221 @@
+"""Configs: running their files, changing them from the command line, storing them as JSON."""
+
+import contextlib
+import importlib.util
+import json
+import sys
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import is_own, suggest
+from transformer_jax.options.schema import (
+    BEFORE,
+    DEFAULTS,
+    problems_of,
+    problems_of_own_rows,
+    refused_value,
+    rule_for,
+    unknown_key,
+)
+from transformer_jax.options.tables import FAMILIES
+
+_UNREADABLE = object()  # no rule accepts it
+
+# Changing these changes no bit of the trained parameters, so a run may be resumed with others.
+CADENCE = ("evaluation.every", "evaluation.batch_size", "logging.", "checkpoint.", "sample.")
+
+
+def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
+    """Returns full key -> value, references resolved, in the config's order."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, (ConfigDict, Mapping)):
+            flat |= {f"{name}.{inner}": leaf for inner, leaf in flatten(value).items()}
+        else:
+            flat[name] = tuple(value) if isinstance(value, list) else value
+    return flat
+
+
+def check(config: ConfigDict) -> None:
+    """Refuses a config with any problem, all of them in one report.
+
+    Raises:
+      InvalidInput: with at most eight lines.
+    """
+    report(problems_of(flatten(config)))
+
+
+def report(problems: list[str]) -> None:
+    """Raises InvalidInput if there is any problem; at most seven are spelled out."""
+    if len(problems) > 7:
+        problems = [*problems[:7], f"... and {len(problems) - 7} more"]
+    if problems:
+        raise InvalidInput("\n".join(problems))
+
+
+def load_config(
+    path: str, overrides: Mapping[str, str], changes: Mapping[str, Any] | None = None
+) -> ConfigDict:
+    """Runs the `get_config` of a config file and applies overrides from the command line.
+
+    Args:
+      path: a Python file that defines get_config(); trusted, as any program that one starts.
+      overrides: full key -> text of the value.
+      changes: full key -> value, of an arm of a study; they come last.
+    Returns:
+      A checked, locked config.
+    Raises:
+      InvalidInput: the file cannot be used, or any key or value is wrong.
+    """
+    config = call_in_file(path, run_config_file(path), "get_config")
+    if not isinstance(config, ConfigDict):
+        raise InvalidInput(
+            f"--config={path}: get_config() gave {type(config).__name__}, not ConfigDict"
+        )
+    texts = {key: value for key, value in overrides.items() if key not in (changes or {})}
+    given = {**texts, **(changes or {})}
+    for key in DEFAULTS.keys() - flatten(config).keys():
+        _assign(config, key, DEFAULTS[key])
+    report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
+    problems = []
+    # A class of the user's own is named before its options are looked up in it.
+    for key in sorted(given, key=lambda key: key not in FAMILIES):
+        value, rule = given[key], rule_for(key, flatten(config))
+        if rule is None:
+            problems.append(unknown_key(key))
+            continue
+        try:
+            parsed = rule.parse(value) if key in texts else value
+        except (ValueError, OverflowError):
+            parsed = _UNREADABLE
+        if rule.accepts(parsed):
+            _assign(config, key, parsed)
+        else:
+            problems.append(refused_value(key, value, rule))
+    # A value that was refused above still has its default, so nothing is reported twice.
+    flat = flatten(config)
+    report(problems + problems_of(flat) + problems_of_own_rows(flat))
+    return config.lock()
+
+
+def run_config_file(path: str) -> ModuleType:
+    """Runs a config file and returns what it defines.
+
+    Raises:
+      InvalidInput: no such file, no Python, or it raised an error.
+    """
+    file = Path(path)
+    if not file.is_file():
+        nearby = [str(other) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        raise InvalidInput(f"--config={path}: no such file{suggest(path, nearby)}")
+    spec = importlib.util.spec_from_file_location("config_file", file)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"--config={path}: expected a Python file (.py)")
+    module = importlib.util.module_from_spec(spec)
+    with _faults_of(file, path):
+        spec.loader.exec_module(module)
+    return module
+
+
+def call_in_file(path: str, module: ModuleType, name: str) -> Any:
+    """Returns what a function of a config file returns.
+
+    Raises:
+      InvalidInput: it is not there, or it raised an error.
+    """
+    with _faults_of(Path(path), path):
+        return getattr(module, name)()
+
+
+@contextlib.contextmanager
+def _faults_of(file: Path, path: str) -> Generator[None]:
+    """Turns an error in the user's own file into a refusal that names the line."""
+    sys.path.insert(0, str(Path.cwd()))  # so that a config finds the one it derives from
+    try:
+        yield
+    except Exception as error:
+        line = _line_in(file, error)
+        raise InvalidInput(f"--config={path}: {type(error).__name__}{line}: {error}") from error
+    finally:
+        sys.path.pop(0)
+
+
+def _line_in(file: Path, error: Exception) -> str:
+    """Where in the user's own file an error came from."""
+    frame, line = error.__traceback__, ""
+    while frame is not None:
+        if Path(frame.tb_frame.f_code.co_filename) == file:
+            line = f" at line {frame.tb_lineno}"
+        frame = frame.tb_next
+    return line
+
+
+def _assign(config: ConfigDict, key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        with config.unlocked():
+            if section not in config:
+                config[section] = ConfigDict()
+        config = config[section]
+    with config.unlocked(), config.ignore_type():
+        config[name] = value
+
+
+def to_json(config: ConfigDict) -> str:
+    """Returns the resolved config as plain JSON, sorted by key."""
+    return json.dumps(_nested(flatten(config)), indent=1, sort_keys=True) + "\n"
+
+
+def _nested(flat: Mapping[str, Any]) -> dict:
+    nested: dict = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        inner = nested
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
+    return nested
+
+
+def from_json(stored: str, origin: str) -> ConfigDict:
+    """Reads a stored config as data and checks it against today's rules.
+
+    An option that the config is older than gets the value that it had without saying so.
+
+    Args:
+      stored: what to_json gave.
+      origin: where it came from, for messages.
+    Raises:
+      InvalidInput: no JSON, or a key or a value that this version does not know.
+    """
+    try:
+        flat = {**BEFORE, **flatten(json.loads(stored))}
+    except (ValueError, AttributeError) as error:
+        raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
+    try:
+        report(problems_of(flat))
+    except InvalidInput as error:
+        raise InvalidInput(f"{origin}: not a config of this version\n{error}") from error
+    return ConfigDict(_nested(flat)).lock()
+
+
+def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
+    """Returns the options of a chosen row: the sub-section of its name, if it has one.
+
+    A class of the user's own, named by MODULE.NAME, has its options under `own`.
+    """
+    place = "own" if is_own(name) else name
+    return dict(section[place]) if place in section else {}
+
+
+def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
+    """Returns full key -> (old value, new value) for every value that differs."""
+    old_flat, new_flat = flatten(old), flatten(new)
+    keys = list(dict.fromkeys([*old_flat, *new_flat]))
+    pairs = {key: (old_flat.get(key), new_flat.get(key)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,358 @@
+"""What is wrong between values of a config that are right one by one."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.options.rule import is_own
+from transformer_jax.options.tables import rows_of
+
+# task -> the architectures that take its inputs and give what it scores
+ARCHITECTURES = {
+    "language_modelling": ("decoder", "recurrent_decoder"),
+    "masked_language_modelling": ("encoder",),
+    "exact": ("decoder", "recurrent_decoder"),
+    "translation": ("encoder_decoder", "recurrent_encoder_decoder"),
+    "text_classification": ("encoder",),
+    "image_classification": ("vision_transformer",),
+    "vector_classification": ("encoder",),
+}
+# task -> the kind of source that it reads, as data/sources/files.py names them
+SOURCE_KINDS = {
+    "language_modelling": "text",
+    "masked_language_modelling": "text",
+    "exact": "made-up languages",
+    "translation": "pairs",
+    "text_classification": "labelled text",
+    "image_classification": "images",
+    "vector_classification": "vectors",
+}
+
+# tasks in which a model reads what was written before
+_WRITING = ("language_modelling", "exact", "translation")
+# position encodings that add to the scores
+_BIASES = ("alibi", "t5", "shaw", "contextual")
+# those that add to the embeddings
+_ADDED = ("learned", "sinusoidal", "sinusoidal_2d")
+
+
+def problems_between(flat: Mapping[str, Any]) -> list[str]:
+    """Returns what has no meaning together in a flattened config, one line each."""
+    checks = [*_of_sizes(flat), *_of_positions(flat), *_of_attention(flat), *_of_blocks(flat)]
+    checks += [*_of_task(flat), *_of_training(flat)]
+    return [problem for problem, is_wrong in checks if is_wrong]
+
+
+def remarks_on(config: Any) -> list[str]:
+    """Returns what the user should know of a config that is allowed, one line each."""
+    if config.model.mask == "unmasked" and config.model.architecture == "decoder":
+        return ["model.mask=unmasked shows this decoder the answers: its losses predict nothing"]
+    return []
+
+
+Checks = list[tuple[str, Any]]
+
+
+def _of_sizes(flat: Mapping[str, Any]) -> Checks:
+    width, heads = flat["model.width"], flat["model.num_heads"]
+    groups, length = flat["model.num_kv_heads"], flat["data.length"]
+    architecture, matched = flat["model.architecture"], flat["model.match_parameters"]
+    has_own_width = (architecture.startswith("recurrent") and matched is None) or (
+        architecture == "vision_transformer" and flat["model.vision_transformer.variant"]
+    )
+    return [
+        (
+            f"model.num_heads={heads}: expected a divisor of model.width={width}, "
+            f"nearest {_nearest_divisor(width, heads)}; or give model.head_dim",
+            not has_own_width and flat["model.head_dim"] is None and width % heads,
+        ),
+        (
+            f"model.num_kv_heads={groups}: expected a divisor of model.num_heads={heads}, "
+            f"nearest {_nearest_divisor(heads, groups or 1)}",
+            groups is not None and not has_own_width and heads % groups,
+        ),
+        (
+            f"model.max_length={flat['model.max_length']}: expected at least data.length={length}",
+            flat["model.max_length"] < length,
+        ),
+    ]
+
+
+def _of_positions(flat: Mapping[str, Any]) -> Checks:
+    width, position = flat["model.width"], flat["model.position"]
+    architecture = flat["model.architecture"]
+    head_dim = flat["model.head_dim"] or width // flat["model.num_heads"]
+    share = flat["model.position_options.rotary.share"]
+    rotated = int(head_dim * share)
+    return [
+        (
+            f"model.width={width}: sinusoidal positions need an even width, nearest {width + 1}",
+            position == "sinusoidal" and width % 2,
+        ),
+        (
+            f"model.width={width}: sinusoidal_2d positions need a multiple of 4, "
+            f"nearest {max(4, round(width / 4) * 4)}",
+            position == "sinusoidal_2d" and width % 4,
+        ),
+        (
+            f"model.position=sinusoidal_2d: {architecture} has no rows and columns; "
+            "only vision_transformer has",
+            position == "sinusoidal_2d" and architecture != "vision_transformer",
+        ),
+        (
+            f"model.head_dim={head_dim}: rotary positions need an even head size; "
+            f"rotary.share={share} of it are {rotated} features",
+            position == "rotary" and (rotated % 2 or not rotated),
+        ),
+        (
+            "model.position_options.rotary.factor: without a scaling it does nothing; "
+            "give model.position_options.rotary.scaling=linear or ntk",
+            position == "rotary"
+            and flat["model.position_options.rotary.scaling"] == "none"
+            and flat["model.position_options.rotary.factor"] != 1,
+        ),
+        (
+            f"model.position_in_every_layer=True: model.position={position} adds nothing to the "
+            f"embeddings; expected one of {', '.join(_ADDED)}",
+            flat["model.position_in_every_layer"]
+            and position not in _ADDED
+            and not is_own(position),
+        ),
+        (
+            "model.position=contextual: it counts up to the query, and model.mask=prefix shows "
+            "what is ahead",
+            position == "contextual" and flat["model.mask"] == "prefix",
+        ),
+        (
+            f"model.position=contextual: it counts up to the query, so only in a decoder, "
+            f"not in {architecture}",
+            position == "contextual" and architecture not in ("decoder", "recurrent_decoder"),
+        ),
+    ]
+
+
+def _of_attention(flat: Mapping[str, Any]) -> Checks:
+    attention, position = flat["model.attention"], flat["model.position"]
+    mask, architecture = flat["model.mask"], flat["model.architecture"]
+    scale, task = flat["model.attention_scale"], flat["data.task"]
+    head_dim = flat["model.head_dim"] or flat["model.width"] // flat["model.num_heads"]
+    projections = flat["model.projections"]
+    own_sizes = [
+        f"model.{name}={flat[f'model.{name}']}"
+        for name in ("num_kv_heads", "head_dim", "value_dim")
+        if flat[f"model.{name}"] is not None
+    ]
+    takes = () if is_own(attention) else rows_of("model.attention")[attention].takes
+    has_scale = is_own(attention) or "scale" in takes
+    prefix, unscored = (
+        flat["model.mask_options.prefix.length"],
+        flat["data.language_modelling.unscored"],
+    )
+    return [
+        (
+            f"model.position={position}: it adds to scores before a softmax, and "
+            "model.attention=linear has none; take rotary, or positions in the embedding",
+            attention == "linear" and position in _BIASES,
+        ),
+        (
+            "model.mask=window: model.attention=linear keeps one running sum, from which what has "
+            "left the window cannot be taken; take model.mask=full",
+            attention == "linear" and mask == "window",
+        ),
+        (
+            f"model.attention_scale={scale}: model.attention={attention} has no scale; give None",
+            scale is not None and not has_scale,
+        ),
+        (
+            f"model.projections={projections}: queries, keys and values are of one size there; "
+            f"{', '.join(own_sizes)}, expected None",
+            projections != "separate" and own_sizes,
+        ),
+        (
+            f"model.head_dim={head_dim}: model.attention=differential halves it; expected an even "
+            "one",
+            attention == "differential" and head_dim % 2,
+        ),
+        (
+            f"model.mask=prefix: model.architecture={architecture} is not one that reads from left "
+            "to right alone; only decoder has a prefix",
+            mask == "prefix" and architecture not in ("decoder", "recurrent_decoder"),
+        ),
+        (
+            f"data.language_modelling.unscored={unscored}: within a prefix of {prefix} the model "
+            f"sees the answers; expected at least {prefix - 1}",
+            mask == "prefix"
+            and architecture == "decoder"
+            and task == "language_modelling"
+            and unscored < prefix - 1,
+        ),
+    ]
+
+
+def _of_blocks(flat: Mapping[str, Any]) -> Checks:
+    feed_forward = flat["model.feed_forward"]
+    chosen = flat["model.feed_forward_options.mixture.num_chosen"]
+    experts = flat["model.feed_forward_options.mixture.num_experts"]
+    parametrisation, attention = flat["model.parametrisation"], flat["model.attention"]
+    initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
+    architecture = flat["model.architecture"]
+    is_mup = parametrisation == "mup"
+    variant, stem = (flat[f"model.vision_transformer.{name}"] for name in ("variant", "stem"))
+    is_convolutional = architecture == "vision_transformer" and stem == "convolutional"
+    patch = (
+        int(variant.partition("/")[2]) if variant else flat["model.vision_transformer.patch_size"]
+    )
+    return [
+        (
+            f"model.feed_forward_options.mixture.num_chosen={chosen}: expected at most "
+            f"num_experts={experts}",
+            feed_forward == "mixture" and chosen > experts,
+        ),
+        (
+            f"model.parametrisation=mup: model.initialisation={initialisation} sets deviations by "
+            "the width itself; take depth_scaled or normal",
+            is_mup and initialisation in ("xavier", "fan_in"),
+        ),
+        (
+            f"model.parametrisation=mup: its learning rates are for Adam and the like; "
+            f"optimizer.name={optimizer}, expected adamw, adam, lion or schedule_free",
+            is_mup and optimizer not in ("adamw", "adam", "lion", "schedule_free"),
+        ),
+        (
+            "model.parametrisation=mup: all that is inside a block has to grow with the width; "
+            f"model.mlp_dim={flat['model.mlp_dim']}, expected None",
+            is_mup and flat["model.mlp_dim"] is not None,
+        ),
+        (
+            f"model.parametrisation=mup: model.attention={attention} has no scale to set",
+            is_mup and attention in ("linear", "differential"),
+        ),
+        (
+            f"model.parametrisation=mup: it is worked out for decoder and vision_transformer, not "
+            f"for {architecture}",
+            is_mup and architecture not in ("decoder", "vision_transformer"),
+        ),
+        (
+            "model.parametrisation=mup: model.vision_transformer.variant sets a width of its own; "
+            "give model.width",
+            is_mup
+            and architecture == "vision_transformer"
+            and flat["model.vision_transformer.variant"],
+        ),
+        (
+            "model.parametrisation=mup: it sets the scale of the scores, and values have to grow; "
+            "expected None for model.attention_scale and model.value_dim",
+            is_mup and (flat["model.attention_scale"] or flat["model.value_dim"]),
+        ),
+        (
+            f"model.vision_transformer.stem=convolutional: {patch} pixels cannot be halved to one; "
+            f"expected a power of 2, nearest {2 ** max(1, round(math.log2(patch)))}",
+            is_convolutional and (patch < 2 or patch & (patch - 1)),
+        ),
+        (
+            "model.parametrisation=mup: it is not worked out for "
+            "model.vision_transformer.stem=convolutional; expected linear",
+            is_mup and is_convolutional,
+        ),
+        (
+            "model.wiring=no_residual: model.stochastic_depth would leave whole examples 0; give 0",
+            flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"],
+        ),
+    ]
+
+
+def _of_task(flat: Mapping[str, Any]) -> Checks:
+    task, architecture = flat["data.task"], flat["model.architecture"]
+    matched, fitting = flat["model.match_parameters"], ARCHITECTURES[task]
+    is_recurrent = architecture.startswith("recurrent")
+    length, tokenizer = flat["data.length"], flat["data.tokenizer"]
+    stride = flat["evaluation.stride"] or length
+    unscored = flat["data.language_modelling.unscored"]
+    return [
+        (
+            f"model.architecture={architecture}: data.task={task} needs {' or '.join(fitting)}",
+            architecture not in fitting,
+        ),
+        (
+            f"model.match_parameters={matched}: only a recurrent architecture is matched to "
+            f"another, not {architecture}",
+            matched is not None and not is_recurrent,
+        ),
+        (
+            f"model.match_parameters={matched}: expected "
+            f"{architecture.removeprefix('recurrent_')}, which data.task={task} can train too",
+            is_recurrent and matched not in (None, architecture.removeprefix("recurrent_")),
+        ),
+        (
+            f"data.language_modelling.unscored={unscored}: expected less than data.length={length}",
+            unscored >= length and task == "language_modelling",
+        ),
+        (
+            f"evaluation.stride={stride}: expected at most data.length={length}",
+            stride > length,
+        ),
+        (
+            f"data.separate_documents=True: data.task={task} keeps no documents apart",
+            flat["data.separate_documents"] and task != "language_modelling",
+        ),
+        (
+            f"data.train_examples={flat['data.train_examples']}: data.task={task} has no labelled "
+            "examples; give shares in data.splits",
+            flat["data.train_examples"] and not task.endswith("_classification"),
+        ),
+        (
+            f"initial.word_vectors={flat['initial.word_vectors']}: they are for words; "
+            f"data.tokenizer={tokenizer}, expected word or a tokenizer.json",
+            flat["initial.word_vectors"] and tokenizer in ("byte", "char", "bpe"),
+        ),
+    ]
+
+
+def _of_training(flat: Mapping[str, Any]) -> Checks:
+    batch, parts = flat["training.batch_size"], flat["training.accumulation"]
+    steps, schedule = flat["training.steps"], flat["schedule.name"]
+    warmup = flat.get(f"schedule.{schedule}.warmup_steps", 0)
+    ends = schedule in ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
+    falling = flat["schedule.warmup_stable_decay.decay_fraction"]
+    optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
+    own, task = flat["training.own_inputs"], flat["data.task"]
+    return [
+        (
+            f"training.own_inputs={own}: data.task={task} writes nothing that could be read again",
+            own and task not in _WRITING,
+        ),
+        (
+            f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "
+            f"nearest {_nearest_divisor(batch, parts)}",
+            batch % parts,
+        ),
+        (
+            f"schedule.{schedule}.warmup_steps={warmup}: expected less than "
+            f"training.steps={steps}, {steps // 10} say",
+            ends and warmup >= steps,
+        ),
+        (
+            f"schedule.warmup_stable_decay.decay_fraction={falling}: warm-up and decay are longer "
+            f"than training.steps={steps}",
+            schedule == "warmup_stable_decay" and warmup + round(falling * steps) > steps,
+        ),
+        (
+            f"schedule.name={schedule}: optimizer.name=schedule_free takes a mean in place of a "
+            "falling rate; take constant or warmup_constant",
+            optimizer == "schedule_free" and schedule not in ("constant", "warmup_constant"),
+        ),
+        (
+            "optimizer.name=muon: it is for the kernels of blocks, which a recurrent model has not",
+            optimizer == "muon" and flat["model.architecture"].startswith("recurrent"),
+        ),
+        (
+            f"training.weight_ema={ema}: optimizer.name=schedule_free evaluates a mean already; "
+            "give None",
+            optimizer == "schedule_free" and ema is not None,
+        ),
+    ]
+
+
+def _nearest_divisor(number: int, wanted: int) -> int:
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return min(divisors, key=lambda divisor: abs(divisor - wanted))

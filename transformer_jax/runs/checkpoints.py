@@ -1,0 +1,302 @@
+"""Checkpoints that are whole, or are not there: orbax for the arrays, our own word on the rest.
+
+    checkpoints/00000500/state/...       what orbax wrote
+    checkpoints/00000500/manifest.json   step, shape and dtype of every leaf, sha256 of every file
+
+A checkpoint is written under another name and renamed when it is complete, so a killed process
+leaves no half of one. Orbax restores a file with a flipped bit, casts a wrong dtype and takes an
+empty stray folder for the newest step, all without a word; so every file is hashed before it is
+trusted, every leaf is compared with what the model expects, and only folders with a manifest count.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.runs.files import entries, walk
+
+_FORMAT = 1
+_WRITING, _DAMAGED = ".writing-", "damaged-"
+
+
+class Restored(NamedTuple):
+    """What a checkpoint gives back.
+
+    Attributes:
+      step: optimizer updates so far.
+      state: the tree that was saved.
+      extra: the plain data that was saved beside it.
+    """
+
+    step: int
+    state: Any
+    extra: dict
+
+
+class SaveFailed(Stop):
+    """A checkpoint could not be written; the earlier ones are untouched."""
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, keep: int = 2, say: Callable[[str], None] = print) -> None:
+        """Looks at nothing yet.
+
+        Args:
+          folder: where the checkpoints are, or will be.
+          keep: checkpoints that stay, the newest.
+          say: takes one line about whatever is skipped, moved or removed.
+        """
+        self._folder = folder.absolute()
+        self._keep = keep
+        self._say = say
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a checkpoint with a manifest, ascending."""
+        return [int(entry.name) for entry in entries(self._folder) if _is_checkpoint(entry)]
+
+    def tidy(self) -> None:
+        """Removes what killed processes left half written, and names what does not belong here."""
+        for entry in entries(self._folder):
+            if entry.name.startswith(_WRITING):
+                shutil.rmtree(entry, ignore_errors=True)
+                self._say(f"checkpoints: removed {entry.name}, left by a process that was killed")
+            elif entry.name.startswith(_DAMAGED):
+                continue
+            elif _looks_like_step(entry) and not _is_checkpoint(entry):
+                self._set_aside(entry, "it has no manifest.json")
+            elif not _is_checkpoint(entry):
+                self._say(f"checkpoints: ignored {entry.name}, which is no checkpoint")
+
+    def save(self, step: int, state: Any, extra: dict) -> None:
+        """Writes a checkpoint, then removes those beyond `keep`.
+
+        Args:
+          step: optimizer updates so far.
+          state: tree of arrays.
+          extra: plain data for JSON.
+        Raises:
+          SaveFailed: the disk refused, or a leaf is not finite; nothing is left half written and
+            the earlier checkpoints are untouched.
+        """
+        final = self._folder / f"{step:08d}"
+        if _is_checkpoint(final):
+            return  # the same step of the same run: the same bits
+        _refuse_non_finite(step, state)
+        writing = self._folder / f"{_WRITING}{final.name}-{os.getpid()}"
+        try:
+            writing.mkdir(parents=True)
+            with _checkpointer() as orbax:
+                orbax.save(writing / "state", state)
+                orbax.wait_until_finished()
+            manifest = {
+                "format": _FORMAT,
+                "step": step,
+                "leaves": _leaves(state),
+                "files": _hashes(writing / "state"),
+                "extra": extra,
+            }
+            _write_manifest(writing / "manifest.json", manifest)
+            _sync(writing)
+            os.rename(writing, final)
+            _sync_folder(self._folder)
+        except ImportError:
+            raise
+        except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+            shutil.rmtree(writing, ignore_errors=True)
+            raise SaveFailed(_why_not_saved(self._folder, state, error)) from error
+        self._remove_old()
+
+    def restore(self, template: Any, read_only: bool = False) -> Restored | None:
+        """Returns the newest checkpoint that is whole, or None where there never was one.
+
+        A damaged one is named, set aside, and the one before it is tried.
+
+        Args:
+          template: tree of arrays or ShapeDtypeStructs, what the state must look like.
+          read_only: leave damaged checkpoints where they are.
+        Raises:
+          InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
+            read or does not fit the template.
+        """
+        for step in reversed(self.steps()):
+            path = self._folder / f"{step:08d}"
+            damage = damage_of(path)
+            if damage is None:
+                return self._read(path, template)
+            if read_only:
+                self._say(f"checkpoints: SKIPPED {path.name}: {damage}")
+            else:
+                self._set_aside(path, damage)
+        damaged = [e for e in entries(self._folder) if e.name.startswith(_DAMAGED)]
+        damaged += [self._folder / f"{step:08d}" for step in self.steps()]
+        if damaged:
+            raise InvalidInput(
+                f"{self._folder}: no checkpoint is whole, {len(damaged)} are damaged\n"
+                "put a whole one back, or remove the folder to train again from the start"
+            )
+        return None
+
+    def _read(self, path: Path, template: Any) -> Restored:
+        manifest = _read_manifest(path / "manifest.json")
+        _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
+        target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), template)
+        with _checkpointer() as orbax:
+            state = orbax.restore(path / "state", target)
+        return Restored(manifest["step"], state, manifest["extra"])
+
+    def _set_aside(self, path: Path, why: str) -> None:
+        aside = path.with_name(_DAMAGED + path.name)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.rename(path, aside)
+        self._say(f"checkpoints: SKIPPED {path.name}: {why}; moved to {aside.name}")
+
+    def _remove_old(self) -> None:
+        for step in self.steps()[: -self._keep]:
+            old = self._folder / f"{step:08d}"
+            doomed = self._folder / f"{_WRITING}old-{old.name}"
+            try:
+                os.rename(old, doomed)  # gone at once; a kill below leaves no half checkpoint
+                shutil.rmtree(doomed)
+            except OSError as error:
+                self._say(f"checkpoints: could not remove {old.name}: {error}")
+
+
+def damage_of(path: Path) -> str | None:
+    """Returns what is wrong with a checkpoint's files, or None; reads every byte.
+
+    Args:
+      path: a checkpoint's folder.
+    Raises:
+      InvalidInput: the files cannot be read, or another version wrote them; no reason to think
+        them damaged.
+    """
+    try:
+        manifest = _read_manifest(path / "manifest.json")
+        expected, found = manifest["files"], _hashes(path / "state")
+    except InvalidInput:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"{path}: cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        return f"manifest.json is damaged: {error}"
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            wanted, there = (names.get(name, "no such file")[:12] for names in (expected, found))
+            return f"state/{name} was changed: expected sha256 {wanted}, found {there}"
+    return None
+
+
+def _checkpointer():
+    import orbax.checkpoint as ocp  # 25 MB that a reader of our modules does not need
+
+    return ocp.StandardCheckpointer()
+
+
+def _looks_like_step(entry: Path) -> bool:
+    return entry.name.isdigit() and len(entry.name) == 8
+
+
+def _is_checkpoint(entry: Path) -> bool:
+    return _looks_like_step(entry) and (entry / "manifest.json").is_file()
+
+
+def leaf_names(tree: Any) -> dict[str, Any]:
+    """Returns path, such as params/block_0/attention/query/kernel, -> leaf."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
+
+
+def _leaves(tree: Any) -> dict[str, list]:
+    return {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in leaf_names(tree).items()}
+
+
+def _refuse_non_finite(step: int, state: Any) -> None:
+    for name, leaf in leaf_names(state).items():
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
+            raise SaveFailed(f"step {step}: {name} is not finite; the earlier checkpoints stay")
+
+
+def _refuse_other_leaves(path: Path, stored: dict, wanted: dict) -> None:
+    """Refuses a checkpoint of another model, naming at most five differences."""
+    names = [name for name in [*wanted, *stored] if stored.get(name) != wanted.get(name)]
+    names = list(dict.fromkeys(names))
+    if not names:
+        return
+    lines = [
+        f"  {name}: stored {_spell(stored.get(name))}, expected {_spell(wanted.get(name))}"
+        for name in names[:5]
+    ]
+    more = f" ({len(names)} in all)" if len(names) > 5 else ""
+    raise InvalidInput(f"{path}: its arrays do not fit this model{more}:\n" + "\n".join(lines))
+
+
+def _spell(leaf: list | None) -> str:
+    return "nothing" if leaf is None else f"{tuple(leaf[0])} {leaf[1]}"
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): _sha256(file) for file in walk(folder)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_manifest(path: Path, manifest: dict) -> None:
+    body = json.dumps(manifest, sort_keys=True)
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    path.write_text(f'{{"sha256": "{seal}",\n"manifest": {body}}}\n')
+
+
+def _read_manifest(path: Path) -> dict:
+    stored = json.loads(path.read_text())
+    manifest = stored["manifest"]
+    body = json.dumps(manifest, sort_keys=True)
+    if hashlib.sha256(body.encode()).hexdigest() != stored["sha256"]:
+        raise ValueError("its own sha256 does not match")
+    if manifest["format"] != _FORMAT:
+        raise InvalidInput(
+            f"{path}: written in format {manifest['format']}, this version reads {_FORMAT}; "
+            "use the version of transformer_jax that the run's manifest.json names"
+        )
+    return manifest
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        else:
+            _sync_folder(file)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _why_not_saved(folder: Path, state: Any, error: Exception) -> str:
+    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
+    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return (
+        f"{folder}: the checkpoint could not be written ({reason}); "
+        f"it needs about {needed:,} bytes, {free:,} are free; the earlier checkpoints stay"
+    )

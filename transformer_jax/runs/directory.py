@@ -1,0 +1,319 @@
+"""A run is a directory that needs no code of ours to read.
+
+config.json      the resolved config
+manifest.json    what ran: versions, git revision, device, hashes of data and tokenizer, launches
+STATUS           running | done | failed | interrupted, when, and at which step
+tokenizer.json   the tokenizer, if there is text
+metrics.jsonl    one object a line
+evaluation.json  the final evaluation of each split, and its protocol
+sequences.npz    its loss, weight, ... for each example
+samples/  checkpoints/  loss.png  diff.patch
+"""
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import shutil
+import socket
+import sys
+import traceback
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.options import config as configs
+from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.provenance import surroundings
+
+_CHANGING = ("packages", "device", "git")  # may differ between the launches of a run
+_OLD_FACTS = {"text_sha256": "sha256", "tokens": "counts"}  # names before there were other tasks
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
+
+
+class InUse(InvalidInput):
+    """Another process is training here."""
+
+
+class RunDirectory:
+    """The files of one run, and who may write them.
+
+    Attributes:
+      path: of the directory; the other paths are inside it.
+      step: updates so far, as STATUS tells them.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Creates nothing yet."""
+        self.path = Path(path)
+        self.step = 0
+
+    def file(self, name: str) -> Path:
+        """Returns the path of one of its files or folders, see files.inside."""
+        return inside(self.path, name)
+
+    # ---- opening
+
+    def refuse_other_config(self, config: ConfigDict) -> None:
+        """Checks that the directory is new, empty, or this config's.
+
+        Raises:
+          InvalidInput: it belongs to a run with another config, or to something else.
+        """
+        try:
+            names = [entry.name for entry in self.path.iterdir()]
+        except FileNotFoundError:
+            return
+        except NotADirectoryError as error:
+            raise InvalidInput(f"--workdir={self.path}: there is a file of that name") from error
+        except OSError as error:
+            raise InvalidInput(f"--workdir={self.path}: {error.strerror}") from error
+        if "config.json" not in names:
+            known = _BEFORE_CONFIG + (("tokenizer.json",) if ".lock" in names else ())
+            if any(name not in known and not name.startswith(".") for name in names):
+                raise InvalidInput(
+                    f"--workdir={self.path}: the folder holds files but no run; "
+                    "choose a new or an empty one"
+                )
+            return
+        changed = {
+            key: pair
+            for key, pair in configs.differences(self.config(), config).items()
+            if not key.startswith(configs.CADENCE)
+        }
+        if changed:
+            lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in changed.items()]
+            if len(lines) > 5:
+                lines[5:] = [f"  ... and {len(lines) - 5} more"]
+            raise InvalidInput(
+                f"--workdir={self.path}: it holds a run with another config\n"
+                + "\n".join(lines)
+                + "\nchoose another --workdir, or give the same config to resume"
+            )
+
+    @contextlib.contextmanager
+    def failures_recorded(self) -> Generator[None]:
+        """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault.
+
+        Raises:
+          Stop: the run's own files could not be written, a full disk say.
+        """
+        try:
+            yield
+        except Interrupted:
+            raise
+        except BaseException as error:
+            if isinstance(error, InvalidInput) and self.status() != "running":
+                raise  # nothing began, so nothing failed
+            with contextlib.suppress(OSError):
+                if not isinstance(error, Stop):
+                    self.write_text("error.txt", traceback.format_exc())
+                self.write_status("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+                free = shutil.disk_usage(self.path).free
+                raise Stop(
+                    f"{self.path}: the run's files could not be written ({error.strerror}, "
+                    f"{free:,} bytes free); its checkpoints stay\n"
+                    "make room, and the same command resumes"
+                ) from error
+            raise
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Keeps a second process from writing here; the system frees the lock of a dead one.
+
+        Raises:
+          InvalidInput: another process is training here, or the folder is read-only.
+        """
+        try:
+            import fcntl  # only training locks, so that runs can be read where there is no fcntl
+        except ImportError as error:
+            raise InvalidInput(
+                "training locks its directory with fcntl, which this system does not have; "
+                "on Windows train in WSL; sample, evaluate and compare work here"
+            ) from error
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = self.file(".lock").open("a+")
+        except OSError as error:
+            raise InvalidInput(f"--workdir={self.path}: not writable: {error.strerror}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                raise InUse(
+                    f"--workdir={self.path}: another process is training here: "
+                    f"{lock.read().strip()}\nwait for it, stop it, or choose another --workdir"
+                ) from error
+            lock.truncate(0)
+            lock.write(f"pid {os.getpid()} on {socket.gethostname()}, since {_now()}\n")
+            lock.flush()
+            yield
+
+    # ---- reading
+
+    def config(self) -> ConfigDict:
+        """The stored config, checked against today's rules; nothing that it names is imported."""
+        return configs.from_json(self._text("config.json"), str(self.path / "config.json"))
+
+    def manifest(self) -> dict:
+        """What ran."""
+        manifest = _parse(self._text("manifest.json"), self.path / "manifest.json")
+        for old, new in _OLD_FACTS.items():
+            if old in manifest["data"]:
+                manifest["data"][new] = manifest["data"].pop(old)
+        return manifest
+
+    def status(self) -> str:
+        """The first word of STATUS; `missing` without one."""
+        words = self.status_line().split()
+        return words[0] if words else "missing"
+
+    def status_line(self) -> str:
+        """STATUS as it stands: word, time, step, reason; empty without one."""
+        path = self.file("STATUS")
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def has_begun(self) -> bool:
+        """Whether a launch came as far as its manifest."""
+        return self.file("manifest.json").exists()
+
+    def tokenizer(self) -> Tokenizer | None:
+        """The run's own tokenizer; None before its first launch, and if it reads no text."""
+        if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
+            return None
+        return load_tokenizer(self.file("tokenizer.json"))
+
+    def sizes(self) -> dict[str, Any]:
+        """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
+        known, tokenizer = self.manifest().get("sizes", {}), self.tokenizer()
+        if not known and tokenizer:  # runs that are older than the entry were language models
+            known = {"vocab_size": tokenizer.vocab_size}
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
+
+    def metrics(self) -> list[dict]:
+        """The rows of metrics.jsonl; a line that is no JSON, torn by a kill, is left out."""
+        path = self.file("metrics.jsonl")
+        if not path.exists():
+            return []
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                rows.append(json.loads(line))
+        return rows
+
+    def _text(self, name: str) -> str:
+        try:
+            return self.file(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"--workdir={self.path}: no run here: {error}") from error
+
+    # ---- writing
+
+    def write_status(self, word: str, reason: str = "") -> None:
+        """Replaces STATUS; its time is the run's heartbeat."""
+        self.write_text("STATUS", f"{word} {_now()} step {self.step} {reason}".rstrip() + "\n")
+
+    def write_json(self, name: str, value: Any) -> Path:
+        """Replaces a JSON file."""
+        return self.write_text(name, json.dumps(value, indent=1) + "\n")
+
+    def write_text(self, name: str, value: str) -> Path:
+        """Replaces a text file."""
+        return replace(self.path, name, value)
+
+    def begin(
+        self, config: ConfigDict, tokenizer: Tokenizer | None, data: dict, facts: dict[str, Any]
+    ) -> list[str]:
+        """Writes config, tokenizer and manifest before the first step, and notes this launch.
+
+        Args:
+          config: resolved.
+          tokenizer: of the data, if it is text.
+          data: what identifies the data.
+          facts: what else the manifest shall hold.
+        Returns:
+          What this launch has otherwise than the first: packages, device, git.
+        Raises:
+          InvalidInput: the data is not what the run began with.
+        """
+        around, difference = surroundings()
+        has_begun = self.has_begun()
+        if has_begun:
+            self.refuse_other_data(data)
+        if self.status() != "done":  # first, so that the folder is this run's whatever follows
+            self.write_text("config.json", configs.to_json(config))
+        if has_begun:
+            manifest = self.manifest()
+        else:
+            manifest: dict[str, Any] = {**facts, "data": data, **around, "launches": []}
+            if difference:
+                self.write_text("diff.patch", difference)
+            if tokenizer is not None:
+                self.write_text("tokenizer.json", tokenizer_text(tokenizer))
+        changed = {key: around[key] for key in _CHANGING if manifest[key] != around[key]}
+        launch = {"time": _now(), "argv": sys.argv, "pid": os.getpid(), **changed}
+        manifest["launches"].append(launch)
+        self.write_json("manifest.json", manifest)
+        return list(changed)
+
+    def refuse_other_data(self, now: dict) -> None:
+        """Raises InvalidInput where text, tokenizer or splits are not what the run began with."""
+        stored, now = self.manifest()["data"], json.loads(json.dumps(now))
+        changed = [key for key in now if stored.get(key) != now[key]]
+        if changed:
+            lines = [f"  {key}: {stored.get(key)} there, {now[key]} now" for key in changed]
+            raise InvalidInput(
+                f"--workdir={self.path}: the data changed since this run began\n"
+                + "\n".join(lines)
+                + "\nrestore the data, or choose another --workdir"
+            )
+
+    def refuse_other_start(self, now: dict[str, str]) -> None:
+        """Raises InvalidInput where a run that has to start again would start from other files.
+
+        Args:
+          now: hashes of the files that hold initial weights.
+        """
+        stored = self.manifest().get("initial", now)
+        changed = [option for option in now if stored.get(option) != now[option]]
+        if changed:
+            raise InvalidInput(
+                f"--workdir={self.path}: initial.{changed[0]} holds other weights than when this "
+                "run began; choose another --workdir"
+            )
+
+    def amend_launch(self, **facts: Any) -> None:
+        """Adds facts to this launch's entry in the manifest."""
+        manifest = self.manifest()
+        manifest["launches"][-1] |= facts
+        self.write_json("manifest.json", manifest)
+
+    def append_metrics(self, rows: list[dict]) -> None:
+        """Adds rows to metrics.jsonl."""
+        with self.file("metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def cut_metrics(self, step: int) -> None:
+        """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""
+        kept = [row for row in self.metrics() if row["step"] <= step]
+        self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _parse(text: str, path: Path) -> dict:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{path}: expected JSON: {error}") from error
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,98 @@
+"""The files of a run or a study: nothing outside its folder is read, written, renamed or removed.
+
+A folder that was mailed or unpacked may hold links to the reader's own files. So every path in it
+comes from `inside`, and every listing from `entries` or `walk`; they refuse links, pipes and names
+that lead outside. Whether the folder itself is a link is its user's business.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from transformer_jax.errors import InvalidInput
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Returns the path of an entry of a folder, whether it is there or not.
+
+    Args:
+      folder: of the run or the study.
+      name: of the entry; `samples/first.txt` is one in a folder below.
+    Raises:
+      InvalidInput: the name leads outside, or the entry, or a folder on the way to it, is a link or
+        something else that is neither a file nor a folder.
+    """
+    path = folder
+    for part in name.split("/"):
+        if part in ("", ".", "..") or Path(part).name != part or not part.isprintable():
+            raise InvalidInput(f"{folder}: {name!r} is no name of a file in it")
+        path = path / part
+        _refuse_links(path)
+    return path
+
+
+def entries(folder: Path) -> list[Path]:
+    """Returns what a folder holds, sorted by name; [] where there is no folder.
+
+    Raises:
+      InvalidInput: an entry is a link, a pipe or the like.
+    """
+    if not folder.is_dir():
+        return []
+    found = sorted(folder.iterdir())
+    for path in found:
+        _refuse_links(path)
+    return found
+
+
+def walk(folder: Path) -> list[Path]:
+    """Returns every file in a folder and in those below it.
+
+    Raises:
+      InvalidInput: an entry is a link, a pipe or the like.
+    """
+    files = []
+    for path in entries(folder):
+        files += walk(path) if path.is_dir() else [path]
+    return files
+
+
+def _refuse_links(path: Path) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        what = (
+            f"a link to {os.readlink(path)!r}" if stat.S_ISLNK(mode) else "neither file nor folder"
+        )
+        raise InvalidInput(
+            f"{path}: it is {what}, and what belongs to a run or a study lies in its own folder\n"
+            "remove it, or put a copy of the file there"
+        )
+
+
+def replace(folder: Path, name: str, text: str) -> Path:
+    """Writes a file of a folder whole or not at all, and returns its path.
+
+    Args:
+      folder: of the run or the study.
+      name: see inside.
+      text: whole content.
+    Raises:
+      InvalidInput: see inside.
+    """
+    path = inside(folder, name)
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,204 @@
+"""Runs found again: every run below a folder, filtered, without reading more than is asked for."""
+
+import datetime
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import CADENCE
+from transformer_jax.options.rule import suggest
+from transformer_jax.runs.files import inside
+
+_NO_RUN_INSIDE = ("checkpoints", "samples", "tensorboard", "wandb", ".git")
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    "=": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
+_STALE = 600.0  # seconds without a heartbeat after which a running run is taken for dead
+
+
+def find_runs(root: Path) -> Iterator[Path]:
+    """Yields every run directory below a folder, without looking inside runs."""
+    if not root.is_dir():
+        raise InvalidInput(f"--root={root}: no such folder")
+    waiting = [root]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        if any(entry.name == "config.json" for entry in found):
+            yield folder
+            continue
+        waiting += [
+            Path(entry.path)
+            for entry in found
+            if entry.is_dir(follow_symlinks=False) and entry.name not in _NO_RUN_INSIDE
+        ]
+
+
+def facts_of(path: Path, root: Path) -> dict[str, Any]:
+    """Returns a run's config, flattened, its status and its last row of metrics."""
+    facts: dict[str, Any] = {"run": str(path.relative_to(root)) if path != root else "."}
+    words = _text(path, "STATUS").split()
+    facts["status"] = words[0] if words else "missing"
+    when = words[1] if len(words) > 1 else ""
+    if facts["status"] == "running" and _age(when) > _STALE:
+        facts["status"] = "died"
+    facts["when"] = when[:16].replace("T", " ")
+    facts["step"] = int(words[3]) if len(words) > 3 and words[3].isdigit() else 0
+    facts |= _flat(_json(path, "config.json"))
+    facts["parameters"] = _json(path, "manifest.json").get("parameters")
+    facts |= {key: value for key, value in _last_row(path).items()}
+    return facts
+
+
+def _age(when: str) -> float:
+    try:
+        then = datetime.datetime.fromisoformat(when)
+    except ValueError:
+        return 0.0
+    return (datetime.datetime.now(datetime.UTC) - then).total_seconds()
+
+
+def _text(run: Path, name: str) -> str:
+    try:
+        return inside(run, name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, InvalidInput):
+        return ""
+
+
+def _json(run: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(_text(run, name) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _last_row(run: Path) -> dict[str, Any]:
+    """The last whole line, from the file's end, so that long runs cost no more than short ones."""
+    try:
+        with inside(run, "metrics.jsonl").open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except (OSError, InvalidInput):
+        return {}
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        return row if isinstance(row, dict) else {}
+    return {}
+
+
+# ---------------------------------------------------------------- filters
+
+
+def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
+    """Reads KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
+
+    A key may be given by its last name. A run without the key does not pass.
+
+    Raises:
+      InvalidInput: there is no operator.
+    """
+    found = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
+    if not found:
+        raise InvalidInput(
+            f"{text}: expected a filter: KEY=VALUE, KEY!=VALUE, KEY<NUMBER, KEY>NUMBER, ..."
+        )
+    key, sign, wanted = found[1].strip(), found[2], found[3].strip()
+    compare = _OPERATORS[sign]
+
+    def passes(facts: dict[str, Any]) -> bool:
+        ending = (f".{key}", f"/{key}")
+        name = key if key in facts else next((n for n in facts if n.endswith(ending)), None)
+        value = facts.get(name) if name else None
+        if value is None:
+            return wanted == "None" and sign == "=" and name is not None
+        try:
+            return compare(float(value), float(wanted))
+        except (TypeError, ValueError):
+            if sign not in ("=", "!="):
+                return False
+        return compare(str(value), wanted)
+
+    return passes
+
+
+def _refuse_unknown(text: str, known: Iterable[str]) -> None:
+    key = re.split(r"<=|>=|!=|<|>|=", text)[0].strip()
+    short = {re.split(r"[./]", name)[-1] for name in known}
+    if key not in known and key not in short:
+        raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*known, *short])}")
+
+
+def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[dict[str, Any]]:
+    """Returns the runs below a folder that pass all filters.
+
+    Args:
+      root: of the search.
+      filters: see parse_filter.
+      sort: key to sort by, `-key` for descending; by name if not given.
+    """
+    tests = [parse_filter(text) for text in filters]
+    rows = [facts_of(path, root) for path in find_runs(root)]
+    known = dict.fromkeys(name for facts in rows for name in facts)
+    for text in filters if rows else ():
+        _refuse_unknown(text, known)
+    kept = [facts for facts in rows if all(test(facts) for test in tests)]
+    key = (sort or "run").removeprefix("-")
+    if rows and key not in known:
+        raise InvalidInput(f"--sort={sort}: no run has {key}{suggest(key, known)}")
+    have = [facts for facts in kept if facts.get(key) is not None]
+    lack = [facts for facts in kept if facts.get(key) is None]
+    mixed = len({isinstance(facts[key], str) for facts in have}) > 1
+    have.sort(
+        key=lambda facts: str(facts[key]) if mixed else facts[key],
+        reverse=bool(sort) and sort.startswith("-"),
+    )
+    return have + lack
+
+
+def columns_of(rows: Sequence[dict[str, Any]], wanted: Sequence[str] = ()) -> list[str]:
+    """Returns what to show: what is always shown, what differs in the configs, and the losses."""
+    if wanted:
+        return ["run", *wanted]
+    keys = {key for row in rows for key in row}
+    scores = [
+        key for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy") if key in keys
+    ]
+    seen: dict[str, Any] = {}
+    differing: dict[str, None] = {}
+    for row in rows:
+        for key, value in row.items():
+            if seen.setdefault(key, value) != value:
+                differing[key] = None
+    shown = [
+        key
+        for key in differing
+        if key not in _ALWAYS and "/" not in key and not key.startswith(CADENCE)
+    ]
+    return [*_ALWAYS, *shown[:8], *scores]

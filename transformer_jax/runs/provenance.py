@@ -1,0 +1,72 @@
+"""What a run depends on beside its config: packages, device, git revision, settings."""
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
+_ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+
+
+@functools.cache
+def surroundings() -> tuple[dict, str]:
+    """Returns what a run depends on beside its config, and the diff of the working tree.
+
+    Looked up once: what a process runs is what it had imported. No value of the environment outside
+    a short list, no remote address and no user name.
+    """
+    import jax
+
+    device = jax.devices()[0]
+    facts = {
+        "packages": {name: metadata.version(name) for name in _PACKAGES if _is_installed(name)},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": {
+            "kind": device.device_kind,
+            "platform": device.platform,
+            "count": jax.device_count(),
+        },
+        "bitwise": "promised" if _is_deterministic(device.platform) else "not promised",
+        "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+    }
+    if not _git("ls-files", "--", __file__):  # installed into somebody else's repository
+        return facts | {"git": None}, ""
+    difference = _git("diff", "HEAD", "--", ":/")
+    facts["git"] = {
+        "revision": _git("rev-parse", "HEAD").strip(),
+        "diff_sha256": hashlib.sha256(difference.encode()).hexdigest() if difference else None,
+    }
+    untracked = _git("ls-files", "--others", "--exclude-standard", "--", ":/")
+    facts["untracked"] = untracked.splitlines()
+    return facts, difference
+
+
+def _is_deterministic(platform_name: str) -> bool:
+    """Whether the same command on the same machine gives the same bits."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    return platform_name != "gpu" or "--xla_gpu_deterministic_ops=true" in flags
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _git(*arguments: str) -> str:
+    """Output of git on the tree that this package is in; empty outside a repository."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

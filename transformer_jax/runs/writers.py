@@ -1,0 +1,106 @@
+"""Metrics to where a team looks at them, beside metrics.jsonl, which is always written."""
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.files import inside
+
+
+class Writer(Protocol):
+    """Takes the rows that metrics.jsonl gets."""
+
+    def add(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Writes rows; each has its `step`."""
+        ...
+
+    def close(self) -> None:
+        """Writes what is still held back."""
+        ...
+
+
+class TensorBoard:
+    """Event files in the run's own folder, through tensorboardX."""
+
+    def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        # What was written after the step that is resumed from is hidden, so no curve runs back.
+        self._writer = SummaryWriter(str(inside(workdir, "tensorboard")), purge_step=step + 1)
+
+    def add(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Writes rows."""
+        for row in rows:
+            for name, value in row.items():
+                if name != "step":
+                    self._writer.add_scalar(name, value, int(row["step"]))
+
+    def close(self) -> None:
+        """Writes what is still held back."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A W&B run, offline unless WANDB_MODE says otherwise; `wandb sync` sends it later."""
+
+    def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
+        import wandb
+
+        inside(workdir, "wandb")  # refused where it is a link
+        place = str(workdir.absolute())
+        self._run = wandb.init(
+            project="transformer_jax",
+            name=workdir.name,
+            id=hashlib.sha256(place.encode()).hexdigest()[:16],
+            resume="allow",
+            reinit="create_new",  # members of a study are runs of one process
+            dir=place,
+            config=dict(config),
+            mode=None if "WANDB_MODE" in os.environ else "offline",
+            settings=wandb.Settings(silent=True),
+        )
+        self._run.define_metric("*", step_metric="step")
+
+    def add(self, rows: Sequence[Mapping[str, float]]) -> None:
+        """Writes rows."""
+        for row in rows:
+            self._run.log(dict(row))
+
+    def close(self) -> None:
+        """Writes what is still held back."""
+        self._run.finish()
+
+
+# name in the config -> what writes, and the package that it needs
+WRITERS: dict[str, tuple[Callable[..., Writer], str]] = {
+    "tensorboard": (TensorBoard, "tensorboardX"),
+    "wandb": (WeightsAndBiases, "wandb"),
+}
+
+
+def refuse_missing_writers(names: Sequence[str]) -> None:
+    """Raises InvalidInput where a writer's package is not installed."""
+    for name in names:
+        package = WRITERS[name][1]
+        if importlib.util.find_spec(package) is None:
+            raise InvalidInput(
+                f"logging.writers={name} needs {package}: pip install 'transformer_jax[trackers]'"
+            )
+
+
+def make_writers(
+    names: Sequence[str], workdir: Path, config: Mapping[str, Any], step: int
+) -> list[Writer]:
+    """Opens the writers that a config names.
+
+    Args:
+      names: rows of WRITERS.
+      workdir: of the run.
+      config: flattened.
+      step: that the run starts or resumes from.
+    """
+    return [WRITERS[name][0](workdir, config, step) for name in names]

@@ -1,0 +1,122 @@
+"""Arms from the command line: a grid of values, or what is left out. Nothing here imports jax."""
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten, load_config
+from transformer_jax.options.rule import suggest
+from transformer_jax.options.schema import rule_for, unknown_key
+
+
+def parse_arm(
+    text: str, flat: Mapping[str, Any], whole_keys: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Reads `KEY=VALUE,VALUE` or several of these joined by x: their product.
+
+    Args:
+      text: of one `--arm`.
+      flat: the base's values.
+      whole_keys: whether arms are named by whole keys, where their last names do not tell them
+        apart.
+    Returns:
+      name of the arm -> changed values.
+    """
+    axes = []
+    for part in _parts(text):
+        key, equals, values = part.partition("=")
+        key = key.removeprefix("config.")
+        rule = rule_for(key, flat)
+        if not equals or not values:
+            raise InvalidInput(f"--arm={text}: expected KEY=VALUE,VALUE,...")
+        if rule is None:
+            raise InvalidInput(f"--arm={text}: {unknown_key(key)}")
+        axis = []
+        for value in values.split(","):
+            try:
+                parsed = rule.parse(value)
+            except (ValueError, OverflowError):
+                parsed = None
+            if not rule.accepts(parsed) or (parsed is None and value != "None"):
+                raise InvalidInput(
+                    f"--arm={text}: {key}={value}: expected {rule.allowed}"
+                    f"{suggest(value, rule.allowed.removeprefix('one of: ').split(', '))}"
+                )
+            axis.append((key, value, parsed))
+        axes.append(axis)
+    last = {key: key.rsplit(".", 1)[-1] for axis in axes for key, *_ in axis}
+    apart = len(set(last.values())) == len(last) and not whole_keys
+    short = last if apart else {key: key for key in last}
+    return {
+        " ".join(f"{short[key]}={value}" for key, value, _ in point): {
+            key: parsed for key, _, parsed in point
+        }
+        for point in itertools.product(*axes)
+    }
+
+
+def _parts(text: str) -> list[str]:
+    """Cuts at an x that begins a new KEY=."""
+    parts: list[str] = []
+    for piece in text.split("x"):
+        begins = re.match(r"(config\.)?[a-z]+\.[\w.]*=", piece) is not None
+        if begins or not parts:
+            parts.append(piece)
+        else:
+            parts[-1] += "x" + piece
+    return parts
+
+
+# What is left out of a model, by what users call it: the value that takes its place.
+DROPS: dict[str, dict[str, Any]] = {
+    "positions": {"model.position": "none"},
+    "residuals": {"model.wiring": "no_residual"},
+    "norm": {"model.norm": "none"},
+    "scale": {"model.attention_scale": 1.0},
+    "heads": {"model.num_heads": 1, "model.num_kv_heads": None},
+    "feedforward": {"model.feed_forward": "none"},
+    "warmup": {},
+    "dropout": {"model.dropout_rate": 0.0, "model.stochastic_depth": 0.0},
+    "decay": {"optimizer.weight_decay": 0.0},
+    "clipping": {"training.clip_norm": None},
+}
+
+
+def quick_arms(
+    path: str, overrides: Mapping[str, str], arms: Sequence[str], drops: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Returns the arms of `--arm` and `--drop`, name -> changed values; {} without any.
+
+    Args:
+      path: of the config file.
+      overrides: of the base.
+      arms: texts of `--arm`.
+      drops: names of `--drop`.
+    Raises:
+      InvalidInput: one of them is wrong, or leaves out what the config has not.
+    """
+    if not arms and not drops:
+        return {}
+    flat = flatten(load_config(path, overrides))
+    made: dict[str, dict[str, Any]] = {}
+    for text in arms:
+        parsed = parse_arm(text, flat)
+        if any(made.get(name, changes) != changes for name, changes in parsed.items()):
+            parsed = parse_arm(text, flat, whole_keys=True)
+        made |= parsed
+    for name in drops:
+        if name not in DROPS:
+            raise InvalidInput(
+                f"--drop={name}: expected some of {', '.join(DROPS)}{suggest(name, DROPS)}"
+            )
+        changes = DROPS[name]
+        if name == "warmup":
+            key = f"schedule.{flat['schedule.name']}.warmup_steps"
+            changes = {key: 1} if key in flat else {}
+        changes = {key: value for key, value in changes.items() if flat.get(key) != value}
+        if not changes:
+            raise InvalidInput(f"--drop={name}: {path} has none to leave out")
+        made[f"without {name}"] = changes
+    return made

@@ -1,0 +1,214 @@
+"""Cells: the runs that studies are made of, found by what they are and not by who wanted them.
+
+    ROOT/cells/HASH/sSEED/     an ordinary run directory
+
+The hash covers all that decides the outcome: the config without names and cadence, the data, the
+tokenizer, files of initial weights, the code, the packages, what is set for jax and XLA, the device
+and whether the run was computed alone. So a second study finds what the first one ran, and nothing
+else.
+"""
+
+import ast
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from transformer_jax.options.config import CADENCE, flatten
+from transformer_jax.options.rule import is_own
+from transformer_jax.options.tables import OWN, own_file
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import inside
+from transformer_jax.studies.inference.outcome import Outcome
+
+PACKAGE = Path(__file__).parents[1]
+_NO_PART_OF_A_RUN = ("studies", "laws.py")
+HOWS = ("loop", "scan", "vmap", "devices")  # see execution
+ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
+
+FREQUENCY_BINS = 4  # of details.json: shares of the targets' mass, rare tokens first
+
+DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
+FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
+_MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory")
+
+
+def cell_hash(
+    config: ConfigDict,
+    data: Mapping[str, Any],
+    computed: str,
+    around: Mapping[str, Any],
+    initial: Mapping[str, str] | None = None,
+) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a cell's folder, and what it was made from.
+
+    Args:
+      config: of the arm; its seed is not looked at.
+      data: the task's facts: hashes of text, tokenizer and splits.
+      computed: alone or together.
+      around: device, packages and environment, as a manifest has them.
+      initial: hashes of the files that hold initial weights, by option.
+    """
+    flat = flatten(config)
+    parts = {
+        "config": {
+            key: value
+            for key, value in flat.items()
+            if key != "seed" and not key.startswith(CADENCE)
+        },
+        "data": {key: value for key, value in data.items() if key != "source"},
+        "code": code_hash(),
+        "own": {
+            choice: hash_of_code(file.read_text(encoding="utf-8"))
+            for choice in (flat[key] for key in OWN if is_own(flat[key]))
+            if (file := own_file(choice)) is not None
+        },
+        "initial": dict(initial or {}),
+        "packages": around["packages"],
+        "environment": around["environment"],
+        "device": device_of(around["device"]),
+        "computed": computed,
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16], parts
+
+
+def device_of(facts: Mapping[str, Any]) -> str:
+    """Returns what a device is to a result, from a manifest's `device`.
+
+    One accelerator of several computes as one alone; a CPU that is made to look like several gives
+    each of them fewer threads, which add up in another order.
+    """
+    count = facts["count"] if facts["platform"] == "cpu" else 1
+    return f"{count} x {facts['kind']}"
+
+
+@functools.cache
+def code_hash() -> str:
+    """Returns the hash of the package's syntax trees; comments and docstrings change nothing."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if not name.startswith(_NO_PART_OF_A_RUN):
+            digest.update(f"{name} {hash_of_code(file.read_text(encoding='utf-8'))}\n".encode())
+    return digest.hexdigest()
+
+
+def hash_of_code(source: str) -> str:
+    """Returns the hash of a source's syntax tree without docstrings."""
+    tree = ast.parse(source)
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, holders) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+def cell_path(root: Path, folder: str, seed: int) -> Path:
+    """Returns the directory of a cell, see files.inside.
+
+    Args:
+      root: that holds `cells`.
+      folder: the cell's hash.
+      seed: of the run.
+    """
+    return inside(root, f"cells/{folder}/s{seed}")
+
+
+class Cell(NamedTuple):
+    """One arm with one seed.
+
+    Attributes:
+      arm: its name.
+      seed: of the run.
+      path: of the run's directory.
+    """
+
+    arm: str
+    seed: int
+    path: Path
+
+    def state(self) -> str:
+        """done, diverged, out of memory, failed, unfinished or missing."""
+        directory = RunDirectory(self.path)
+        word = directory.status()
+        if word == "missing":
+            return MISSING
+        if word == "done":
+            if not self.means():
+                return FAILED  # its evaluation.json cannot be read: no outcome
+            return DIVERGED if self._guesses() else DONE
+        reason = directory.status_line()
+        if word == "failed":
+            if "NonFinite" in reason:
+                return DIVERGED
+            return OUT_OF_MEMORY if any(text in reason for text in _MEMORY) else FAILED
+        return UNFINISHED
+
+    def reason(self) -> str:
+        """What STATUS says about a failure."""
+        words = RunDirectory(self.path).status_line().split(maxsplit=4)
+        if words[:1] == ["done"]:
+            return "" if self.means() else "evaluation.json cannot be read"
+        return words[4].strip() if len(words) > 4 else ""
+
+    def outcome(self, metric: str) -> Outcome:
+        """What the cell counts as in a comparison."""
+        state = self.state()
+        if state == DIVERGED:
+            return Outcome(None, True)
+        return Outcome(self.means().get(metric) if state == DONE else None)
+
+    def means(self, split: str = "test") -> dict[str, Any]:
+        """The final scores of a split; {} before the end."""
+        return _evaluation(self.path).get(split, {})
+
+    def _guesses(self) -> bool:
+        """Whether the final losses, on test and in training, are no lower than a uniform guess's.
+
+        A classifier that knows its few examples by heart may lose more on the test split than a
+        guess would. It overfitted, which is a score and no divergence.
+        """
+        directory = RunDirectory(self.path)
+        sizes = directory.manifest().get("sizes", {})
+        classes = sizes.get("num_classes") or sizes.get("vocab_size")
+        loss = self.means().get("loss", math.nan)
+        if not math.isfinite(loss):
+            return True
+        if not classes or loss < math.log(classes):
+            return False
+        trained = [row["train/loss"] for row in directory.metrics() if "train/loss" in row]
+        return not (trained and trained[-1] < math.log(classes))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_json(path: Path, stamp: int) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _evaluation(path: Path) -> dict:
+    file = inside(path, "evaluation.json")
+    try:
+        return _read_json(file, os.stat(file).st_mtime_ns)
+    except (OSError, ValueError):
+        return {}
+
+
+def key_of(changes: Mapping[str, Any]) -> str:
+    """Returns what an evaluation is found by: studies that share a cell may name it otherwise."""
+    return json.dumps(changes, sort_keys=True)
+
+
+def read_details(cell: Cell) -> dict[str, Any]:
+    """What details.json holds; {} where there is none."""
+    path = inside(cell.path, "details.json")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,355 @@
+"""What a study asks: the base, its arms, and how the answer will be judged.
+
+Read from a config file that defines, beside get_config() (the base), get_arms() (name -> changed
+values) and get_study(); or made from `--arm` and `--drop`. Nothing here imports jax.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import call_in_file, flatten, load_config, run_config_file
+from transformer_jax.options.rule import suggest
+from transformer_jax.options.schema import rule_for, unknown_key
+from transformer_jax.studies.asking.arms import quick_arms
+
+METRICS = {  # larger is better, and the margin that a question gets that names none
+    "loss": (False, 0.01),
+    "bits_per_byte": (False, 0.01),
+    "accuracy": (True, 0.01),
+    "generated_accuracy": (True, 0.01),
+    "bleu": (True, 0.5),
+    "chrf": (True, 0.5),
+}
+MATCHES = ("params", "flops", "time")
+FIELDS = ("model.width", "model.mlp_dim", "model.depth")
+_EVALUATED = ("data.length", "evaluation.stride")
+_MOST_ARMS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """Options that each arm may choose for itself, on the tuning split and with seeds of its own.
+
+    Attributes:
+      key: of the config, `optimizer.learning_rate` say.
+      grid: values, ascending, no step larger than a factor of 3.
+      seeds: of the tuning runs; none of them decides the verdict.
+      extensions: how often the grid may grow, for all arms, where an optimum is at its edge.
+    """
+
+    key: str
+    grid: tuple[float, ...]
+    seeds: tuple[int, ...] = (1000, 1001)
+    extensions: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """A study, before anything ran. What is sealed is everything here except where it came from.
+
+    Attributes:
+      question: in one sentence.
+      prediction: what the author expects, written down beforehand.
+      metric: primary, of evaluation.json's `test` part: loss, accuracy, bits_per_byte, bleu.
+      margin: the smallest difference that matters, in the metric's unit.
+      margin_reason: why that one.
+      looks: planned numbers of seeds, ascending.
+      base: name of the arm that all others are compared with.
+      arms: name -> changed values, full key -> value; the base among them.
+      tuning: what each arm may tune; None: all have the base's options.
+      match: what arms are made equal in (params, flops, time), and by which fields, which are
+        solved for one after another, the coarse one first; or None.
+      also: name -> changed data.length and evaluation.stride: further evaluations of finished
+        cells, secondary outcomes with intervals and no verdicts.
+      exploratory: made on the command line.
+      path: of the config file.
+      overrides: of the base, from the command line, full key -> text.
+    """
+
+    question: str
+    prediction: str
+    metric: str
+    margin: float
+    margin_reason: str
+    looks: tuple[int, ...]
+    base: str
+    arms: Mapping[str, Mapping[str, Any]]
+    tuning: Tuning | None = None
+    match: tuple[str, tuple[str, ...]] | None = None
+    also: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    exploratory: bool = False
+    path: str = ""
+    overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Direction of the metric."""
+        return METRICS[self.metric][0]
+
+    @property
+    def others(self) -> list[str]:
+        """The arms that are compared with the base."""
+        return [name for name in self.arms if name != self.base]
+
+    def config_of(self, arm: str, changes: Mapping[str, Any] | None = None) -> ConfigDict:
+        """Returns the checked config of an arm, with seed 0.
+
+        Args:
+          arm: its name.
+          changes: further ones, what was solved for or tuned.
+        Raises:
+          InvalidInput: one of its values is wrong.
+        """
+        try:
+            given = {**self.arms[arm], **(changes or {}), "seed": 0}
+            return load_config(self.path, self.overrides, given)
+        except InvalidInput as error:
+            raise InvalidInput(f"arm {arm!r}: {error}") from error
+
+    def sealed(self) -> dict[str, Any]:
+        """What may not change once a cell has run, as plain JSON."""
+        base = flatten(self.config_of(self.base))
+        del base["seed"]
+        sealed = {
+            "question": self.question,
+            "prediction": self.prediction,
+            "metric": f"test/{self.metric}",
+            "larger_is_better": self.larger_is_better,
+            "margin": self.margin,
+            "margin_reason": self.margin_reason,
+            "looks": self.looks,
+            "base": self.base,
+            "base_config": base,
+            "arms": self.arms,
+            "tuning": dataclasses.asdict(self.tuning) if self.tuning else None,
+            "match": self.match,
+            "also": self.also,
+        }
+        return json.loads(json.dumps(sealed))
+
+
+def seal_of(sealed: Mapping[str, Any]) -> str:
+    """Returns the hash of what was sealed."""
+    return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- from a file
+
+
+def load_design(
+    path: str,
+    overrides: Mapping[str, str] | None = None,
+    arms: Sequence[str] = (),
+    drops: Sequence[str] = (),
+) -> Design:
+    """Reads a study from a config file, or makes one of a grid or of what is left out.
+
+    Args:
+      path: of the config file.
+      overrides: of the base, full key -> text of the value.
+      arms: texts of `--arm`, KEY=VALUE,VALUE[xKEY=VALUE,...].
+      drops: names of `--drop`.
+    Raises:
+      InvalidInput: the file has no arms and none were given, or any of it is wrong.
+    """
+    module, overrides = run_config_file(path), overrides or {}
+    given = quick_arms(path, overrides, arms, drops)
+    if given:
+        return _quick_design(path, overrides, given, bool(drops))
+    missing = [name for name in ("get_arms", "get_study") if not hasattr(module, name)]
+    if missing:
+        raise InvalidInput(
+            f"--config={path}: a study needs {' and '.join(missing)}() beside get_config(); "
+            "or give arms, --arm=model.num_heads=1,2,4"
+        )
+    study = call_in_file(path, module, "get_study")
+    made = call_in_file(path, module, "get_arms")
+    return _checked(path, overrides, study, made)
+
+
+_STUDY_KEYS = {
+    "question": str,
+    "prediction": str,
+    "metric": str,
+    "margin": float,
+    "margin_reason": str,
+    "looks": tuple,
+    "base": str,
+    "tuning": dict,
+    "match": dict,
+    "also": dict,
+}
+_NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
+
+
+def _checked(path: str, overrides: Mapping[str, str], study: Any, arms: Any) -> Design:
+    """Makes a design of what a config file says, or names what is wrong with it."""
+    where = f"--config={path}: get_study()"
+    if not isinstance(study, dict) or not isinstance(arms, dict):
+        raise InvalidInput(f"--config={path}: get_study() and get_arms() have to give dicts")
+    for key, value in study.items():
+        if key not in _STUDY_KEYS:
+            raise InvalidInput(f"{where}: {key!r} is unknown{suggest(key, _STUDY_KEYS)}")
+        kind = _STUDY_KEYS[key]
+        accepted = (int, float) if kind is float else (list, tuple) if kind is tuple else kind
+        if value is not None and not isinstance(value, accepted):
+            raise InvalidInput(f"{where}: {key}={value!r}: expected {kind.__name__}")
+    missing = [key for key in _NEEDED if not study.get(key)]
+    if missing:
+        raise InvalidInput(
+            f"{where}: {', '.join(missing)} missing: they are declared before the first cell"
+        )
+    metric = study["metric"].removeprefix("test/")
+    if metric not in METRICS:
+        raise InvalidInput(
+            f"{where}: metric={study['metric']!r}: expected one of {', '.join(METRICS)}, "
+            f"scored on the test split{suggest(metric, METRICS)}"
+        )
+    if not study["margin"] > 0:
+        raise InvalidInput(f"{where}: margin={study['margin']!r}: expected a number > 0")
+    looks = tuple(study.get("looks") or (5,))
+    if any(not isinstance(look, int) or look < 1 for look in looks) or list(looks) != sorted(
+        set(looks)
+    ):
+        raise InvalidInput(f"{where}: looks={looks}: expected numbers of seeds, ascending")
+    base = study.get("base") or next(iter(arms), "")
+    if base not in arms:
+        raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
+    if not 2 <= len(arms) <= _MOST_ARMS:
+        raise InvalidInput(f"{path}: expected 2 to {_MOST_ARMS} arms, got {len(arms)}")
+    for name, changes in arms.items():
+        if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 80:
+            raise InvalidInput(f"{path}: arm {name!r}: expected a name of 1 to 80 characters")
+        if not isinstance(changes, dict):
+            raise InvalidInput(f"{path}: arm {name!r}: expected a dict of changed values")
+        if "seed" in changes:
+            raise InvalidInput(f"{path}: arm {name!r}: seeds are the command's, --seeds=5")
+    design = Design(
+        study["question"],
+        study["prediction"],
+        metric,
+        float(study["margin"]),
+        study["margin_reason"],
+        looks,
+        base,
+        {name: dict(changes) for name, changes in arms.items()},
+        _tuning(where, study.get("tuning")),
+        _match(where, study.get("match")),
+        _also(where, study.get("also")),
+        path=path,
+        overrides=dict(overrides),
+    )
+    for name in design.arms:
+        design.config_of(name)
+        if design.tuning and design.tuning.key in design.arms[name]:
+            raise InvalidInput(f"{path}: arm {name!r} sets {design.tuning.key}, which is tuned")
+    _refuse_impossible_evaluations(where, design)
+    return design
+
+
+def _tuning(where: str, given: dict | None) -> Tuning | None:
+    if not given:
+        return None
+    unknown = given.keys() - {"key", "grid", "seeds", "extensions"}
+    if unknown:
+        raise InvalidInput(f"{where}: tuning: {sorted(unknown)[0]!r} is unknown")
+    key, grid, seeds = (given.get(name, ()) for name in ("key", "grid", "seeds"))
+    seeds = seeds if "seeds" in given else (1000, 1001)
+    if not all(isinstance(values, list | tuple) and values for values in (grid, seeds)):
+        raise InvalidInput(f"{where}: tuning: grid and seeds: expected lists of numbers")
+    grid, rule = tuple(grid), rule_for(key, {})
+    if rule is None:
+        raise InvalidInput(f"{where}: tuning: {unknown_key(key)}")
+    if len(grid) < 3 or any(not rule.accepts(value) or not value > 0 for value in grid):
+        raise InvalidInput(f"{where}: tuning: grid={grid}: expected 3 or more of {rule.allowed}")
+    steps = [after / before for before, after in itertools.pairwise(grid)]
+    even = max(steps) <= 1.35 * min(steps)  # 1, 3, 10 is even enough
+    if not (even and all(1 < step <= 3.5 for step in steps)):
+        raise InvalidInput(
+            f"{where}: tuning: grid={grid}: each value 1 to 3 times the last, evenly"
+        )
+    return Tuning(key, grid, tuple(seeds), int(given.get("extensions", 2)))
+
+
+def _match(where: str, given: dict | None) -> tuple[str, tuple[str, ...]] | None:
+    if not given:
+        return None
+    what, fields = given.get("by", ""), given.get("field", "")
+    fields = (fields,) if isinstance(fields, str) else tuple(fields)
+    if what not in MATCHES:
+        raise InvalidInput(f"{where}: match: by={what!r}: expected one of {', '.join(MATCHES)}")
+    for field in fields:
+        if field not in FIELDS:
+            raise InvalidInput(f"{where}: match: field={field!r}: expected {', '.join(FIELDS)}")
+    return what, fields
+
+
+def _also(where: str, given: dict | None) -> dict[str, dict[str, int]]:
+    for name, changes in (given or {}).items():
+        if not isinstance(changes, dict) or not changes.keys() <= set(_EVALUATED):
+            raise InvalidInput(f"{where}: also: {name!r}: expected {', '.join(_EVALUATED)}")
+        if any(not isinstance(value, int) or value < 1 for value in changes.values()):
+            raise InvalidInput(f"{where}: also: {name!r}: {changes}: expected integers >= 1")
+    return given or {}
+
+
+def _refuse_impossible_evaluations(where: str, design: Design) -> None:
+    for arm in design.arms if design.also else ():
+        config = design.config_of(arm)
+        if config.data.task != "language_modelling":
+            raise InvalidInput(f"{where}: also: windows are those of language_modelling")
+        for name, changes in design.also.items():
+            length = changes.get("data.length", config.data.length)
+            stride = changes.get("evaluation.stride", length)
+            if not stride <= length <= config.model.max_length:
+                got = f"{stride}, {length}, {config.model.max_length}"
+                raise InvalidInput(
+                    f"{where}: also: {name!r}: expected evaluation.stride <= data.length <= "
+                    f"model.max_length, got {got} in arm {arm!r}"
+                )
+
+
+def _quick_design(
+    path: str, overrides: Mapping[str, str], arms: dict[str, dict[str, Any]], leaves_out: bool
+) -> Design:
+    flat = flatten(load_config(path, overrides))
+    same = [
+        name for name, changes in arms.items() if all(flat[key] == changes[key] for key in changes)
+    ]
+    base = same[0] if same else "base"
+    arms = {base: arms.get(base, {})} | {n: c for n, c in arms.items() if n not in same}
+    classifies = flat["data.task"].endswith("_classification")
+    metric = "accuracy" if classifies else "loss"
+    question = "What does each part do?" if leaves_out else f"What do {', '.join(arms)} give?"
+    study = {
+        "question": question,
+        "prediction": "none: it was made on the command line",
+        "metric": metric,
+        "margin": METRICS[metric][1],
+        "margin_reason": "the usual start; no reason was given",
+        "base": base,
+    }
+    return dataclasses.replace(_checked(path, overrides, study, arms), exploratory=True)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Reads `5` (0 to 4) or `5:10` (5 to 9).
+
+    Raises:
+      InvalidInput: it is neither, or empty.
+    """
+    first, colon, last = text.partition(":")
+    try:
+        seeds = tuple(range(int(first), int(last)) if colon else range(int(first)))
+    except ValueError:
+        seeds = ()
+    if not seeds or seeds[0] < 0:
+        raise InvalidInput(f"--seeds={text}: expected a number (5: seeds 0 to 4) or a range (5:10)")
+    return seeds

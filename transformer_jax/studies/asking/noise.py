@@ -1,0 +1,47 @@
+"""The noise ledger of a base: how much runs of one config differ, found again by the config."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.options.config import flatten
+
+_CADENCE = ("logging.", "checkpoint.", "sample.", "evaluation.every")
+
+
+def hash_of(config: Any) -> str:
+    """Returns the hash of all that decides a run of a config, but for its seeds and its cadence."""
+    kept = {
+        key: value
+        for key, value in flatten(config).items()
+        if not key.startswith(("seed", *_CADENCE))
+    }
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def known_noise(config: Any, folder: Path) -> dict[str, Any] | None:
+    """Returns the ledger of a config, if a folder has one; those of other configs are passed by."""
+    wanted = hash_of(config)
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found.get("config_hash") == wanted:
+            return found
+    return None
+
+
+def as_lines(found: Mapping[str, Any]) -> list[str]:
+    """A ledger as text."""
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items())
+    seeds = ", ".join(
+        f"{margin}: {'more than 10,000' if count is None else count}"
+        for margin, count in found["seeds_by_margin"].items()
+    )
+    return [
+        f"{found['metric']} {found['mean']:.4f}, deviation {found['deviation']:.4f} between runs: "
+        f"{shares}",
+        f"deviation {found['deviation_of_text']:.4f} of the mean over {found['sequences']} test "
+        "sequences, if they were drawn anew",
+        f"seeds that a margin needs, if pairing helped nothing: {seeds}",
+    ]

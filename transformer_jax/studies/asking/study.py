@@ -1,0 +1,259 @@
+"""A study as a directory that needs no code of ours to read.
+
+study.json     what was asked, sealed with a hash at the first cell; arms, costs, certificates
+cells.csv      one line a cell: arm, seed, where its run is, how it ended, what it scored
+looks.jsonl    every verdict that was shown, and when
+verdicts.json  the last one, by arm; what READMEs and catalogues quote
+report.html    all of it as one page
+"""
+
+import contextlib
+import csv
+import dataclasses
+import datetime
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import inside, replace
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
+from transformer_jax.studies.asking.design import Design, seal_of
+
+# Changing one of these after the first cell makes every verdict worthless.
+_DECIDING = ("metric", "larger_is_better", "margin")
+
+
+class Study:
+    """A study's directory.
+
+    Attributes:
+      path: of the directory.
+      root: whose `cells` it shares with other studies.
+      record: what study.json holds; {} before the first cell.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Reads study.json, if there is one."""
+        self.path = Path(path)
+        self.record: dict[str, Any] = {}
+        if self._file.exists():
+            try:
+                self.record = json.loads(self._file.read_text(encoding="utf-8"))
+                self.sealed["metric"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InvalidInput(f"{self._file}: expected a study as JSON: {error}") from error
+        elif self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
+
+    @property
+    def _file(self) -> Path:
+        return inside(self.path, "study.json")
+
+    @property
+    def sealed(self) -> dict[str, Any]:
+        """What was declared before the first cell."""
+        return self.record["sealed"]
+
+    @property
+    def root(self) -> Path:
+        """The directory that holds `cells`."""
+        return Path(os.path.normpath(self.path.absolute() / self.record["root"]))
+
+    @property
+    def arms(self) -> dict[str, dict]:
+        """What is known of each arm: hash, changes, cost, certificate."""
+        return self.record["arms"]
+
+    @property
+    def base(self) -> str:
+        """The arm that others are compared with."""
+        return self.sealed["base"]
+
+    @property
+    def metric(self) -> str:
+        """The primary metric, without the split it is of."""
+        return self.sealed["metric"].removeprefix("test/")
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that were asked for."""
+        return self.record["seeds"]
+
+    # ---- cells
+
+    def cells(self) -> list[Cell]:
+        """Every cell that was asked for, all arms of a seed before the next seed."""
+        return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
+
+    def cell(self, arm: str, seed: int) -> Cell:
+        """One of them."""
+        return Cell(arm, seed, cell_path(self.root, self.arms[arm]["hash"], seed))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict a cell: arm, seed, state, path, parameters, what it scored."""
+        rows = []
+        for cell in self.cells():
+            state = cell.state()
+            means = cell.means() if state in (DONE, DIVERGED) else {}
+            scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
+            where = os.path.relpath(cell.path, self.path)
+            known = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
+            rows.append(known | {"parameters": self._parameters(cell.arm)} | scores)
+        return rows
+
+    def _parameters(self, arm: str) -> int | None:
+        return self.arms[arm].get("cost", {}).get("parameters")
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            message = "frame() needs pandas: pip install 'transformer_jax[frames]'"
+            raise ImportError(message) from error
+        return pandas.DataFrame(self.rows())
+
+    def curves(self, metric: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
+        """Arm -> seed -> (updates, value) of a metric of metrics.jsonl."""
+        curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
+        for cell in self.cells():
+            rows = RunDirectory(cell.path).metrics()
+            points = [(row["step"], row[metric]) for row in rows if metric in row]
+            curves.setdefault(cell.arm, {})[cell.seed] = points
+        return curves
+
+    # ---- writing
+
+    def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
+        """Writes study.json: sealed at the first call, compared with what was sealed at others.
+
+        Args:
+          design: as it is now.
+          facts: root, how, arms, environment: what is not sealed.
+          seeds: asked for now, and those from before that have cells.
+        Returns:
+          What changed since it was sealed, in words.
+        """
+        sealed = design.sealed()
+        if self.record and self.base not in sealed["arms"]:
+            raise InvalidInput(
+                f"--workdir={self.path}: its base is {self.base!r}, which is no arm any more; "
+                "choose another --workdir for another question"
+            )
+        if not self.record:
+            self.record = {
+                "sealed": sealed,
+                "seal": seal_of(sealed),
+                "sealed_at": now(),
+                "exploratory": ["made on the command line"] if design.exploratory else [],
+                "refused": [],
+                "seeds": [],
+            }
+        changed = [key for key in sealed if self.sealed.get(key) != sealed[key]]
+        told = [f"{key} changed after the first cell" for key in changed]
+        self.record["exploratory"] += [t for t in told if t not in self.record["exploratory"]]
+        if any(key in changed for key in _DECIDING):
+            self.record["refused"] = sorted(set(changed) & set(_DECIDING))
+        self.record |= facts
+        self.record["seeds"] = sorted(seeds)
+        self.write()
+        return told
+
+    def write(self) -> None:
+        """Replaces study.json."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        replace(self.path, "study.json", json.dumps(self.record, indent=1) + "\n")
+
+    def write_cells(self) -> Path:
+        """Replaces cells.csv."""
+        rows = self.rows()
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
+        return replace(self.path, "cells.csv", text.getvalue())
+
+    def looks(self) -> list[dict]:
+        """Every verdict that was shown."""
+        file = inside(self.path, "looks.jsonl")
+        if not file.exists():
+            return []
+        looks = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # torn by a kill
+                looks.append({"cells": [], **json.loads(line)})
+        return looks
+
+    def add_look(self, look: Mapping[str, Any]) -> None:
+        """Notes a verdict that is shown; the same one again is nothing new."""
+        looks = self.looks()
+        if not looks or any(looks[-1][key] != look[key] for key in look):
+            lines = [json.dumps(known) for known in [*looks, {"time": now(), **look}]]
+            replace(self.path, "looks.jsonl", "\n".join(lines) + "\n")
+
+    def verdicts(self) -> dict[str, Any]:
+        """What verdicts.json holds; {} before the first comparison."""
+        file = inside(self.path, "verdicts.json")
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def load_study(path: str | Path) -> Study:
+    """Opens a study's directory; nothing that it names is imported.
+
+    Raises:
+      InvalidInput: there is no study.
+    """
+    study = Study(path)
+    if not study.record:
+        raise InvalidInput(f"{path}: no study here (no study.json)")
+    return study
+
+
+def is_study(path: str | Path) -> bool:
+    """Whether a directory holds a study."""
+    return (Path(path) / "study.json").exists()
+
+
+def as_plain(value: Any) -> Any:
+    """Named tuples as dicts, not-a-number as None, for JSON."""
+    if hasattr(value, "_asdict"):
+        return {key: as_plain(inner) for key, inner in value._asdict().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return as_plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(inner) for inner in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value
+
+
+def plain_cell(value: Any) -> Any:
+    """A cell of a CSV file that no spreadsheet takes for a formula."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return value if _is_a_number(value) else "'" + value
+    return value
+
+
+def _is_a_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def now() -> str:
+    """The time, UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""What a comparison may say: tests, intervals, power and variance of arrays of scores."""

@@ -1,0 +1,1 @@
+"""From finished cells to a verdict."""

@@ -1,0 +1,1 @@
+"""What is shown of studies and runs: tables, figures, pages, comparisons, archives."""

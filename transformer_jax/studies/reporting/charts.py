@@ -1,0 +1,132 @@
+"""What the charts of a report are drawn from."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.studies.asking.cells import read_details
+from transformer_jax.studies.asking.study import Study
+from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
+
+
+def forest_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a forest plot shows: differences of every seed, means, intervals, the margin."""
+    order = list(study.arms)
+    rows = []
+    for name, arm in verdicts["arms"].items():
+        rows.append(
+            {
+                "name": name,
+                "index": order.index(name),
+                "mean": arm.get("mean"),
+                "differences": arm.get("differences", []),
+                "seeds": arm.get("seeds", []),
+                "pointwise": arm.get("pointwise") or [None, None],
+                "simultaneous": arm.get("simultaneous") or [None, None],
+                "words": arm["words"],
+            }
+        )
+    unit = "accuracy" if study.metric == "accuracy" else study.metric.replace("_", " ")
+    return {
+        "rows": rows,
+        "margin": verdicts["margin"],
+        "label": f"difference of test {unit} from {verdicts['base']}; right is better",
+    }
+
+
+def sensitivity_of(study: Study) -> dict[str, Any]:
+    """A line an arm over the tuned option; {} where nothing was tuned."""
+    series = []
+    for index, (name, arm) in enumerate(study.arms.items()):
+        tuned = arm.get("tuning")
+        if tuned:
+            scores = [None if s is None or math.isnan(s) else s for s in tuned["scores"]]
+            series.append(
+                {
+                    "name": name,
+                    "index": index,
+                    "x": tuned["values"],
+                    "mean": scores,
+                    "low": scores,
+                    "high": scores,
+                }
+            )
+    if not series:
+        return {}
+    key = next(arm["tuning"]["key"] for arm in study.arms.values() if arm.get("tuning"))
+    label = f"tuning split, {study.metric}"
+    chart = {"series": series, "xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
+    return {"sensitivity": {**chart, "logX": True, "points": True}}
+
+
+def details_of(study: Study) -> dict[str, dict[int, dict]]:
+    """Arm -> seed -> what details.json of the cell holds."""
+    return {
+        arm: {seed: found for seed in study.seeds if (found := read_details(study.cell(arm, seed)))}
+        for arm in study.arms
+    }
+
+
+def by_position_of(study: Study) -> dict[str, Any]:
+    """A line an arm over the positions of a window; {} where there are none."""
+    series = []
+    for index, (arm, seeds) in enumerate(details_of(study).items()):
+        found = [d["where"]["position"] for d in seeds.values() if "where" in d]
+        if found:
+            values = np.array([means for _, means in found], float)
+            series.append(
+                {
+                    "name": arm,
+                    "index": index,
+                    "x": [start + 1 for start in found[0][0]],
+                    "mean": values.mean(0).tolist(),
+                    "low": values.min(0).tolist(),
+                    "high": values.max(0).tolist(),
+                }
+            )
+    if not series:
+        return {}
+    labels = {"xLabel": "position in the window", "yLabel": "test loss, nats"}
+    return {
+        "position": {**labels, "series": series, "title": "test loss by position", "logX": True}
+    }
+
+
+def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart for each breakdown of the scores, a line an arm; {} where no task has one."""
+    charts = {}
+    for name, told in BREAKDOWNS.items():
+        series = []
+        for index, arm in enumerate(study.arms):
+            found = verdicts[name].get(arm, {})
+            numbers = sorted(map(int, found))
+            if len(numbers) > 1:
+                values = [found[str(number)] for number in numbers]
+                series.append(
+                    {
+                        "name": arm,
+                        "index": index,
+                        "x": numbers,
+                        "mean": [float(np.mean(row)) for row in values],
+                        "low": [min(row) for row in values],
+                        "high": [max(row) for row in values],
+                    }
+                )
+        if series:
+            labels = {"xLabel": told.number, "yLabel": told.score, "title": told.title}
+            charts[name] = {**labels, "series": series, "points": True}
+    return charts
+
+
+def floor_of(study: Study) -> float | None:
+    """The best possible loss, in nats, of a task that knows it."""
+    protocols = (study.cell(study.base, s).means().get("protocol", {}) for s in study.seeds)
+    return next((p["floor"] for p in protocols if "floor" in p), None)
+
+
+def mean_of(column: Sequence[float | None]) -> float | None:
+    """The mean of what is known; None where nothing is."""
+    known = [value for value in column if value is not None]
+    return float(np.mean(known)) if known else None

@@ -1,0 +1,298 @@
+"""Any runs side by side: what differed, what came out, and what may be said of it.
+
+Runs with one config but for the seed are one arm. Nothing is claimed from one seed, and nothing at
+all where the runs were not evaluated alike; a study with a margin is what gives verdicts.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import CADENCE, flatten
+from transformer_jax.options.rule import suggest
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.studies.asking.study import as_plain
+from transformer_jax.studies.inference.statistics import ALPHA, interval, paired_t
+from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting.curves import curves_of
+from transformer_jax.studies.reporting.page import (
+    escaped,
+    listed,
+    paragraph,
+    place_for,
+    section,
+    table,
+    whole_page,
+)
+
+_SCORES = ("test/loss", "test/accuracy", "test/bits_per_byte", "test/bleu", "test/chrf")
+_RESULTS = ("status", "step", "parameters")
+_MOST_LINES = 500  # of a run's uncommitted changes that a page shows
+_LARGER = ("accuracy", "bleu", "chrf")
+
+
+class Comparison:
+    """Some runs and one metric.
+
+    Attributes:
+      runs: name -> directory.
+      metric: of metrics.jsonl.
+      columns: name -> config values and results.
+      arms: name -> the runs of one config, by seed.
+    """
+
+    def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
+        """Reads what the runs left.
+
+        Raises:
+          InvalidInput: a directory holds no run, or a run has no such metric.
+        """
+        self.runs, self.metric = dict(runs), metric
+        self._configs = {name: flatten(run.config()) for name, run in runs.items()}
+        self._manifests = {name: run.manifest() for name, run in runs.items()}
+        self.columns = {name: self._facts(name) for name in runs}
+        self.arms = self._arms()
+
+    def _facts(self, name: str) -> dict[str, Any]:
+        run, last = self.runs[name], {}
+        for row in run.metrics():
+            last |= row
+        if self.metric not in last:
+            known = [key for key in last if key != "step"]
+            raise InvalidInput(
+                f"--metric={self.metric}: {run.path} has no such metric"
+                f"{suggest(self.metric, known)}"
+                + (f"\nit has: {', '.join(known)}" if known else "\nit has none yet")
+            )
+        measured = dict.fromkeys([self.metric, *_SCORES, "time/step_ms"])
+        facts = {"status": run.status(), "step": last["step"]}
+        facts["parameters"] = self._manifests[name]["parameters"]
+        scores = {key: last[key] for key in measured if key in last}
+        return {**self._configs[name], **facts, **scores}
+
+    def _arms(self) -> dict[str, dict[int, str]]:
+        """Runs by config without seed and cadence, named by what differs."""
+        groups: dict[tuple, dict[int, str]] = {}
+        for name, config in self._configs.items():
+            kept = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
+            arm = tuple((key, str(value)) for key, value in kept.items())
+            groups.setdefault(arm, {}).setdefault(config["seed"], name)
+        if len(groups) == 1:
+            return {"all": next(iter(groups.values()))}
+        known = dict.fromkeys(key for arm in groups for key, _ in arm)
+        keys = [key for key in known if len({dict(arm).get(key) for arm in groups}) > 1]
+        return {
+            ", ".join(f"{key.rsplit('.', 1)[-1]}={dict(arm).get(key)}" for key in keys): by_seed
+            for arm, by_seed in groups.items()
+        }
+
+    # ---- what is said
+
+    def rows(self) -> list[list[str]]:
+        """What differs between the configs, and every result."""
+        keys = dict.fromkeys(key for facts in self.columns.values() for key in facts)
+        rows = []
+        for key in keys:
+            values = [facts.get(key, "-") for facts in self.columns.values()]
+            if key in _RESULTS or "/" in key or any(value != values[0] for value in values):
+                rows.append([key, *[tables.spell(value) for value in values]])
+        return rows
+
+    def warnings(self) -> list[str]:
+        """What makes a difference between the runs mean less than it seems."""
+        manifests, configs = list(self._manifests.values()), list(self._configs.values())
+        told = []
+        unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
+        if unfinished:
+            told.append(f"not finished: {', '.join(unfinished)}")
+        told += self.differences_of_evaluation()
+        budgets = [
+            c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs
+        ]
+        if not _differ([c["data.task"] for c in configs]) and _differ(budgets):
+            told.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
+        counts = [m["parameters"] for m in manifests]
+        if max(counts) > 1.02 * min(counts):
+            told.append("parameters differ by more than 2 %")
+        if _differ([m["git"] for m in manifests]) or _differ([m.get("code") for m in manifests]):
+            told.append("different versions of the code")
+        if _differ([m.get("own_rows", {}) for m in manifests]):
+            told.append("other classes of the users' own, or other versions of them")
+        if _differ([m["packages"] for m in manifests]) or _differ([m["device"] for m in manifests]):
+            told.append("different packages or devices")
+        if _differ([m.get("computed", "alone") for m in manifests]):
+            told.append("some were computed alone and some together with others")
+        return told
+
+    def differences_of_evaluation(self) -> list[str]:
+        """What the runs were scored on otherwise; where there is any, nothing is claimed."""
+        manifests, configs = list(self._manifests.values()), list(self._configs.values())
+        told = []
+        if _differ([m["data"]["sha256"] for m in manifests]):
+            told.append("trained and evaluated on different data: their losses do not compare")
+        elif _differ([m["data"].get("tokenizer_sha256") for m in manifests]):
+            told.append("different tokenizers: losses per token do not compare, bits_per_byte do")
+        elif _differ([m["data"]["counts"] for m in manifests]):
+            told.append("the same data split otherwise: they are evaluated on different parts")
+        protocols = [_protocol(run) for run in self.runs.values()]
+        if _differ(protocols):
+            told.append(f"evaluated otherwise: {'; '.join(protocols)}")
+        if _differ([c["data.task"] for c in configs]):
+            told.append("different tasks: their losses are of different things")
+        return told
+
+    def verdict(self) -> str:
+        """What so few runs can support: nothing about a cause."""
+        fewest = min(len(seeds) for seeds in self.arms.values())
+        if len(self.arms) == 1 and fewest == 1:
+            return "the same config and the same seed: one run and its copies"
+        if len(self.arms) == 1:
+            return "the same config with different seeds: the spread between them is noise"
+        if self.differences_of_evaluation():
+            return "no claim: the runs were not evaluated alike"
+        if fewest < 2 or not self.paired():
+            return (
+                f"no claim: {fewest} seed{'s' if fewest > 1 else ''} of some config; a difference "
+                "may be the seed's. Train each with several values of --config.seed before "
+                "believing it"
+            )
+        return (
+            "no verdict: no margin was declared before these runs, so intervals are leads; "
+            "python -m experiments.ablate makes a study of the question"
+        )
+
+    def paired(self) -> list[dict[str, Any]]:
+        """Differences of the metric from the first arm's, over the seeds that both have."""
+        (base_name, base), *others = self.arms.items()
+        sign = 1.0 if self.metric.rsplit("/", 1)[-1] in _LARGER else -1.0
+        found = []
+        for index, (name, arm) in enumerate(others, start=1):
+            seeds = sorted(base.keys() & arm.keys())
+            ours = [float(self.columns[arm[s]][self.metric]) for s in seeds]
+            theirs = [float(self.columns[base[s]][self.metric]) for s in seeds]
+            d = [sign * (a - b) for a, b in zip(ours, theirs, strict=True)]
+            if len(d) < 2 or not all(map(math.isfinite, d)):
+                continue
+            mean, error, p = map(float, paired_t(d))
+            alone = interval(mean, error, len(d), ALPHA)
+            all_of_them = interval(mean, error, len(d), ALPHA / len(others))
+            found.append(
+                {
+                    "name": name,
+                    "index": index,
+                    "base": base_name,
+                    "mean": mean,
+                    "p": p,
+                    "differences": d,
+                    "seeds": seeds,
+                    "pointwise": alone,
+                    "simultaneous": all_of_them,
+                    "words": "",
+                }
+            )
+        return found
+
+    # ---- the page
+
+    def page(self) -> str:
+        """All of it as one self-contained page."""
+        claims_nothing = bool(self.differences_of_evaluation())
+        pairs = [] if claims_nothing else self.paired()
+        runs = {
+            arm: [self.runs[name].path for name in by_seed.values()]
+            for arm, by_seed in self.arms.items()
+        }
+        data = as_plain(
+            {
+                "arms": list(self.arms),
+                "curves": curves_of(runs, {}, "tokens"),
+                "forest": {"rows": pairs, "margin": 0, "label": self._label(pairs)},
+                "charts": {},
+            }
+        )
+        seeds = [
+            [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
+            for arm, by_seed in self.arms.items()
+        ]
+        differences = [
+            [
+                pair["name"],
+                tables.signed(pair["mean"]),
+                tables.spell_interval(pair["pointwise"]),
+                ", ".join(
+                    f"{s}: {d:+.4f}"
+                    for s, d in zip(pair["seeds"], pair["differences"], strict=True)
+                ),
+            ]
+            for pair in pairs
+        ]
+        body = "\n".join(
+            [
+                f"<h1>{escaped(f'{len(self.runs)} runs compared by {self.metric}')}</h1>",
+                paragraph(self.verdict()),
+                listed(f"warning: {text}" for text in self.warnings()),
+                section("Arms", table(["arm", "seeds", "runs"], seeds)),
+                section(
+                    "Paired differences",
+                    table(["arm", "mean", "95 % interval", "by seed"], differences)
+                    + place_for("forest")
+                    if pairs
+                    else "",
+                ),
+                section("Learning curves", place_for("curves")),
+                section(
+                    "What differed, and what came out", table(["", *self.columns], self.rows())
+                ),
+                section("Code and environment", *self._surroundings()),
+            ]
+        )
+        return whole_page(f"{len(self.runs)} runs", body, data)
+
+    def _label(self, pairs: Sequence[Mapping[str, Any]]) -> str:
+        base = pairs[0]["base"] if pairs else ""
+        return f"difference of {self.metric} from {base}; right is better"
+
+    def _surroundings(self) -> list[str]:
+        shown = ("git", "code", "packages", "device", "python", "platform", "own_rows", "computed")
+        rows = []
+        for key in shown:
+            values = [manifest.get(key) for manifest in self._manifests.values()]
+            if _differ(values):
+                rows.append([key, *[json.dumps(value) for value in values]])
+        if not rows:
+            return [paragraph("The same code, packages and device.")]
+        diffs = [self._uncommitted(name) for name in self.runs]
+        return [table(["", *self.runs], rows, "Only what differs"), *diffs]
+
+    def _uncommitted(self, name: str) -> str:
+        """What a run's code had beside its revision."""
+        path = self.runs[name].file("diff.patch")
+        if not path.exists():
+            return ""
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = "\n".join(lines[:_MOST_LINES])
+        more = f"\n... and {len(lines) - _MOST_LINES} lines" if len(lines) > _MOST_LINES else ""
+        title = f"uncommitted changes of {name}, {len(lines)} lines"
+        inside = f"<pre>{escaped(shown + more)}</pre>"
+        return f"<details><summary>{escaped(title)}</summary>{inside}</details>"
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return any(value != values[0] for value in values)
+
+
+def _protocol(run: RunDirectory) -> str:
+    """How a finished run was scored, beside what its data decides; of others, how they will be."""
+    path = run.file("evaluation.json")
+    if path.exists():
+        stored = json.loads(path.read_text(encoding="utf-8"))["tuning"]["protocol"]
+        counts = ("split", "examples", "targets", "bytes", "sentences")
+        scored = {name: value for name, value in stored.items() if name not in counts}
+    else:
+        config = flatten(run.config())
+        stride = config["evaluation.stride"] or config["data.length"]
+        scored = {"context": config["data.length"], "stride": stride}
+    apart = ", documents apart" if run.config().data.separate_documents else ""
+    return ", ".join(f"{name} {value}" for name, value in scored.items()) + apart

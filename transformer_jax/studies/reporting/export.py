@@ -1,0 +1,58 @@
+"""A study as one file: its own files, and of its cells what a comparison reads."""
+
+import json
+import zipfile
+from pathlib import Path
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.files import entries, inside, walk
+from transformer_jax.studies.asking.study import load_study
+
+_OF_A_CELL = (
+    "config.json",
+    "manifest.json",
+    "STATUS",
+    "metrics.jsonl",
+    "evaluation.json",
+    "sequences.npz",
+    "details.json",
+    "tokenizer.json",
+    "error.txt",
+)
+_LOCK = ".lock"
+
+
+def export_study(path: str | Path, out: Path, weights: bool = False) -> Path:
+    """Writes a study and its cells into a zip file that can be judged again where it is unzipped.
+
+    Args:
+      path: of the study.
+      out: a .zip file; an existing one is not replaced.
+      weights: whether the cells' checkpoints go along.
+    Raises:
+      InvalidInput: no study, the file exists, or a part of the study is a link.
+    """
+    study = load_study(path)
+    if out.suffix != ".zip":
+        raise InvalidInput(f"--out={out}: expected a .zip file")
+    if out.exists():
+        raise InvalidInput(f"--out={out}: exists already; choose another name")
+    name = study.path.absolute().name
+    record = {**study.record, "root": ".."}
+    members = {
+        f"{name}/{file.name}": file
+        for file in entries(study.path)
+        if file.is_file() and file.name not in (_LOCK, "study.json")
+    }
+    for cell in study.cells():
+        files = [inside(cell.path, file) for file in _OF_A_CELL]
+        files += walk(inside(cell.path, "checkpoints")) if weights else []
+        members |= {
+            file.relative_to(study.root).as_posix(): file for file in files if file.exists()
+        }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{name}/study.json", json.dumps(record, indent=1) + "\n")
+        for member, file in members.items():
+            archive.write(file, member)
+    return out

@@ -1,0 +1,96 @@
+"""Figures for a paper, as SVG and PDF: the forest plot and the learning curves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from transformer_jax.runs.files import inside
+from transformer_jax.studies.asking.study import Study
+from transformer_jax.studies.reporting.charts import floor_of
+from transformer_jax.studies.reporting.curves import curves_of
+
+_DASHES: list[Any] = [
+    "-",
+    "--",
+    ":",
+    "-.",
+    (0, (5, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (1, 1)),
+    (0, (8, 2)),
+]
+
+
+def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
+    """Writes forest and curves beside study.json; returns their paths."""
+    figures = {"forest": _forest(study, verdicts), "curves": _curves(study)}
+    paths = []
+    # The same study gives the same bytes: no date, and ids that do not depend on chance.
+    with mpl.rc_context({"svg.hashsalt": "transformer_jax", "svg.fonttype": "none"}):
+        for name, figure in figures.items():
+            for suffix, date in (("svg", "Date"), ("pdf", "CreationDate")):
+                path = inside(study.path, f"{name}.{suffix}")
+                figure.savefig(path, metadata={date: None}, bbox_inches="tight")
+                paths.append(path)
+    return paths
+
+
+def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
+    names = [name for name, arm in verdicts["arms"].items() if arm.get("differences")]
+    figure = Figure(figsize=(6.5, 1.2 + 0.5 * max(len(names), 1)))
+    axes = figure.add_subplot()
+    margin = verdicts["margin"]
+    axes.axvspan(-margin, margin, color="0.9", label="margin")
+    axes.axvline(0, color="0.2", linewidth=1)
+    order = list(study.arms)
+    for row, name in enumerate(names):
+        arm, place = verdicts["arms"][name], len(names) - 1 - row
+        colour = f"C{order.index(name) % 10}"
+        axes.plot(arm["differences"], [place - 0.22] * len(arm["differences"]), "o", mfc="none",
+                  mec=colour, ms=3.5)  # fmt: skip
+        axes.plot(arm["mean"], place, "o", color=colour, ms=6)
+        for bounds, width in ((arm["simultaneous"], 1.2), (arm["pointwise"], 3.5)):
+            if None not in bounds:
+                axes.plot(bounds, [place, place], color=colour, linewidth=width)
+    axes.set_yticks(range(len(names)), list(reversed(names)))
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    seen = [d for name in names for d in verdicts["arms"][name]["differences"]] or [margin]
+    reach = 2 * max(max(map(abs, seen)), margin)
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -reach), min(high, reach))
+    axes.set_xlabel(f"difference of {verdicts['metric']} from {verdicts['base']} (right is better)")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _curves(study: Study) -> Figure:
+    arms = list(study.arms)
+    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
+    counted = study.record["counted"]
+    metrics = curves_of(runs, {}, counted, f"eval/{study.metric}")["metrics"]
+    figure = Figure(figsize=(6.5, 4))
+    axes = figure.add_subplot()
+    metric = next(iter(metrics), None)
+    for index, arm in enumerate(arms):
+        if metric is None or arm not in metrics[metric]:
+            continue
+        band = {key: np.array(value, float) for key, value in metrics[metric][arm].items()}
+        line = axes.plot(
+            band["step"], band["mean"], linestyle=_DASHES[index % len(_DASHES)], label=arm
+        )
+        axes.fill_between(
+            band["step"], band["low"], band["high"], alpha=0.2, color=line[0].get_color(), lw=0
+        )
+    floor = floor_of(study)
+    if floor is not None and metric is not None and metric.endswith("/loss"):
+        axes.axhline(floor, color="0.4", linewidth=1, linestyle=(0, (3, 5)), label="best possible")
+    axes.set_xlabel("updates")
+    axes.set_ylabel(metric or "")
+    axes.spines[["top", "right"]].set_visible(False)
+    if axes.lines:
+        axes.legend(frameon=False)
+    return figure

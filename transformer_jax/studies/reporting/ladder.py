@@ -1,0 +1,95 @@
+"""The same contrast at several scales, judged over them and told: ladder.json and ladder.md."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.runs.files import replace
+from transformer_jax.studies.asking.ladder import rung_path
+from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.inference.scales import NONE, forecast_of_scores, over_scales
+from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
+
+
+def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict[str, Any]:
+    """Compares the rungs' verdicts and writes ladder.json and ladder.md.
+
+    Args:
+      workdir: of the ladder.
+      key: of the config.
+      values: of the rungs, ascending; their studies are judged.
+    Returns:
+      What ladder.json holds.
+    """
+    workdir = Path(workdir)
+    verdicts = [Study(rung_path(workdir, key, value)).verdicts() for value in values]
+    first = verdicts[0]
+    found = {
+        "question": first["question"],
+        "key": key,
+        "values": list(values),
+        "metric": first["metric"],
+        "margin": first["margin"],
+        "base": first["base"],
+        "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
+        "forecast_of_score": forecast_of_scores(
+            values, [v["values"][v["base"]]["by_seed"] for v in verdicts]
+        ),
+        "arms": {
+            arm: over_scales(
+                values,
+                [_differences(v["arms"][arm]) for v in verdicts],
+                first["margin"],
+                len(first["arms"]),
+                min(v["level"] for v in verdicts),
+            )
+            if not any(v["values"][n]["diverged"] for v in verdicts for n in (arm, v["base"]))
+            else {"word": f"{NONE}: some runs diverged", "seeds": []}
+            for arm in first["arms"]
+        },
+    }
+    replace(workdir, "ladder.json", json.dumps(as_plain(found), indent=1) + "\n")
+    replace(workdir, "ladder.md", as_text(found))
+    return found
+
+
+def _differences(arm: Mapping[str, Any]) -> dict[int, float]:
+    return dict(zip(arm.get("seeds", ()), arm.get("differences", ()), strict=False))
+
+
+def as_text(found: Mapping[str, Any]) -> str:
+    """The ladder as Markdown: a row an arm and rung, and the word for each arm."""
+    rows, lines = [], []
+    for arm, told in found["arms"].items():
+        lines.append(f"- **{arm}: {told['word']}**{_told(told)}")
+        if "means" in told:
+            rungs = zip(found["values"], told["means"], told["intervals"], strict=True)
+            rows += [[arm, f"{v:g}", signed(m), spell_interval(i)] for v, m, i in rungs]
+    heads = ["arm", found["key"], f"{found['metric']}, difference", "interval"]
+    scores = ", ".join(
+        f"{spell(score)} at {value:g}"
+        for score, value in zip(found["scores"], found["values"], strict=True)
+    )
+    about = [f"The base, {found['base']}: {scores}."]
+    law = found["forecast_of_score"]
+    if law:
+        about.append(
+            f"A power law through the smaller ones forecasts {spell(law['forecast'])} "
+            f"{spell_interval(law['interval'])} at {found['values'][-1]:g}; it was "
+            f"{spell(law['seen'])}."
+        )
+    head = f"# {found['question']}\n\nOver {found['key']}; + is better than {found['base']}.\n"
+    return "\n".join([head, *lines, "", as_markdown(heads, rows), " ".join(about), ""])
+
+
+def _told(told: Mapping[str, Any]) -> str:
+    if not math.isfinite(told.get("slope", math.nan)):
+        return f" ({len(told['seeds'])} seeds have all rungs)"
+    return (
+        f": {signed(told['slope'])} {spell_interval(told['slope_interval'])} per doubling; the "
+        f"smaller rungs forecast {signed(told['forecast'])} "
+        f"{spell_interval(told['forecast_interval'])} for the largest, it was "
+        f"{signed(told['means'][-1])}"
+    )

@@ -1,0 +1,331 @@
+"""A study as one page that can be mailed: question, verdicts, pictures, costs, how to repeat it.
+
+Beside it the same tables as Markdown, CSV and LaTeX, and figures for a paper as SVG and PDF.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.runs.files import replace
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
+from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting.charts import (
+    breakdowns_of,
+    by_position_of,
+    details_of,
+    floor_of,
+    forest_of,
+    mean_of,
+    sensitivity_of,
+)
+from transformer_jax.studies.reporting.curves import curves_of
+from transformer_jax.studies.reporting.page import (
+    escaped,
+    listed,
+    paragraph,
+    place_for,
+    section,
+    table,
+    whole_page,
+)
+from transformer_jax.studies.reporting.tables import also_table, signed, spell, spell_interval
+
+
+def write_report(study: Study) -> Path:
+    """Writes report.html and the tables; returns the page's path."""
+    verdicts = study.verdicts()
+    rows = tables.verdict_rows(study, verdicts)
+    replace(study.path, "table.md", tables.as_markdown(tables.HEADS, rows))
+    replace(study.path, "table.csv", tables.as_csv(tables.HEADS, rows))
+    replace(study.path, "table.tex", tables.as_latex(tables.HEADS, rows))
+    _write_figures(study, verdicts)
+    body, data = _page(study, verdicts, rows)
+    title = study.sealed["question"]
+    return replace(study.path, "report.html", whole_page(title, body, data))
+
+
+def _write_figures(study: Study, verdicts: Mapping[str, Any]) -> None:
+    try:
+        from transformer_jax.studies.reporting.figures import draw_figures
+    except ImportError:
+        return  # matplotlib belongs to the extra `train`; the page draws for itself
+    draw_figures(study, verdicts)
+
+
+def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, dict[str, Any]]:
+    arms = list(study.arms)
+    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
+    costs = {arm: study.arms[arm]["cost"] for arm in arms}
+    where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
+    charts = {**sensitivity_of(study), **where}
+    data = as_plain(
+        {
+            "arms": arms,
+            "forest": forest_of(study, verdicts),
+            "curves": {
+                **curves_of(runs, costs, study.record["counted"], f"eval/{study.metric}"),
+                "floor": floor_of(study),
+            },
+            "charts": charts,
+        }
+    )
+    body = "\n".join(
+        [
+            _lead(study, verdicts),
+            section(
+                "Verdicts",
+                table(tables.HEADS, rows, tables.how_judged(verdicts)),
+                place_for("forest"),
+                paragraph(
+                    "Thin line: simultaneous interval over all contrasts. Thick line: the interval "
+                    "of this contrast alone. Rings: each seed. Shaded: within the margin.",
+                    soft=True,
+                ),
+                listed(tables.notes_on(verdicts)),
+            ),
+            section("Learning curves", place_for("curves"), _band_note(study)),
+            section("What each arm costs", *_ledger(study)),
+            section("Did the change take?", *_certificates(study)),
+            section(
+                "Learning-rate sensitivity",
+                *_tuning_table(study),
+                *map(place_for, sensitivity_of(study)),
+            ),
+            section("Where arms differ", *_where(study), *map(place_for, where)),
+            section("Other evaluations", *_also(study, verdicts)),
+            section("How arms differ in their configs", _config_table(study)),
+            section("Failures", _failures(study)),
+            section("Looks", _looks(study)),
+            section("Environment and commands", *_environment(study)),
+        ]
+    )
+    return body, data
+
+
+# ---------------------------------------------------------------- question and verdicts
+
+
+def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
+    sealed, record = study.sealed, study.record
+    marks = [f"sealed {record['sealed_at']}", f"seal {record['seal'][:12]}"]
+    marks += [f"exploratory: {reason}" for reason in record["exploratory"]]
+    shown = " ".join(f'<span class="mark">{escaped(mark)}</span>' for mark in marks)
+    told = [
+        f"{name}: {arm['words']}"
+        + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
+        for name, arm in verdicts["arms"].items()
+    ]
+    return "\n".join(
+        [
+            f"<h1>{escaped(sealed['question'])}</h1>",
+            f"<p>{shown}</p>",
+            paragraph(f"Predicted beforehand: {sealed['prediction']}"),
+            paragraph(f"Against {verdicts['base']}:"),
+            listed(told),
+            paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.", soft=True),
+        ]
+    )
+
+
+# ---------------------------------------------------------------- fairness
+
+
+def _ledger(study: Study) -> list[str]:
+    heads = ["arm", "parameters", "without embeddings", "FLOPs per " + _one(study)]
+    heads += [study.record["counted"], "updates", "training FLOPs", "memory, MiB"]
+    heads += ["tuning trials", "input RMS"]
+    rows, flagged = [], []
+    base = study.arms[study.base]["cost"]
+    for name, arm in study.arms.items():
+        cost = arm["cost"]
+        trials, nbytes = arm.get("tuning", {}).get("trials", 0), arm.get("peak_bytes")
+        rows.append(
+            [
+                name,
+                spell(cost["parameters"]),
+                spell(cost["without_embeddings"]),
+                spell(cost["flops"]),
+                spell(cost["counted"]),
+                spell(cost["updates"]),
+                f"{cost['flops'] * cost['counted']:.3g}",
+                spell(nbytes / 2**20 if nbytes else None, 1),
+                spell(trials),
+                spell(arm["certificate"]["input_rms"], 3),
+            ]
+        )
+        for what in ("parameters", "flops", "counted"):
+            if abs(cost[what] - base[what]) > 0.02 * base[what]:
+                flagged.append(f"{name}: {what} {cost[what] / base[what] - 1:+.1%} from the base's")
+    matched = [f"{n}: {a['matched']} solved for" for n, a in study.arms.items() if a["matched"]]
+    note = (
+        "FLOPs are those of matrix products, three times a forward pass. Memory is what the "
+        "compiled training program needs for one member, its batches included."
+    )
+    return [table(heads, rows), listed(flagged), listed(matched), paragraph(note, soft=True)]
+
+
+def _one(study: Study) -> str:
+    return study.record["counted"].removesuffix("s")
+
+
+def _certificates(study: Study) -> list[str]:
+    heads = [
+        "arm",
+        "paired",
+        "Δ logits",
+        "Δ loss",
+        "Δ gradient",
+        "looks ahead",
+        "only here",
+        "only in the base",
+    ]
+    rows = []
+    for name, arm in study.arms.items():
+        its = arm["certificate"]
+        rows.append(
+            [
+                name,
+                f"{its['paired']:.1%}",
+                spell(its["logits"], 3),
+                signed(its["loss"]),
+                spell(its["gradient"], 3),
+                "–" if its["sees_ahead"] is None else "yes" if its["sees_ahead"] else "no",
+                _few(its["only_here"]),
+                _few(its["only_base"]),
+            ]
+        )
+    note = (
+        "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
+        "values. Δ: relative difference of logits and gradients from the base, and the loss's."
+    )
+    return [table(heads, rows), paragraph(note, soft=True)]
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:2])
+    return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown or "–"
+
+
+# ---------------------------------------------------------------- tuning
+
+
+def _tuning_table(study: Study) -> list[str]:
+    tuned = {name: arm["tuning"] for name, arm in study.arms.items() if arm.get("tuning")}
+    if not tuned:
+        return []
+    heads = ["arm", "chosen", "trials", "sensitivity", "note"]
+    rows = [
+        [n, f"{t['chosen']:g}", spell(t["trials"]), spell(t["sensitivity"]), t["refused"] or "–"]
+        for n, t in tuned.items()
+    ]
+    note = "Sensitivity: mean over the grid of min(loss, initial loss) minus the best loss."
+    return [table(heads, rows), paragraph(note, soft=True)]
+
+
+# ---------------------------------------------------------------- where
+
+
+def _where(study: Study) -> list[str]:
+    bins = [f"frequency {b + 1}/{FREQUENCY_BINS}" for b in range(FREQUENCY_BINS)]
+    kinds = ["seen in the window", "new in the window"]
+    rows = []
+    for arm, seeds in details_of(study).items():
+        found = [d["where"] for d in seeds.values() if "where" in d]
+        if found:
+            columns = [[w["frequency"][b] for w in found] for b in range(FREQUENCY_BINS)]
+            columns += [[w["repeated"][kind] for w in found] for kind in kinds]
+            rows.append([arm, *[spell(mean_of(column)) for column in columns]])
+    if not rows:
+        return []
+    caption = (
+        "Test loss in nats, mean over seeds, by the target's frequency (1 is rarest, equal shares "
+        "of the text), and by whether the window held it before"
+    )
+    return [table(["arm", *bins, *kinds], rows, caption)]
+
+
+def _also(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
+    heads, rows = also_table(verdicts)
+    note = "Secondary: intervals of each contrast alone, and no verdicts."
+    return [table(heads, rows), paragraph(note, soft=True)] if rows else []
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def _band_note(study: Study) -> str:
+    many = len(study.seeds)
+    return paragraph(
+        f"Line: mean over {many} seeds; band: from the least to the largest.", soft=True
+    )
+
+
+def _config_table(study: Study) -> str:
+    base = study.sealed["base_config"]
+    keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
+    if not keys:
+        return ""
+    rows = [
+        [name, *[spell(arm["changes"].get(key, base.get(key))) for key in keys]]
+        for name, arm in study.arms.items()
+    ]
+    return table(["arm", *keys], rows)
+
+
+def _failures(study: Study) -> str:
+    rows = []
+    for cell in study.cells():
+        state = cell.state()
+        if state != DONE:
+            rows.append(
+                [
+                    cell.arm,
+                    str(cell.seed),
+                    state,
+                    cell.reason() if state != DIVERGED else "an outcome",
+                ]
+            )
+    diverged = [
+        f"{name}: {value['diverged']} of {value['diverged'] + value['n']} diverged, exact interval "
+        + spell_interval(
+            statistics.clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2
+        )
+        for name, value in study.verdicts()["values"].items()
+        if value["diverged"]
+    ]
+    if not rows:
+        return paragraph("Every cell ended as it should.")
+    return table(["arm", "seed", "state", "reason"], rows) + listed(diverged)
+
+
+def _looks(study: Study) -> str:
+    rows = [
+        [
+            look["time"],
+            str(look["look"]),
+            str(len(look["seeds"])),
+            f"{look['level']:.3g}",
+            "; ".join(f"{n}: {w}" for n, w in look["verdicts"].items()),
+        ]
+        for look in study.looks()
+    ]
+    return table(["time", "look", "seeds", "level", "verdicts"], rows) if rows else ""
+
+
+def _environment(study: Study) -> list[str]:
+    around = study.record["environment"]
+    shown = {
+        "device": f"{around['device']['count']} x {around['device']['kind']}",
+        "computed": f"{study.record['how']}; {study.record['timing']}",
+        "python": around["python"],
+        "platform": around["platform"],
+        "packages": ", ".join(f"{n} {v}" for n, v in around["packages"].items()),
+        "git": json.dumps(around["git"]),
+        "code": around["code"][:16],
+    }
+    commands = "\n".join(dict.fromkeys(study.record["commands"]))
+    return [table(["what", "value"], list(shown.items())), f"<pre>{escaped(commands)}</pre>"]

@@ -1,0 +1,307 @@
+"""A study as tables: on the terminal, and as Markdown, CSV and LaTeX for a paper."""
+
+import csv
+import io
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.studies.asking.study import Study, plain_cell
+
+if TYPE_CHECKING:
+    from transformer_jax.runs.progress import Progress
+
+Rows = list[list[str]]
+_WIDTH = 120  # of a table in a file
+_NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
+
+
+# ---------------------------------------------------------------- spelling
+
+
+def spell(value: Any, digits: int = 4) -> str:
+    """A number as people read it; a dash where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return harmless(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3g}"
+
+
+def harmless(text: str) -> str:
+    """A text that cannot steer a terminal: what is not printable shows as what it is."""
+    return text if text.isprintable() else repr(text)
+
+
+def signed(value: float | None, digits: int = 4) -> str:
+    """A difference with its sign."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:+.{digits}f}" if not math.isinf(value) else ("∞" if value > 0 else "-∞")
+
+
+def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:
+    """An interval in brackets."""
+    if not bounds or any(bound is None for bound in bounds):
+        return "–"
+    low, high = bounds
+    return f"[{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def clock(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever reads best."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def spell_changes(changes: Mapping[str, Any]) -> str:
+    """What an arm changes, without the sections of the keys where that is clear."""
+    return ", ".join(f"{key.removeprefix('model.')}={value}" for key, value in changes.items())
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def show_plan(
+    design: Any,
+    arms: Mapping[str, Any],
+    seeds: Sequence[int],
+    states: Mapping[Any, str],
+    estimate: Any,
+    certificates: Mapping[str, Any],
+    progress: "Progress",
+) -> None:
+    """Prints what a study will do, and whether each arm's change took."""
+    missing = [cell for cell, state in states.items() if state not in ("done", "diverged")]
+    seconds = sum(estimate.seconds.get(cell.arm, 0.0) for cell in missing)
+    there = len(states) - len(missing)
+    lines = [
+        f"question    {design.question}",
+        f"prediction  {design.prediction}",
+        f"judged by   test/{design.metric}, {_direction(design.larger_is_better)}; "
+        f"margin {design.margin:g}: {design.margin_reason}",
+        f"cells       {len(arms)} arms x {len(seeds)} seeds, {there} there already, "
+        f"{len(missing)} to run in about {clock(seconds)} ({estimate.how}; {estimate.told})",
+    ]
+    if design.tuning:
+        tuning = design.tuning
+        trials = len(tuning.grid) * len(tuning.seeds)
+        usual = estimate.seconds[design.base]
+        lines.append(
+            f"tuning      {tuning.key} over {', '.join(f'{v:g}' for v in tuning.grid)}: "
+            f"{trials} trials an arm, about {clock(usual * trials * len(arms))}"
+        )
+    if design.exploratory:
+        lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
+    progress.say("\n".join(lines))
+    heads = ["arm", "params", "FLOPs/token", "there", "paired"]
+    heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
+    rows = []
+    for name, arm in arms.items():
+        its = certificates[name]
+        its = its if isinstance(its, Mapping) else its._asdict()
+        done = sum(
+            state in ("done", "diverged") for cell, state in states.items() if cell.arm == name
+        )
+        is_base = name == design.base
+        differences = ["base", "", ""] if is_base else [
+            f"{spell(its['logits'], 3)}",
+            signed(its["loss"], 4),
+            spell(its["gradient"], 3),
+        ]  # fmt: skip
+        rows.append(
+            [
+                name,
+                spell(arm.cost.parameters),
+                f"{arm.cost.flops:.3g}",
+                f"{done}/{len(seeds)}",
+                f"{its['paired']:.0%}",
+                *differences,
+                spell(its["input_rms"], 3),
+            ]
+        )
+    progress.say(as_text(heads, rows))
+    for name, arm in arms.items():
+        if arm.changes:
+            progress.say(f"  {name}: {spell_changes(arm.changes)}")
+
+
+def _direction(larger_is_better: bool) -> str:
+    return "larger is better" if larger_is_better else "smaller is better"
+
+
+def as_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a terminal of any width."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for index, head in enumerate(heads):
+        table.add_column(
+            Text(harmless(head)), overflow="fold", justify="left" if index < 1 else "right"
+        )
+    for row in rows:
+        table.add_row(*[Text(harmless(cell)) for cell in row])
+    text = io.StringIO()
+    seen = Console()
+    asked = os.environ.get("COLUMNS", "")
+    in_a_file = int(asked) if asked.isdigit() else _WIDTH
+    width = max(seen.width, 80) if seen.is_terminal else in_a_file
+    console = Console(file=text, width=width, color_system=None)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+# ---------------------------------------------------------------- the verdicts
+
+HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (Holm)", "verdict")
+
+
+def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
+    """One row an arm, the base first."""
+    base = verdicts["base"]
+    order = [base, *[name for name in verdicts["values"] if name != base]]
+    rows = []
+    for name in order:
+        value = verdicts["values"][name]
+        cost = study.arms.get(name, {}).get("cost", {})
+        row = [name, spell(cost.get("parameters")), spell(value["mean"]), spell(value["deviation"])]
+        if name == base:
+            row += ["base", "", "", ""]
+        else:
+            arm = verdicts["arms"][name]
+            row += [
+                signed(arm.get("mean")),
+                spell_interval(arm.get("simultaneous")),
+                spell(arm.get("p_holm"), 3),
+                arm["words"],
+            ]
+        rows.append(row)
+    return rows
+
+
+def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: "Progress") -> None:
+    """Prints the comparison."""
+    progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
+    progress.say(as_text(HEADS, verdict_rows(study, verdicts)))
+    for note in notes_on(verdicts):
+        progress.say(note)
+
+
+def how_judged(verdicts: Mapping[str, Any]) -> str:
+    """The metric, the seeds, and what the verdicts are relative to."""
+    seeds = ", ".join(map(str, verdicts["seeds"])) or "none"
+    return (
+        f"{verdicts['metric']} over seeds {seeds} ({_direction(verdicts['larger_is_better'])}; "
+        f"a difference of + is better); margin {verdicts['margin']:g}, look {verdicts['look']} "
+        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrasts"
+    )
+
+
+def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know beside the table."""
+    notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
+    for name, arm in verdicts["arms"].items():
+        if arm.get("correlation") is not None:
+            told = f"{name}: pairing correlation {arm['correlation']:+.2f}"
+            if arm.get("seeds_needed") and arm["verdict"] == "unresolved":
+                told += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
+            if arm.get("beyond_this_text"):
+                holds = "yes" if arm["beyond_this_text"]["holds"] else "no"
+                told += f"; also beyond this text: {holds}"
+            notes.append(told)
+        check = arm.get("p_sign_flip")
+        if check is not None and (check <= verdicts["level"]) != (arm["p"] <= verdicts["level"]):
+            notes.append(
+                f"{name}: the exact sign-flip p is {check:.3f}, the t test's {arm['p']:.3f}"
+            )
+    return notes
+
+
+def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:
+    """Further evaluations: heads, and one row an evaluation and arm."""
+    rows = []
+    for name, arms in verdicts.get("also", {}).items():
+        for arm, found in arms.items():
+            told = ["base", ""]
+            if arm != verdicts["base"]:
+                told = [signed(found["difference"]), spell_interval(found["interval"])]
+            rows.append([name, arm, spell(found["mean"]), *told])
+    return ["evaluation", "arm", verdicts["metric"], "difference", "interval"], rows
+
+
+# ---------------------------------------------------------------- for a paper
+
+
+def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+
+    def line(cells: Iterable[str]) -> str:
+        plain = (" ".join(cell.split()) for cell in cells)
+        escaped = (c.replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`") for c in plain)
+        return "| " + " | ".join(escaped) + " |"
+
+    kept = [list(row) for row in rows]
+    rule = "|" + "|".join(" ---: " if right else " --- " for right in numeric(heads, kept)) + "|"
+    return "\n".join([line(heads), rule, *[line(row) for row in kept]]) + "\n"
+
+
+def numeric(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers alone, and stand right."""
+    return [all(re.fullmatch(_NUMBER, row[column]) for row in rows) for column in range(len(heads))]
+
+
+def as_csv(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A CSV table that no spreadsheet takes for formulas."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([plain_cell(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "∞": r"$\infty$",
+    "Δ": r"$\Delta$",
+}
+
+
+def as_latex(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A tabular for LaTeX with booktabs."""
+
+    def line(cells: Iterable[str]) -> str:
+        return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
+
+    columns = "l" + "r" * (len(heads) - 2) + "l"
+    body = [line(heads), r"\midrule", *[line(row) for row in rows]]
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )

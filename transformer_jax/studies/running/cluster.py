@@ -1,0 +1,62 @@
+"""Where jobs with cells go: a Slurm cluster or processes of this machine, through submitit."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+
+KINDS = ("slurm", "local")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Where jobs go.
+
+    Attributes:
+      kind: slurm, or local: processes of this machine.
+      cells_per_job: at most so many cells in one job, all of one structure where that is possible.
+      parameters: of submitit's executor: timeout_min, slurm_partition, gpus_per_node, ...
+    """
+
+    kind: str
+    cells_per_job: int = 4
+    parameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def executor(self, folder: Path) -> Any:
+        """Makes submitit's executor.
+
+        Raises:
+          InvalidInput: submitit or Slurm is not there, or a parameter is unknown.
+        """
+        try:
+            import submitit
+        except ImportError as error:
+            message = f"--executor={self.kind} needs submitit: pip install 'transformer_jax[slurm]'"
+            raise InvalidInput(message) from error
+        try:
+            made = submitit.AutoExecutor(folder=str(folder), cluster=self.kind)
+            made.update_parameters(name="cells", timeout_min=24 * 60)
+            made.update_parameters(**self.parameters)
+        except (RuntimeError, NameError, ValueError, TypeError) as error:
+            told = str(error).splitlines()[0]
+            raise InvalidInput(f"--executor={self.kind}: {told}") from error
+        return made
+
+
+def parse_cluster(kind: str, cells_per_job: int, parameters: Sequence[str]) -> Cluster:
+    """Reads `--executor`, `--cells_per_job` and each `--job KEY=VALUE`.
+
+    Raises:
+      InvalidInput: a parameter is no KEY=VALUE, or there are no cells in a job.
+    """
+    if cells_per_job < 1:
+        raise InvalidInput(f"--cells_per_job={cells_per_job}: expected an integer >= 1")
+    given: dict[str, Any] = {}
+    for text in parameters:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise InvalidInput(f"--job={text}: expected KEY=VALUE, slurm_partition=gpu say")
+        given[key] = int(value) if value.isdigit() else value
+    return Cluster(kind, cells_per_job, given)

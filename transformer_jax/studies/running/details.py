@@ -1,0 +1,153 @@
+"""A closer look at finished cells: other evaluations, and where a model's losses are.
+
+Kept in each cell as details.json. They are secondary outcomes: intervals and no verdicts.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.data.tasks import Task
+from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import replace
+from transformer_jax.studies.asking.cells import FREQUENCY_BINS, Cell, key_of, read_details
+from transformer_jax.training.build import make_task
+from transformer_jax.training.evaluation import evaluate, make_score
+from transformer_jax.training.loading import Run
+from transformer_jax.training.losses import cross_entropy
+from transformer_jax.training.optimizers import evaluated_params
+from transformer_jax.training.prepared import Prepared
+
+_BY_TOKEN = ("language_modelling",)
+_POSITION_BINS = 32
+
+
+def look_closer(
+    cell: Cell,
+    also: Mapping[str, Mapping[str, Any]],
+    prepared: Prepared,
+    run: Run | None = None,
+) -> None:
+    """Writes a finished cell's details, as far as they are not there yet.
+
+    Args:
+      cell: done.
+      also: name -> changed `data.length` and `evaluation.stride`, for other evaluations.
+      prepared: data, model and optimizer of its arm.
+      run: what was trained; read from the cell if it is not at hand.
+    """
+    known = read_details(cell)
+    keys = {key_of(changes): changes for changes in also.values()}
+    wanted = [key for key in keys if key not in known.get("also", {})]
+    by_token = prepared.config.data.task in _BY_TOKEN
+    if not wanted and ("where" in known or not by_token):
+        return
+    run = run or _load(cell, prepared)
+    details = {"also": {}, **known}
+    for key in wanted:
+        details["also"][key] = evaluated_otherwise(run, keys[key])
+    if by_token and "where" not in details:
+        details["where"] = where_losses_are(run, prepared.task)
+    replace(cell.path, "details.json", json.dumps(details) + "\n")
+
+
+def _load(cell: Cell, prepared: Prepared) -> Run:
+    """The run as load_run gives it, with what is at hand already."""
+    restored = Checkpoints(RunDirectory(cell.path).file("checkpoints")).restore(
+        prepared.template, read_only=True
+    )
+    assert restored is not None
+    params = evaluated_params(restored.state.opt_state, restored.state.params)
+    task = prepared.task
+    return Run(prepared.config, prepared.model, params, task.tokenizer, restored.step)
+
+
+def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Scores the test split with other windows.
+
+    Args:
+      run: finished.
+      changes: `data.length`, tokens of a window, at most model.max_length; `evaluation.stride`.
+    """
+    known = {"data.length": "length", "evaluation.stride": "stride"}
+    given = {known[key]: value for key, value in changes.items()}
+    task = make_task(run.config, run.tokenizer, **given)
+    size = max(
+        1, run.config.evaluation.batch_size * run.config.data.length // given.get("length", 1)
+    )
+    scored = evaluate(make_score(run.model), run.params, task, "test", size)
+    return {**scored.means, "protocol": scored.protocol}
+
+
+@functools.lru_cache(maxsize=32)
+def _token_losses(model: Any) -> Any:
+    def losses(params: Any, batch: Any) -> jax.Array:
+        logits = model.apply({"params": params}, **batch["inputs"])
+        return cross_entropy(logits, batch["targets"], batch["weights"])
+
+    return jax.jit(losses)
+
+
+def where_losses_are(run: Run, task: Task) -> dict[str, Any]:
+    """Mean test losses by position in the window, by the target's frequency, and by repetition.
+
+    Args:
+      run: a finished language model.
+      task: its data.
+    Returns:
+      position: [starts of bins, means]; frequency: means of bins of equal mass, rare to frequent;
+      repeated: means of targets that the window held before, and of those that are new.
+    """
+    params, losses = run.params, _token_losses(run.model)
+    columns: dict[str, list[np.ndarray]] = {"loss": [], "weight": [], "target": [], "repeated": []}
+    for batch in task.evaluation_batches("test", run.config.evaluation.batch_size):
+        targets, tokens = np.asarray(batch["targets"]), np.asarray(batch["inputs"]["tokens"])
+        columns["loss"].append(np.asarray(losses(params, batch), np.float64))
+        columns["weight"].append(np.asarray(batch["weights"], np.float64))
+        columns["target"].append(targets)
+        columns["repeated"].append(_held_before(tokens, targets))
+    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    weight, loss = whole["weight"], whole["loss"]
+    length = loss.shape[1]
+    width = -(-length // _POSITION_BINS)
+    starts = list(range(0, length, width))
+    by_position = [_mean(loss[:, s : s + width], weight[:, s : s + width]) for s in starts]
+    bins = _bins_of_frequency(whole["target"], weight)
+    by_frequency = [_mean(loss[bins == b], weight[bins == b]) for b in range(FREQUENCY_BINS)]
+    held = whole["repeated"]
+    return {
+        "position": [starts, by_position],
+        "frequency": by_frequency,
+        "repeated": {
+            "seen in the window": _mean(loss[held], weight[held]),
+            "new in the window": _mean(loss[~held], weight[~held]),
+        },
+    }
+
+
+def _held_before(tokens: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """[B, L] bool: whether a target is among the tokens up to its place."""
+    length = tokens.shape[1]
+    held = np.zeros(targets.shape, bool)
+    for place in range(length):
+        held[:, place] = (tokens[:, : place + 1] == targets[:, place, None]).any(1)
+    return held
+
+
+def _bins_of_frequency(targets: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """[B, L] int: which share of the targets' mass a target belongs to, rare ones first."""
+    mass = np.bincount(targets.ravel(), weight.ravel())
+    order = np.argsort(mass, kind="stable")
+    middle = np.cumsum(mass[order]) - mass[order] / 2
+    of_token = np.zeros(len(mass), int)
+    of_token[order] = np.minimum(middle / mass.sum() * FREQUENCY_BINS, FREQUENCY_BINS - 1)
+    return of_token[targets]
+
+
+def _mean(loss: np.ndarray, weight: np.ndarray) -> float | None:
+    return float(loss.sum() / weight.sum()) if weight.sum() else None

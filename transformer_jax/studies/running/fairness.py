@@ -1,0 +1,417 @@
+"""What an arm costs, what it shares with the base, and whether its change took.
+
+Operations are counted from the traced program: two for each multiplication and addition of a matrix
+product, which is what papers call model FLOPs; training takes three times the forward pass.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tasks import count_of_batch
+from transformer_jax.errors import InvalidInput
+from transformer_jax.layers.blocks import Block
+from transformer_jax.options.config import flatten
+from transformer_jax.training.metrics import safe_mean, score_batch
+from transformer_jax.training.optimizers import path_text
+from transformer_jax.training.prepared import Prepared, seeds_of
+from transformer_jax.training.programs import Traced
+
+_TRAINING_OVER_FORWARD = 3
+_EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
+
+
+# ---------------------------------------------------------------- costs
+
+
+class Cost(NamedTuple):
+    """What an arm has and uses.
+
+    Attributes:
+      parameters: numbers to learn.
+      without_embeddings: those outside token and position tables.
+      flops: of training on one token (or example), matrix products alone.
+      updates: of the optimizer.
+      counted: tokens (or examples) in training.
+    """
+
+    parameters: int
+    without_embeddings: int
+    flops: float
+    updates: int
+    counted: int
+
+
+def cost_of(prepared: Prepared) -> Cost:
+    """Returns what an arm costs; nothing is compiled or drawn."""
+    sizes = {
+        path_text(path): math.prod(leaf.shape)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(prepared.template.params)
+    }
+    inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
+    batch, config = prepared.task.batch(0, 0), prepared.config
+    count = count_of_batch(batch, prepared.task.counted)
+    return Cost(
+        sum(sizes.values()),
+        inside,
+        _TRAINING_OVER_FORWARD * forward_flops(prepared) / count,
+        config.training.steps,
+        config.training.steps * count,
+    )
+
+
+def forward_flops(prepared: Prepared) -> float:
+    """Returns the operations in matrix products of one forward pass over a training batch."""
+    inputs = prepared.task.batch(0, 0)["inputs"]
+    params = prepared.template.params
+    program = jax.make_jaxpr(lambda p: prepared.model.apply({"params": p}, **inputs))(params)
+    return flops_of(program)
+
+
+def flops_of(program: Any) -> float:
+    """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr."""
+    operations = program.jaxpr if isinstance(program, core.ClosedJaxpr) else program
+    total = 0.0
+    for equation in operations.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            summed = math.prod(left[axis] for axis in contracted)
+            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
+        elif equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            numbers = equation.params["dimension_numbers"]
+            summed = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        total += times * max((flops_of(inner) for inner in _inner(equation)), default=0.0)
+    return total
+
+
+def _inner(equation: Any) -> Iterator[Any]:
+    for value in equation.params.values():
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, (core.ClosedJaxpr, core.Jaxpr)):
+                yield each
+
+
+def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[str]:
+    """Returns what differs from the base by more than a share, one line for each arm."""
+    lines = []
+    for name, cost in costs.items():
+        apart = []
+        for what in ("parameters", "flops", "counted", "updates"):
+            ours, theirs = getattr(cost, what), getattr(costs[base], what)
+            if abs(ours - theirs) > most * theirs:
+                apart.append(f"{what} {ours / theirs - 1:+.0%}")
+        if apart:
+            lines.append(f"{name}: {', '.join(apart)}")
+    return lines
+
+
+# ---------------------------------------------------------------- did the change take?
+
+
+class Certificate(NamedTuple):
+    """How an arm differs from the base before training; seed 0, first batch.
+
+    Attributes:
+      changes: whether anything does: program, numbers, initial values or data.
+      only_here: parameters that the base has not, or has with another shape.
+      only_base: parameters that only the base has.
+      paired: share of the arm's numbers that start with the base's values.
+      logits: root mean square of the difference of logits, over that of the base's.
+      loss: of the arm minus the base's, nats per target.
+      gradient: norm of the difference of gradients, over the base's, where they share parameters.
+      input_rms: of what enters the first block.
+      sees_ahead: largest change of earlier logits when the last token changes; None where the model
+        may look ahead, or reads no tokens.
+      unread: changed keys without effect.
+    """
+
+    changes: bool
+    only_here: tuple[str, ...]
+    only_base: tuple[str, ...]
+    paired: float
+    logits: float
+    loss: float
+    gradient: float
+    input_rms: float
+    sees_ahead: float | None
+    unread: tuple[str, ...]
+
+
+class Probe(NamedTuple):
+    """What is looked at in one arm, at its start.
+
+    Attributes:
+      params: path -> initial values.
+      gradients: path -> gradient of the first batch's mean loss.
+      logits: of the first batch.
+      loss: its mean.
+      input_rms: see Certificate.
+      sees_ahead: see Certificate.
+      traced: the training step.
+      start: the drawing of the initial state.
+      batch: the first one.
+      updates: in the run; what they see may not depend on how many there are.
+    """
+
+    params: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    logits: np.ndarray
+    loss: float
+    input_rms: float
+    sees_ahead: float | None
+    traced: Traced
+    start: Traced
+    batch: Any
+    updates: int
+
+
+def probe(prepared: Prepared) -> Probe:
+    """Starts an arm from seed 0, or from the weights it names, and looks at its first batch."""
+    params = prepared.start(prepared.config)[0].params
+    batch, model = prepared.task.batch(seeds_of(prepared.config).order, 0), prepared.model
+    changed = _last_token_changed(prepared, batch)
+
+    looked = _look(model)(params, batch, changed)
+    loss, gradients, logits, entering, ahead = looked
+    return Probe(
+        _by_path(params),
+        _by_path(gradients),
+        np.asarray(logits, np.float64),
+        float(loss),
+        float(entering),
+        None if changed is None else float(ahead),
+        prepared.traced,
+        prepared.traced_start,
+        batch,
+        prepared.config.training.steps,
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _look(model: Any) -> Callable:
+    """A program that looks at a model once; arms with equal models share it.
+
+    On a CPU it is hardly optimised, which is much faster for one run.
+    """
+
+    def look(params: Any, batch: Any, changed: Any) -> tuple:
+        def mean_loss(params: Any) -> jax.Array:
+            sums, _ = score_batch(model, params, batch)
+            return safe_mean(sums.loss.sum(), sums.weight.sum())
+
+        loss, gradients = jax.value_and_grad(mean_loss)(params)
+        logits, entering = _with_input(model, params, batch["inputs"])
+        ahead = jnp.nan
+        if changed is not None:
+            others = model.apply({"params": params}, **changed)
+            ahead = jnp.abs(others - logits)[..., :-1, :].max()
+        return loss, gradients, logits, entering, ahead
+
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(look, compiler_options=quickly)
+
+
+def certify(
+    arm: Probe,
+    base: Probe,
+    changes: Mapping[str, Any],
+    without: Callable[[str], Prepared],
+) -> Certificate:
+    """Compares an arm with the base.
+
+    Args:
+      arm: its probe.
+      base: that of the base.
+      changes: what the arm changes.
+      without: changed key -> the arm with that one change taken back.
+    """
+    shared = [
+        path
+        for path, value in arm.params.items()
+        if path in base.params and base.params[path].shape == value.shape
+    ]
+    equal = [path for path in shared if np.array_equal(arm.params[path], base.params[path])]
+    gradient = math.sqrt(sum(((arm.gradients[p] - base.gradients[p]) ** 2).sum() for p in shared))
+    size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
+    comparable = arm.logits.shape == base.logits.shape
+    logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
+    return Certificate(
+        not _same(arm, base),
+        tuple(path for path in arm.params if path not in shared),
+        tuple(path for path in base.params if path not in shared),
+        sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
+        float(logits),
+        arm.loss - base.loss,
+        gradient / size if size else math.nan,
+        arm.input_rms,
+        arm.sees_ahead,
+        _unread(arm, changes, without) if len(changes) > 1 else (),
+    )
+
+
+def refuse_without_effect(name: str, certificate: Certificate, changes: Mapping[str, Any]) -> None:
+    """Raises InvalidInput where an arm is the base by another name."""
+    told = ", ".join(f"{key}={value}" for key, value in changes.items())
+    if not certificate.changes:
+        raise InvalidInput(
+            f"arm {name!r} changes nothing ({told}): the same program, numbers, initial values and "
+            "data as the base\nremove it, or change what the base reads"
+        )
+    if certificate.unread:
+        raise InvalidInput(
+            f"arm {name!r}: {', '.join(certificate.unread)}: without effect in this arm\n"
+            "remove it from the arm, so that nobody believes it was tested"
+        )
+
+
+def refuse_looking_ahead(name: str, certificate: Certificate) -> None:
+    """Raises InvalidInput where earlier logits depend on the last token, or are no numbers."""
+    ahead = certificate.sees_ahead
+    if ahead is not None and math.isnan(ahead):
+        raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
+    if ahead:
+        raise InvalidInput(
+            f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the model "
+            "looks ahead"
+        )
+
+
+def _unread(
+    arm: Probe, changes: Mapping[str, Any], without: Callable[[str], Prepared]
+) -> tuple[str, ...]:
+    """Changed keys that can be taken back without any trace; those that cannot be are needed."""
+    unread = []
+    for key in changes:
+        try:
+            prepared = without(key)
+        except (InvalidInput, ValueError):
+            continue
+        traces = (prepared.traced, prepared.traced_start)
+        alike = [_alike(a, b) for a, b in zip(traces, (arm.traced, arm.start), strict=True)]
+        same_length = prepared.config.training.steps == arm.updates
+        if not (all(alike) and same_length):
+            continue
+        batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
+        starts = _by_path(prepared.start(prepared.config)[0].params)
+        if _same_arrays(batch, arm.batch) and _same_arrays(starts, arm.params):
+            unread.append(key)
+    return tuple(unread)
+
+
+def _same(arm: Probe, base: Probe) -> bool:
+    return (
+        _alike(arm.traced, base.traced)
+        and _alike(arm.start, base.start)
+        and _same_arrays(arm.params, base.params)
+        and _same_arrays(arm.batch, base.batch)
+        and arm.updates == base.updates
+    )
+
+
+def _alike(one: Traced, other: Traced) -> bool:
+    return one.structure == other.structure and all(
+        a.tobytes() == b.tobytes() for a, b in zip(one.numbers, other.numbers, strict=True)
+    )
+
+
+def _same_arrays(one: Any, other: Any) -> bool:
+    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+        np.array_equal(a, b)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    )
+
+
+def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:
+    """The inputs with another last token, where the model must not notice before it."""
+    if prepared.config.data.task != "language_modelling":
+        return None
+    tokens = np.array(batch["inputs"]["tokens"])
+    tokens[..., -1] = (tokens[..., -1] + 1) % prepared.task.sizes["vocab_size"]
+    return {**batch["inputs"], "tokens": tokens}
+
+
+def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.Array]:
+    """Logits, and the root mean square of what enters the first block."""
+    entering: list[jax.Array] = []
+
+    def watch(call: Callable, args: tuple, options: dict, context: Any) -> Any:
+        if isinstance(context.module, Block) and context.method_name == "__call__":
+            entering.append(jnp.sqrt(jnp.square(args[0].astype(jnp.float32)).mean()))
+        return call(*args, **options)
+
+    with nn.intercept_methods(watch):
+        logits = model.apply({"params": params}, **inputs)
+    return logits, entering[0] if entering else jnp.float32(jnp.nan)
+
+
+def _by_path(tree: Any) -> dict[str, np.ndarray]:
+    return {
+        path_text(path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _rms(array: np.ndarray) -> float:
+    return float(np.sqrt(np.square(array).mean()))
+
+
+# ---------------------------------------------------------------- making arms equal
+
+
+def matched_value(
+    measure: Callable[[int], float], wanted: float, start: int, step: int = 1
+) -> tuple[int, float]:
+    """Returns the multiple of `step` at which a growing measure is nearest to a wanted value.
+
+    Args:
+      measure: of a field's value: parameters, FLOPs or seconds.
+      wanted: the base's.
+      start: where to begin looking.
+      step: the value has to be a multiple of it.
+    Returns:
+      The value and its measure.
+    Raises:
+      ValueError: the measure does not grow with the field.
+    """
+    known: dict[int, float] = {}
+
+    def at(units: int) -> float:
+        if units not in known:
+            known[units] = measure(units * step)
+        return known[units]
+
+    low, high = 1, max(1, start // step)
+    while at(high) < wanted:
+        if at(2 * high) <= at(high):
+            raise ValueError("it does not grow with this field")
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle) < wanted else (low, middle)
+    best = min((low, high), key=lambda units: abs(at(units) - wanted))
+    return best * step, at(best)
+
+
+def step_of(field: str, config: ConfigDict) -> int:
+    """Returns what a field has to be a multiple of: heads that rotate need pairs of features."""
+    if field != "model.width":
+        return 1
+    return config.model.num_heads * (2 if config.model.position == "rotary" else 1)
+
+
+def explicit(field: str, config: ConfigDict) -> int:
+    """Returns a field's value, 4 * width where mlp_dim says nothing."""
+    value = flatten(config)[field]
+    return value if value is not None else 4 * config.model.width

@@ -1,0 +1,159 @@
+"""Cells as jobs of a cluster: submitting them, and what a job does.
+
+Cells are run directories with locks, so the next launch makes good what a job lost, and two jobs
+never train one cell.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import Stop
+from transformer_jax.runs.files import inside
+from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.cells import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    OUT_OF_MEMORY,
+    Cell,
+    cell_path,
+)
+from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.running.cluster import Cluster
+from transformer_jax.studies.running.planning import Arm, Estimate, Workshop
+from transformer_jax.studies.running.workers import Workers
+
+_POLL = 2.0  # seconds between looks at the cells
+
+
+def run_as_jobs(
+    cluster: Cluster,
+    workers: Workers,
+    design: Design,
+    workdir: Path,
+    root: Path,
+    arms: Mapping[str, Arm],
+    waiting: Sequence[Cell],
+    total: int,
+) -> None:
+    """Trains cells as jobs; each gets cells of one arm as far as that goes, to compile once.
+
+    Args:
+      cluster: where to.
+      workers: who would train them here; learns which cells were lost.
+      design: of the study.
+      workdir: of the study; `jobs` in it gets their logs.
+      root: that holds `cells`.
+      arms: name -> arm.
+      waiting: cells.
+      total: cells in all.
+    Raises:
+      Stop: a job could not be submitted.
+    """
+    board, names = workers.board(waiting, total), list(arms)
+    order = sorted(waiting, key=lambda cell: (names.index(cell.arm), cell.seed))
+    size = cluster.cells_per_job
+    jobs = [order[start : start + size] for start in range(0, len(order), size)]
+    reported: set[Cell] = set()
+
+    def report_ended() -> None:
+        for cell in waiting:
+            state = cell.state()
+            if cell not in reported and state in (DONE, DIVERGED, FAILED, OUT_OF_MEMORY):
+                reported.add(cell)
+                board.ended(cell, state, "" if state == DONE else cell.reason())
+
+    workers.progress.say(f"jobs   {len(jobs)} with {len(order)} cells ({cluster.kind})")
+    what = (design, str(root.absolute()), workers.estimate)
+    batches = [
+        [(c.arm, arms[c.arm].changes, arms[c.arm].hash, c.seed) for c in job] for job in jobs
+    ]
+    _submit(cluster, inside(workdir, "jobs"), what, batches, workers.stop, report_ended)
+    for cell in waiting:
+        if cell.state() not in (DONE, DIVERGED):
+            reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
+            workers.lost[cell.arm, cell.seed] = reason
+
+
+def _submit(
+    cluster: Cluster,
+    folder: Path,
+    what: tuple,
+    batches: Sequence[Sequence[tuple[str, dict, str, int]]],
+    stop: StopSignal,
+    report_ended: Callable[[], None],
+) -> None:
+    """Submits jobs, and waits until each has ended; those still waiting at a signal are cancelled.
+
+    Args:
+      cluster: where to.
+      folder: for the jobs' logs.
+      what: design, root and estimate, as `train_cells` takes them.
+      batches: of (arm, changes of it, its cells' folder, seed).
+      stop: tells when to end.
+      report_ended: is called now and then, to show what became of the cells.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    executor = cluster.executor(folder)
+    try:
+        jobs = [executor.submit(run_batch, os.getcwd(), *what, list(batch)) for batch in batches]
+    except Exception as error:
+        raise Stop(f"--executor={cluster.kind}: {str(error).splitlines()[0]}") from error
+    while not all(job.done() for job in jobs):
+        if stop.signal is not None:
+            for job in jobs:
+                job.cancel()
+            break
+        report_ended()
+        time.sleep(_POLL)
+    report_ended()
+
+
+def run_batch(cwd: str, *arguments: Any) -> list[str]:
+    """What a job does: trains its cells, from where the study was started."""
+    os.chdir(cwd)
+    return train_cells(*arguments)
+
+
+def train_cells(
+    design: Design,
+    root: str,
+    estimate: Estimate,
+    batch: Sequence[tuple[str, dict[str, Any], str, int]],
+) -> list[str]:
+    """What a job does: trains cells of a study that another process has sealed and will judge.
+
+    Args:
+      design: of the study.
+      root: that holds `cells`.
+      estimate: how to compute, and how long cells take.
+      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed).
+    Returns:
+      How each cell ended.
+    Raises:
+      Stop: here the same arm would be another: other code, packages or device than where the study
+        was launched.
+    """
+    with StopSignal() as stop:
+        arms: dict[str, Arm] = {}
+        for name, changes, folder, _ in batch:
+            if name not in arms:
+                of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
+                arms[name] = Workshop(of_arm).make(name, name)
+                arms[name].place(estimate.how)
+                if arms[name].hash != folder:
+                    raise Stop(
+                        f"{name}: code, packages or device are not those where the study was "
+                        "launched; launch it from a node like this one"
+                    )
+        cells = [
+            Cell(name, seed, cell_path(Path(root), arms[name].hash, seed))
+            for name, _, _, seed in batch
+        ]
+        Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))
+        return [cell.state() for cell in cells]

@@ -1,0 +1,353 @@
+"""A study from question to verdict: prepare, show the plan, seal, run what is missing, judge."""
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import sys
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import inside
+from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.runs.provenance import surroundings
+from transformer_jax.studies.asking.cells import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    Cell,
+    cell_path,
+    code_hash,
+)
+from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.asking.noise import as_lines, known_noise
+from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.reporting.tables import show_plan
+from transformer_jax.studies.running import tuning
+from transformer_jax.studies.running.cluster import Cluster
+from transformer_jax.studies.running.details import look_closer
+from transformer_jax.studies.running.fairness import unmatched
+from transformer_jax.studies.running.jobs import run_as_jobs
+from transformer_jax.studies.running.planning import Arm, Workshop, calibrate, nothing_to_run
+from transformer_jax.studies.running.workers import Workers
+from transformer_jax.training.loop import refuse_what_is_not_installed
+
+_FOUND = ("tuning", "peak_bytes")  # of an arm, by earlier launches
+
+
+class CellsLost(Stop):
+    """Some cells failed; the others ran, and the study was judged without their arms."""
+
+
+def run(
+    design: Design,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    *,
+    how: str | None = None,
+    retry: bool = False,
+    dry_run: bool = False,
+    root: str | Path | None = None,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
+) -> Study:
+    """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
+
+    Args:
+      design: what is asked.
+      workdir: of the study.
+      seeds: wanted; those of earlier launches stay.
+      how: a way of computing (execution.HOWS); None: what it had, or the fastest.
+      retry: whether cells that failed are tried again.
+      dry_run: whether to stop after the plan.
+      root: holds `cells`, shared by all studies below it; workdir's parent if not given.
+      cluster: where cells are trained as jobs; None: in this process.
+      progress: where to tell how it goes; standard output if not given.
+    Returns:
+      The study.
+    Raises:
+      InvalidInput: the design, an arm or the directory is wrong; nothing ran.
+      Interrupted: a signal came; the running cells were saved.
+      CellsLost: some cells failed.
+    """
+    study = Study(workdir)
+    progress = progress or Progress()
+    with contextlib.closing(progress), _locked(study, dry_run), StopSignal() as stop:
+        if design.exploratory:  # a grid is looked at when its seeds are there
+            planned = study.sealed["looks"] if study.record else (len(seeds),)
+            design = dataclasses.replace(design, looks=tuple(planned))
+        launch = Launch(study, design, seeds, how, root, progress, stop, cluster)
+        launch.prepare()
+        if not dry_run:
+            launch.run(retry)
+    return study
+
+
+@contextlib.contextmanager
+def _locked(study: Study, dry_run: bool) -> Generator[None]:
+    if dry_run:
+        yield
+    else:
+        with RunDirectory(study.path).locked():
+            yield
+
+
+class Launch:
+    """One launch of a study."""
+
+    def __init__(
+        self,
+        study: Study,
+        design: Design,
+        seeds: Sequence[int],
+        how: str | None,
+        root: str | Path | None,
+        progress: Progress,
+        stop: StopSignal,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """Reads nothing yet."""
+        self.cluster = cluster
+        self.study, self.design, self.progress, self.stop = study, design, progress, stop
+        self.seeds = sorted({*_begun(study), *seeds})
+        if design.tuning and set(self.seeds) & set(design.tuning.seeds):
+            raise InvalidInput(
+                f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
+            )
+        self.root = Path(root) if root else study.path.absolute().parent
+        if study.record and root is None:
+            self.root = study.root
+        self.how = how or study.record.get("how")
+        self.workshop = Workshop(design, _solved(study, design))
+        self.started = time.monotonic()
+
+    # ---- the plan
+
+    def prepare(self) -> None:
+        """Makes the arms ready and shows the plan."""
+        design, progress = self.design, self.progress
+        if self.cluster is not None:
+            # Refused before anything is sealed.
+            self.cluster.executor(inside(self.study.path, "jobs"))
+        refuse_what_is_not_installed(design.config_of(design.base))
+        with progress.busy(f"preparing {len(design.arms)} arms"):
+            self.arms = self.workshop.arms()
+            self._take_tuned()
+            self._place(self.how or "loop")
+        missing = [cell.arm for cell in self._cells(self.arms) if self._has_to_run(cell, True)]
+        known = self.study.record.get("arms", {})
+        is_tuned = all("tuning" in known.get(name, {}) for name in design.arms)
+        trials = 0 if is_tuned else tuning.count(design)
+        with progress.busy("timing some steps"):
+            wanted = missing + [design.base] * trials
+            self.estimate = (
+                calibrate(self.arms, design.base, wanted, self.how)
+                if wanted
+                else nothing_to_run(self.arms, self.how)
+            )
+        self.workers = Workers(self.estimate, progress, self.stop, design.also)
+        self._place(self.estimate.how)
+        with progress.busy("looking whether each arm's change took"):
+            self.certificates = self.workshop.certificates(self.arms, self._known_certificates())
+        states = {cell: cell.state() for cell in self._cells(self.arms)}
+        show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
+        known = known_noise(self.arms[design.base].config, Path(design.path).parent / "noise")
+        if known:
+            progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
+        for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
+            progress.say(f"unmatched  {line}")
+
+    def _take_tuned(self) -> None:
+        """Gives arms the values that their tuning chose in an earlier launch."""
+        for name, known in self.study.record.get("arms", {}).items():
+            chosen = known.get("tuning", {}).get("chosen")
+            if name in self.arms and chosen is not None and self.design.tuning:
+                matched = self.arms[name].matched
+                more = {**matched, self.design.tuning.key: chosen}
+                self.arms[name] = self.workshop.make(name, name, more)
+                self.arms[name].matched = matched
+
+    def _known_certificates(self) -> dict[str, dict]:
+        known = self.study.record.get("arms", {})
+        base = self.arms[self.design.base].hash
+        if known.get(self.design.base, {}).get("hash") != base:
+            return {}  # they were looked at beside another base
+        return {arm["hash"]: arm["certificate"] for arm in known.values() if "certificate" in arm}
+
+    def _place(self, how: str) -> None:
+        for arm in self.arms.values():
+            arm.place(how)
+
+    def _cells(self, arms: Iterable[str], seeds: Iterable[int] | None = None) -> list[Cell]:
+        """All arms of one seed before the next seed."""
+        return [
+            self._cell(self.arms[name], seed)
+            for seed in (self.seeds if seeds is None else seeds)
+            for name in arms
+        ]
+
+    def _cell(self, arm: Arm, seed: int) -> Cell:
+        return Cell(arm.name, seed, cell_path(self.root, arm.hash, seed))
+
+    def _has_to_run(self, cell: Cell, retry: bool) -> bool:
+        state = cell.state()
+        return state not in (DONE, DIVERGED) and (retry or state != FAILED)
+
+    # ---- running
+
+    def run(self, retry: bool) -> None:
+        """Seals the study, runs what is missing, and judges."""
+        if self.stop.signal is not None:
+            raise Interrupted(self.stop.signal, "interrupted before anything was sealed")
+        self._seal()
+        if self.design.tuning:
+            self._tune(retry)
+        self._run_cells(self.arms, self._cells(self.arms), retry)
+        with self.progress.busy("looking closer at the cells"):
+            for cell in self.study.cells():
+                if cell.state() == DONE and self.stop.signal is None:
+                    self._look_closer(cell)
+        self.finish()
+
+    def _look_closer(self, cell: Cell) -> None:
+        """What this finds is secondary, so what goes wrong in it takes no verdict away."""
+        try:
+            look_closer(cell, self.design.also, self.arms[cell.arm].prepared)
+        except Exception as error:
+            first = (str(error).splitlines() or [""])[0]
+            told = f"{type(error).__name__}: {first}"
+            self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {told}")
+
+    def finish(self) -> None:
+        """Judges, writes every file, and says what came out."""
+        from transformer_jax.studies.reporting.report import write_report
+        from transformer_jax.studies.reporting.tables import show_verdicts
+
+        study = self.study
+        for name, nbytes in self.workers.peak_bytes.items():
+            if name in study.arms:  # and no trial of a tuning
+                study.arms[name]["peak_bytes"] = nbytes
+        study.record["began"] = True
+        seconds = time.monotonic() - self.started
+        study.record["seconds"] = round(study.record.get("seconds", 0) + seconds)
+        study.write()
+        verdicts = judge(study)
+        study.write_cells()
+        report = write_report(study)
+        show_verdicts(study, verdicts, self.progress)
+        self.progress.say(f"study   {study.path}/ (study.json, cells.csv, verdicts.json, ...)")
+        self.progress.say(f"report  {report}")
+        lost = self.workers.lost
+        if lost:
+            (arm, seed), reason = next(iter(lost.items()))
+            raise CellsLost(
+                f"{len(lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
+                "--retry tries them again; its directory has error.txt"
+            )
+
+    def _seal(self) -> None:
+        first = self.arms[self.design.base]
+        around, _ = surroundings()
+        facts = {
+            "root": _relative(self.root, self.study.path),
+            "how": self.estimate.how,
+            "config_path": self.design.path,
+            "overrides": dict(self.design.overrides),
+            "counted": first.prepared.task.counted,
+            "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
+            "timing": self.estimate.told or self.study.record.get("timing", ""),
+            "commands": [*self.study.record.get("commands", []), _command()],
+            "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
+        }
+        if not self.study.record.get("began"):
+            self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
+        for line in self.study.seal(self.design, facts, self.seeds):
+            self.progress.say(f"exploratory: {line}")
+
+    def _facts_of(self, arm: Arm) -> dict[str, Any]:
+        known = self.study.record.get("arms", {}).get(arm.name, {})
+        kept = {key: known[key] for key in _FOUND if key in known}
+        return {
+            "hash": arm.hash,
+            "changes": as_plain(arm.changes),
+            "matched": arm.matched,
+            "cost": as_plain(arm.cost),
+            "certificate": as_plain(self.certificates[arm.name]),
+            **kept,
+        }
+
+    def _tune(self, retry: bool) -> None:
+        """Lets each arm choose, all with the same trials; writes what they chose."""
+
+        def run_trials(trials: Mapping[str, Arm]) -> dict[str, list[dict | None]]:
+            for trial in trials.values():
+                trial.place(self.estimate.how)
+            seeds = self.design.tuning.seeds if self.design.tuning else ()
+            cells = [self._cell(trial, seed) for seed in seeds for trial in trials.values()]
+            self._run_cells(trials, cells, retry)
+            found: dict[str, list[dict | None]] = {name: [] for name in trials}
+            for cell in cells:
+                has_outcome = cell.state() in (DONE, DIVERGED)
+                found[cell.arm].append(cell.means("tuning") if has_outcome else None)
+            return found
+
+        results = tuning.tune(self.design, self.workshop, self.arms, run_trials)
+        for name, result in results.items():
+            self.study.arms[name]["tuning"] = as_plain(result)
+        self._take_tuned()
+        self._place(self.estimate.how)
+        for name, arm in self.arms.items():
+            self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
+        self.study.write()
+
+    def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
+        waiting = [cell for cell in cells if self._has_to_run(cell, retry)]
+        for cell in cells:
+            if not self._has_to_run(cell, retry) and cell.state() == FAILED:
+                self.workers.lost[cell.arm, cell.seed] = cell.reason()
+        if not waiting:
+            return
+        self.study.record["began"] = True
+        self.study.write()
+        if self.cluster is None:
+            self.workers.run(arms, waiting, len(cells))
+        else:
+            where = (self.design, self.study.path, self.root)
+            run_as_jobs(self.cluster, self.workers, *where, arms, waiting, len(cells))
+        if self.stop.signal is not None:
+            told = "interrupted, the running cells are saved; the same command goes on"
+            raise Interrupted(self.stop.signal, told)
+
+
+def _begun(study: Study) -> list[int]:
+    """Seeds of earlier launches that have a cell, whatever became of it."""
+    if not study.record:
+        return []
+    return [s for s in study.seeds if any(study.cell(arm, s).path.exists() for arm in study.arms)]
+
+
+def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:
+    """What was solved for in an earlier launch of the same question: arm -> field -> value."""
+    if not study.record or as_plain(design.sealed()) != study.sealed:
+        return {}
+    return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
+
+
+def _command() -> str:
+    """What the user typed, as far as it can be known."""
+    verb = Path(sys.argv[0]).stem
+    return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])
+
+
+def _relative(root: Path, path: Path) -> str:
+    """The way from a study to its root, so that both can be moved together."""
+    try:
+        return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
+    except ValueError:
+        return str(root.absolute())

@@ -1,0 +1,317 @@
+"""Arms made ready, and what a study will take before it takes it."""
+
+import dataclasses
+import json
+import statistics as plain_statistics
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tasks import Task
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
+from transformer_jax.runs.progress import Silent
+from transformer_jax.runs.provenance import surroundings
+from transformer_jax.studies.asking.cells import cell_hash
+from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.running import fairness
+from transformer_jax.studies.running.batched import (
+    Group,
+    computed,
+    first_arguments,
+    group_arms,
+    members_at_once,
+)
+from transformer_jax.training.build import make_task
+from transformer_jax.training.coroutine import Call
+from transformer_jax.training.evaluation import make_score
+from transformer_jax.training.prepared import Prepared, prepare
+from transformer_jax.training.warm_start import fingerprint_of
+
+_WORTH_MEASURING = 120.0  # seconds of a study's loop below which no other way can pay
+_COMPILATIONS = 40  # the same in times that compiling takes, so that measuring is a small part
+_TRIAL_MEMBERS = 8
+
+
+@dataclasses.dataclass
+class Arm:
+    """An arm ready to be trained.
+
+    Attributes:
+      name: of the arm, or of a trial of its tuning.
+      changes: of the base, with what was matched and tuned.
+      config: with seed 0.
+      prepared: data, model and optimizer.
+      cost: what it uses.
+      hash: of its cells' folder.
+      facts: what the hash was made from.
+      matched: the field that was solved for, and its value.
+    """
+
+    name: str
+    changes: dict[str, Any]
+    config: ConfigDict
+    prepared: Prepared
+    cost: fairness.Cost
+    hash: str = ""
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    matched: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def place(self, how: str) -> None:
+        """Gives the arm its folder for a way of computing."""
+        self.hash, self.facts = cell_hash(
+            self.config,
+            self.prepared.task.facts,
+            computed(how),
+            surroundings()[0],
+            fingerprint_of(self.config.initial),
+        )
+
+
+class Workshop:
+    """Makes arms of a design; data that several arms read is read once."""
+
+    def __init__(
+        self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+          design: of the study.
+          solved: arm -> field -> value, of an earlier launch; an arm never changes between two.
+        """
+        self.design, self._solved = design, solved or {}
+        self._tasks: dict[str, Task] = {}
+
+    def prepared(self, config: ConfigDict) -> Prepared:
+        """Data, model and optimizer of a config."""
+        flat = flatten(config)
+        relevant = ("data.", "training.batch_size", "evaluation.stride")
+        key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
+        if key not in self._tasks:
+            self._tasks[key] = make_task(config)
+        return prepare(config, task=self._tasks[key])
+
+    def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
+        """Makes an arm, or a trial of its tuning that changes `more`."""
+        more = dict(more or {})
+        config = self.design.config_of(arm, changes=more)
+        prepared = self.prepared(config)
+        changes = {**self.design.arms[arm], **more}
+        return Arm(name, changes, config, prepared, fairness.cost_of(prepared))
+
+    def arms(self) -> dict[str, Arm]:
+        """All arms of the design, made equal where it says so."""
+        base = self.make(self.design.base, self.design.base)
+        made = {self.design.base: base}
+        for name in self.design.others:
+            made[name] = self._matched(name, base) if self.design.match else self.make(name, name)
+        return {name: made[name] for name in self.design.arms}
+
+    def _matched(self, name: str, base: Arm) -> Arm:
+        assert self.design.match is not None
+        if name in self._solved:
+            arm = self.make(name, name, self._solved[name])
+            arm.matched = dict(self._solved[name])
+            return arm
+        what, fields = self.design.match
+        for field in fields:
+            if field in self.design.arms[name]:
+                raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
+
+        def measured(prepared: Prepared) -> float:
+            if what == "time":
+                return seconds_per_step(prepared)
+            cost = fairness.cost_of(prepared)
+            return cost.parameters if what == "params" else cost.flops
+
+        wanted, found = measured(base.prepared), {}
+        for field in fields:
+
+            def cost_at(value: int, field: str = field) -> float:
+                changes = {**found, field: value}
+                return measured(self.prepared(self.design.config_of(name, changes=changes)))
+
+            config = self.design.config_of(name, changes=found)
+            start, step = fairness.explicit(field, config), fairness.step_of(field, config)
+            try:
+                found[field], _ = fairness.matched_value(cost_at, wanted, start, step)
+            except ValueError as error:
+                raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
+        arm = self.make(name, name, found)
+        arm.matched = dict(found)
+        return arm
+
+    def certificates(
+        self, arms: Mapping[str, Arm], known: Mapping[str, Any]
+    ) -> dict[str, fairness.Certificate | dict]:
+        """Looks whether each arm's change took; refuses those whose did not.
+
+        Args:
+          arms: name -> arm.
+          known: hash -> certificate of an earlier launch.
+        """
+        base = arms[self.design.base]
+        found: dict[str, Any] = {
+            name: known[arm.hash] for name, arm in arms.items() if arm.hash in known
+        }
+        if len(found) == len(arms):
+            return found
+        base_probe, base_values = fairness.probe(base.prepared), flatten(base.config)
+        for name, arm in arms.items():
+            # What an arm says again as the base has it is no change.
+            changes = {k: v for k, v in arm.changes.items() if base_values.get(k) != v}
+
+            def without(key: str, name: str = name) -> Prepared:
+                left = {k: v for k, v in arms[name].changes.items() if k != key}
+                design = dataclasses.replace(self.design, arms={name: left})
+                return self.prepared(design.config_of(name))
+
+            is_base = name == self.design.base
+            its = base_probe if is_base else fairness.probe(arm.prepared)
+            found[name] = fairness.certify(its, base_probe, changes, without)
+            fairness.refuse_looking_ahead(name, found[name])
+            if not is_base:
+                fairness.refuse_without_effect(name, found[name], changes)
+        return found
+
+
+# ---------------------------------------------------------------- how long, and in which way
+
+
+def seconds_per_step(prepared: Prepared) -> float:
+    """Returns the median time of a training step of a compiled program."""
+    (group,) = group_arms({"one": prepared}, "loop")
+    return measure(group, ["one"], 1)[0]
+
+
+def measure(group: Group, arms: list[str], width: int) -> tuple[float, float, int]:
+    """Times some steps of members from their first one.
+
+    Args:
+      group: with a way of computing.
+      arms: of each member.
+      width: how many there are.
+    Returns:
+      Seconds a step of one member, seconds that compiling took, and bytes of the program.
+    """
+    calls = [
+        (arm, Call(group.arms[arm][0], first_arguments(group.arms[arm][0]), Silent()))
+        for arm in arms
+    ]
+    answers = group.answer(calls, width)
+    program = group.program(width, [])
+    prepared = group.arms[arms[0]][0]
+    steps, times = 1, []
+    for _ in range(6):
+        calls = [
+            (arm, call._replace(arguments=(*_next(call, answer), np.int32(steps))))
+            for (arm, call), answer in zip(calls, answers, strict=True)
+        ]
+        answers = group.answer(calls, width)
+        times.append(answers[0].seconds / steps / width)
+        if answers[0].seconds > 0.5:
+            break
+        steps = min(prepared.capacity, max(1, int(0.15 / (times[-1] * width))))
+    return plain_statistics.median(times[1:] or times), program.seconds, program.nbytes
+
+
+def _next(call: Call, answer: Any) -> tuple:
+    seed, _, batches, _ = call.arguments
+    return seed, answer.state, batches
+
+
+@dataclasses.dataclass
+class Estimate:
+    """What a short calibration says.
+
+    Attributes:
+      how: the way of computing that it found fastest, or that was asked for.
+      seconds: of one cell, by arm, training and evaluation.
+      peak_bytes: of the base's training program, for one member.
+      flops: of the base, training on one token.
+      told: what it measured, in words.
+    """
+
+    how: str
+    seconds: dict[str, float]
+    peak_bytes: int
+    flops: float
+    told: str
+
+    def seconds_of(self, arm: str) -> float:
+        """Of one cell of an arm; a trial of a tuning is as long as the usual cell."""
+        usual = max(self.seconds.values(), default=0.0)
+        return self.seconds.get(arm, usual)
+
+
+def calibrate(
+    arms: Mapping[str, Arm], base: str, missing: Iterable[str], asked: str | None
+) -> Estimate:
+    """Times some steps of the base, and of other ways of computing where they could pay.
+
+    Args:
+      arms: name -> arm.
+      base: name of the base.
+      missing: the arm of each cell that has to run.
+      asked: a way that is forced.
+    """
+    first = arms[base]
+    (group,) = group_arms({base: first.prepared}, "loop")
+    seconds, compile_seconds, nbytes = measure(group, [base], 1)
+    ratio = {name: _work(arm) / _work(first) for name, arm in arms.items()}
+    evaluation = _evaluation_seconds(first.prepared)
+    updates = first.config.training.steps
+
+    def by_arm(rate: float) -> dict[str, float]:
+        return {name: (updates * rate + evaluation) * ratio[name] for name in arms}
+
+    told = [f"loop {seconds * 1e3:.2f} ms a step"]
+    wanted = list(missing)
+    left = sum(by_arm(seconds)[name] for name in wanted)
+    rates = {"loop": seconds}
+    candidates = ["vmap"]
+    candidates += ["devices"] if jax.device_count() > 1 else []
+    candidates += ["scan"] if jax.default_backend() != "cpu" else []  # saves calls, nothing else
+    worth = max(_WORTH_MEASURING, _COMPILATIONS * compile_seconds)
+    if asked is None and left > worth and len(wanted) > 1:
+        for how in candidates:
+            (group,) = group_arms({base: first.prepared}, how)
+            width = members_at_once(group, min(_TRIAL_MEMBERS, len(wanted)), nbytes)
+            rate, more, _ = measure(group, [base] * width, width)
+            # Every structure of arms is compiled in the way that is taken.
+            rates[how] = rate + (more - compile_seconds) / max(updates * len(wanted), 1)
+            told.append(f"{how} {rate * 1e3:.2f}")
+    how = asked or min(rates, key=lambda name: rates[name])
+    rate = rates.get(how, seconds)
+    return Estimate(how, by_arm(rate), nbytes, max(first.cost.flops, 1.0), ", ".join(told))
+
+
+def nothing_to_run(arms: Iterable[str], how: str | None) -> Estimate:
+    """The estimate of a study whose cells are all there."""
+    return Estimate(how or "loop", dict.fromkeys(arms, 0.0), 0, 1.0, "")
+
+
+def _work(arm: Arm) -> float:
+    return max(arm.cost.flops, 1.0) * arm.cost.counted
+
+
+def _evaluation_seconds(prepared: Prepared) -> float:
+    """Of all evaluations of a cell: one batch, timed, times how many there are."""
+    config, score = prepared.config, make_score(prepared.model)
+    params = prepared.draw(np.uint32(0)).params
+    size = config.evaluation.batch_size
+    counts = {}
+    for split in ("tuning", "test"):
+        batches = list(prepared.task.evaluation_batches(split, size))
+        counts[split] = len(batches)
+    jax.block_until_ready(score(params, batches[0]))
+    started = time.monotonic()
+    jax.block_until_ready(score(params, batches[0]))
+    one = time.monotonic() - started
+    times = -(-config.training.steps // config.evaluation.every)
+    return one * (times * counts["tuning"] + counts["test"])

@@ -1,0 +1,77 @@
+"""What a person sees while a study runs: all cells in one line, and each cell's end."""
+
+import time
+from collections.abc import Mapping
+
+from transformer_jax.runs.progress import Progress, Silent
+from transformer_jax.studies.asking.cells import DONE, Cell
+
+
+class Board:
+    """Progress over the cells of one launch."""
+
+    def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
+        """Begins its clock.
+
+        Args:
+          progress: where to tell.
+          seconds: expected of each cell that has to run.
+          total: cells in all, those that need not run among them.
+        """
+        self._progress, self._expected = progress, dict(seconds)
+        self._total = total
+        self._shares = dict.fromkeys(seconds, 0.0)
+        self._started = time.monotonic()
+
+    def of(self, cell: Cell) -> Progress:
+        """Returns where a cell may tell how it goes."""
+        return _OfCell(self, cell)
+
+    def step(self, cell: Cell, step: int, steps: int, loss: float) -> None:
+        """Shows that a cell went on."""
+        self._shares[cell] = step / steps
+        place = min(self._done() + 1, self._total)
+        self._progress.step(
+            self._updates_done(step, steps),
+            self._total * steps,
+            loss,
+            f"cell {place}/{self._total}: {cell.arm}, seed {cell.seed}",
+            self._seconds_left(),
+        )
+
+    def ended(self, cell: Cell, state: str, reason: str) -> None:
+        """Says how a cell ended."""
+        self._shares[cell] = 1.0
+        told = "" if state == DONE else f"  {reason}"
+        loss = cell.means().get("loss") if state == DONE else None
+        score = "" if loss is None else f"  test loss {loss:.4f}"
+        self._progress.say(
+            f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{told}"
+        )
+
+    def _done(self) -> int:
+        already = self._total - len(self._shares)
+        return already + sum(share >= 1 for share in self._shares.values())
+
+    def _updates_done(self, step: int, steps: int) -> int:
+        already = self._total - len(self._shares)
+        return round((already + sum(self._shares.values())) * steps)
+
+    def _seconds_left(self) -> float:
+        """What was expected of the rest, times how wrong the expectation was so far."""
+        done = sum(self._shares[cell] * s for cell, s in self._expected.items())
+        left = sum((1 - self._shares[cell]) * s for cell, s in self._expected.items())
+        elapsed = time.monotonic() - self._started
+        return left * (elapsed / done if done > 0 else 1.0)
+
+
+class _OfCell(Silent):
+    """Hands a cell's steps to the board, and is silent about the rest."""
+
+    def __init__(self, board: Board, cell: Cell) -> None:
+        super().__init__()
+        self._board, self._cell = board, cell
+
+    def step(self, step: int, steps: int, loss: float, speed: str, seconds_left: float) -> None:
+        """Tells the board."""
+        self._board.step(self._cell, step, steps, loss)

@@ -1,0 +1,161 @@
+"""Who trains cells: this process, in whichever way is fastest, or jobs of a cluster."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.runs.directory import InUse, RunDirectory
+from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
+from transformer_jax.studies.running.batched import (
+    Group,
+    Member,
+    computed,
+    group_arms,
+    members_at_once,
+    run_together,
+)
+from transformer_jax.studies.running.details import look_closer
+from transformer_jax.studies.running.planning import Arm, Estimate
+from transformer_jax.studies.running.study_progress import Board
+from transformer_jax.training.loading import Run
+from transformer_jax.training.loop import Training
+
+_POLL = 2.0  # seconds between looks at cells that another process trains
+_BRIEF = 60.0  # a cell of fewer seconds is begun again rather than saved in between
+
+
+@dataclasses.dataclass
+class Workers:
+    """Trains cells; one that fails stops no other.
+
+    Attributes:
+      estimate: how to compute, and how long cells take.
+      progress: where to tell.
+      stop: tells when to end.
+      also: further evaluations of finished cells, see details.
+      lost: (arm, seed) -> why a cell has no outcome.
+      peak_bytes: arm -> memory of a member's training program.
+      elsewhere: cells that another process was training when their turn came.
+    """
+
+    estimate: Estimate
+    progress: Progress
+    stop: StopSignal
+    also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    lost: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
+    peak_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
+    elsewhere: list[Cell] = dataclasses.field(default_factory=list)
+
+    def run(self, arms: Mapping[str, Arm], waiting: Sequence[Cell], total: int) -> None:
+        """Trains cells in this process.
+
+        Args:
+          arms: name -> arm.
+          waiting: cells, in the order in which they shall end.
+          total: cells in all, those that are there already among them.
+        """
+        board, left = self.board(waiting, total), list(waiting)
+        wanted = {cell.arm: arms[cell.arm].prepared for cell in waiting}
+        with self.progress.busy(f"tracing {len(wanted)} arms"):
+            groups = group_arms(wanted, self.estimate.how)
+        while left and self.stop.signal is None:
+            self.elsewhere = []
+            for group, together in self._batches(arms, groups, left):
+                if self.stop.signal is None:
+                    self._run_batch(arms, group, together, board)
+            left = self._wait_for_others(board)
+
+    def _wait_for_others(self, board: Board) -> list[Cell]:
+        """Waits a little for cells that other processes train; returns those not ended there."""
+        if not self.elsewhere:
+            return []
+        self.progress.note(f"waiting for {len(self.elsewhere)} cells that others train")
+        time.sleep(_POLL)
+        ended = [cell for cell in self.elsewhere if cell.state() in (DONE, DIVERGED)]
+        for cell in ended:
+            board.ended(cell, cell.state(), "by another process")
+        return [cell for cell in self.elsewhere if cell not in ended]
+
+    def board(self, waiting: Sequence[Cell], total: int) -> Board:
+        """Returns what tells how far the cells are."""
+        seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
+        return Board(self.progress, seconds, total)
+
+    def _batches(
+        self, arms: Mapping[str, Arm], groups: list[Group], left: list[Cell]
+    ) -> Generator[tuple[Group, list[Cell]]]:
+        """Cells that are computed together, in the order of their seeds."""
+        of_arm = {name: group for group in groups for name in group.arms}
+        while left:
+            group = of_arm[left[0].arm]
+            # What the base needs was measured; larger arms need more, about as their operations.
+            work = max(arms[name].cost.flops for name in group.arms) / self.estimate.flops
+            nbytes = round(self.estimate.peak_bytes * max(work, 1.0))
+            width = members_at_once(group, len(left), nbytes)
+            batch = [cell for cell in left if of_arm[cell.arm] is group][:width]
+            left = [cell for cell in left if cell not in batch]
+            yield group, batch
+
+    def _run_batch(
+        self, arms: Mapping[str, Arm], group: Group, cells: list[Cell], board: Board
+    ) -> None:
+        members = [
+            (
+                cell,
+                Member(cell.arm, self._training(arms[cell.arm], cell, board, len(cells)).story()),
+            )
+            for cell in cells
+        ]
+        of_story = {id(member.story): cell for cell, member in members}
+
+        def ended(member: Member, error: BaseException | None) -> None:
+            cell = of_story[id(member.story)]
+            if isinstance(error, Interrupted):
+                return
+            if isinstance(error, InUse):
+                self.elsewhere.append(cell)
+                return
+            state = cell.state()
+            if state not in (DONE, DIVERGED):
+                first = (str(error).splitlines() or [""])[0]
+                self.lost[cell.arm, cell.seed] = f"{type(error).__name__}: {first}"
+            board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
+
+        run_together(group, [member for _, member in members], len(cells), ended)
+        self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
+
+    def _training(self, arm: Arm, cell: Cell, board: Board, width: int) -> Training:
+        brief = width * self.estimate.seconds_of(arm.name) < _BRIEF
+        config = with_seed(arm.config, cell.seed, brief)
+        facts = {
+            "code": arm.facts["code"],
+            "computed": computed(self.estimate.how),
+            "how": self.estimate.how,
+            "cell": arm.hash,
+        }
+        directory, prepared = RunDirectory(cell.path), arm.prepared
+
+        def at_end(run: Run) -> None:
+            # What this finds is secondary: the study does it again where something went wrong.
+            with contextlib.suppress(Exception):
+                look_closer(cell, self.also, prepared, run)
+
+        progress = board.of(cell)
+        return Training(
+            config, directory, lambda: prepared, progress, self.stop, cell=facts, at_end=at_end
+        )
+
+
+def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
+    """Returns an arm's config for one seed; a brief cell is saved at its end alone."""
+    copy = config.copy_and_resolve_references().unlock()
+    copy.seed = seed
+    if brief:
+        copy.checkpoint.every = copy.training.steps
+    return copy.lock()

@@ -1,0 +1,105 @@
+"""The coordinate check: how large activations are after some updates, by the model's width.
+
+Yang et al. 2022, arXiv:2203.03466, appendix D.1. Under a right parametrisation no place's size goes
+with the width, so a learning rate found for a narrow model serves a wide one.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.options.config import check
+from transformer_jax.training.build import make_model, make_task
+from transformer_jax.training.optimizers import make_optimizer, path_text
+from transformer_jax.training.own import own_modules
+from transformer_jax.training.step import make_initial_state, make_train_step
+
+
+class Coordinate(NamedTuple):
+    """How large one place of the model is, at each width.
+
+    Attributes:
+      rms: root mean square of its activations after the updates.
+      change: root mean square of what the updates changed in them.
+    """
+
+    rms: tuple[float, ...]
+    change: tuple[float, ...]
+
+    def slopes(self, widths: Sequence[int]) -> tuple[float, float]:
+        """Exponents e in size ~ width^e, of both; 0 is what a parametrisation is for."""
+        log_widths = np.log(widths)
+        size, change = (
+            float(np.polyfit(log_widths, np.log(np.maximum(sizes, 1e-30)), 1)[0]) for sizes in self
+        )
+        return size, change
+
+
+def coordinate_check(
+    config: ConfigDict, widths: Sequence[int], steps: int
+) -> dict[str, Coordinate]:
+    """Takes some updates at each width and measures the activations of the first batch.
+
+    Args:
+      config: whole; each width takes its place in `model.width`.
+      widths: at least two.
+      steps: updates; a few will do.
+    Returns:
+      place in the model -> its sizes. Places are the outputs of the blocks, of their branches, and
+      the logits.
+    """
+    task = make_task(config)
+    measured = [_measure(_of_width(config, width), task, steps) for width in widths]
+    return {
+        name: Coordinate(*(tuple(sizes[name][part] for sizes in measured) for part in (0, 1)))
+        for name in measured[0]
+    }
+
+
+def _of_width(config: ConfigDict, width: int) -> ConfigDict:
+    copy = ConfigDict(config.to_dict()).unlock()
+    copy.model.width = width
+    check(copy)
+    return copy.lock()
+
+
+def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:
+    own = own_modules(config)
+    model, optimizer = make_model(config.model, task.sizes, own), make_optimizer(config, own)
+    start = jax.jit(make_initial_state(model, optimizer, config.seed))()
+    take_step = jax.jit(make_train_step(model, optimizer, config.seed))
+    inputs = task.batch(config.seed, 0)["inputs"]
+
+    @jax.jit
+    def activations(params: Any) -> dict[str, jax.Array]:
+        logits, state = model.apply(
+            {"params": params}, **inputs, capture_intermediates=_is_looked_at
+        )
+        places = jax.tree_util.tree_leaves_with_path(state["intermediates"])
+        named = {path_text(path): leaf for path, leaf in places}
+        outputs = {path: leaf for path, leaf in sorted(named.items()) if "/__call__" in path}
+        return {path.split("/__call__")[0]: leaf for path, leaf in outputs.items()} | {
+            "logits": logits
+        }
+
+    state = start
+    for step in range(steps):
+        state, _ = take_step(state, task.batch(config.seed, step))
+    before, after = activations(start.params), activations(state.params)
+    return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
+
+
+def _is_looked_at(module: Any, method: str) -> bool:
+    return (
+        method == "__call__"
+        and module.name is not None
+        and (module.name.startswith("block_") or module.name in ("attention", "feed_forward"))
+    )
+
+
+def _rms(array: jax.Array) -> float:
+    return float(jnp.sqrt(jnp.square(array.astype(jnp.float32)).mean()))
