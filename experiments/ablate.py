@@ -17,8 +17,8 @@ from typing import Any
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.studies.asking.arms import DROPS
 from transformer_jax.studies.asking.cells import HOWS
-from transformer_jax.studies.asking.design import load_design, parse_seeds
-from transformer_jax.studies.asking.ladder import load_ladder, rung_path
+from transformer_jax.studies.asking.design import design_of, parse_seeds
+from transformer_jax.studies.asking.ladder import ladder_of, rung_path
 from transformer_jax.studies.reporting.ladder import as_text, judge_ladder
 from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 
@@ -64,11 +64,10 @@ def main(argv: list[str]) -> None:
     if arguments.executor:
         cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
     drops = [name for name in arguments.drop.split(",") if name]
-    what = (arguments.config_path, arguments.overrides, arguments.arm, drops)
-    ladder = load_ladder(arguments.ladder, *what) if arguments.ladder else None
-    designs = [load_design(*what)] if ladder is None else list(ladder.rungs.values())
+    design = design_of(arguments.file, arguments.overrides, arguments.arm, drops)
+    ladder = ladder_of(arguments.ladder, design) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds)
-    told = f"{len(designs[0].arms)} arms" + ("" if ladder is None else f" x {len(designs)} rungs")
+    told = f"{len(design.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
     print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
@@ -82,7 +81,7 @@ def main(argv: list[str]) -> None:
         "cluster": cluster,
     }
     if ladder is None:
-        run(designs[0], arguments.workdir, seeds, root=arguments.root, **options)
+        run(design, arguments.workdir, seeds, root=arguments.root, **options)
         return
     root = arguments.root or Path(arguments.workdir).parent
     for value, design in ladder.rungs.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.options.config import load_config
+from transformer_jax.options.config import ConfigFile
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
 
@@ -63,7 +63,8 @@ class Parser(argparse.ArgumentParser):
             )
         if self.takes_config:
             arguments.config_path, arguments.overrides = arguments.config, overrides
-            arguments.config = load_config(arguments.config, overrides)
+            arguments.file = ConfigFile(arguments.config)
+            arguments.config = arguments.file.config(overrides)
         return arguments
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking import ladder, noise
+from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.inference import scales, variance_components
 
 VALUES = (16, 32, 64, 128)
@@ -84,7 +85,7 @@ def test_a_power_law_is_forecast():
 )
 def test_ladders_that_cannot_be_are_refused(text, told):
     with pytest.raises(InvalidInput, match=told):
-        ladder.load_ladder(text, TINY, {}, ["model.num_heads=1,2"])
+        ladder.ladder_of(text, load_design(TINY, {}, ["model.num_heads=1,2"]))
 
 
 @pytest.mark.commands

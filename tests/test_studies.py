@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -18,11 +19,12 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.arms import DROPS, parse_arm
 from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
 from transformer_jax.studies.asking.design import load_design, parse_seeds
+from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.judging.judge import judge, mixtures
 from transformer_jax.studies.reporting.export import export_study
-from transformer_jax.studies.running import batched, fairness
+from transformer_jax.studies.running import batched, fairness, launch
 from transformer_jax.studies.running.details import look_closer, read_details
 from transformer_jax.studies.running.launch import CellsLost, run
 from transformer_jax.studies.running.planning import Workshop
@@ -595,20 +597,42 @@ def test_matching_finds_the_nearest_value():
     assert fairness.matched_value(float, 3, 64) == (3, 3.0)
 
 
+def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
+    path = Path(study_file(tmp_path))
+    counter = tmp_path / "executions"
+    path.write_text(f"open({str(counter)!r}, 'a').write('x')\n" + path.read_text())
+    design = load_design(str(path), {"data.length": "24"})
+    sealed = design.sealed()
+    path.write_text("raise RuntimeError('edited')")
+    assert design.sealed() == sealed
+    assert design.config_of("none").model.position == "none"
+    config = design.config_of("none", {"data.length": 20})
+    assert config.model.max_length == 20  # what refers to another value still does
+    assert design.config.data.length == 24
+    rungs = ladder_of("model.width=16,32,64", design).rungs
+    assert [rung.config_of("none").model.width for rung in rungs.values()] == [16, 32, 64]
+    assert [rung.overrides["model.width"] for rung in rungs.values()] == ["16", "32", "64"]
+    assert counter.read_text() == "x"
+
+
 @pytest.mark.commands
-def test_tuning_gives_every_arm_the_same_trials(tmp_path):
+def test_tuning_gives_every_arm_the_same_trials(tmp_path, monkeypatch):
     tuning = {
         "key": "optimizer.learning_rate",
         "grid": (1e-3, 3e-3, 9e-3),
         "seeds": (77,),
         "extensions": 1,
     }
-    study = run(
-        load_design(study_file(tmp_path, tuning=tuning), {}),
-        tmp_path / "s",
-        range(3),
-        progress=Silent(),
-    )
+    path = Path(study_file(tmp_path, tuning=tuning))
+    honest = launch.tuning.tune
+
+    def edited_meanwhile(*arguments):
+        path.write_text(path.read_text().replace("depth = 1", "depth = 2"))
+        return honest(*arguments)
+
+    monkeypatch.setattr(launch.tuning, "tune", edited_meanwhile)
+    study = run(load_design(str(path), {}), tmp_path / "s", range(3), progress=Silent())
+    assert study.sealed["base_config"]["model.depth"] == 1
     tuned = {name: arm["tuning"] for name, arm in study.arms.items()}
     assert len({arm["trials"] for arm in tuned.values()}) == 1
     assert len({tuple(arm["values"]) for arm in tuned.values()}) == 1
@@ -620,6 +644,7 @@ def test_tuning_gives_every_arm_the_same_trials(tmp_path):
         assert study.arms[name]["changes"]["optimizer.learning_rate"] == arm["chosen"]
         config = RunDirectory(study.cell(name, 0).path).config()
         assert config.optimizer.learning_rate == pytest.approx(arm["chosen"])
+        assert config.model.depth == 1  # what was sealed, not what the file says now
     assert "seed 77" not in (study.path / "report.html").read_text()
     assert study.verdicts()["tuned"] is True
 

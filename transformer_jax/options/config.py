@@ -1,12 +1,12 @@
 """Configs: running their files, changing them from the command line, storing them as JSON."""
 
 import contextlib
+import copy
 import importlib.util
 import json
 import sys
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -58,31 +58,85 @@ def report(problems: list[str]) -> None:
         raise InvalidInput("\n".join(problems))
 
 
-def load_config(
-    path: str, overrides: Mapping[str, str], changes: Mapping[str, Any] | None = None
-) -> ConfigDict:
+def load_config(path: str, overrides: Mapping[str, str]) -> ConfigDict:
     """Runs the `get_config` of a config file and applies overrides from the command line.
 
     Args:
       path: a Python file that defines get_config(); trusted, as any program that one starts.
       overrides: full key -> text of the value.
-      changes: full key -> value, of an arm of a study; they come last.
     Returns:
       A checked, locked config.
     Raises:
       InvalidInput: the file cannot be used, or any key or value is wrong.
     """
-    config = call_in_file(path, run_config_file(path), "get_config")
-    if not isinstance(config, ConfigDict):
-        raise InvalidInput(
-            f"--config={path}: get_config() gave {type(config).__name__}, not ConfigDict"
-        )
-    texts = {key: value for key, value in overrides.items() if key not in (changes or {})}
-    given = {**texts, **(changes or {})}
-    for key in DEFAULTS.keys() - flatten(config).keys():
-        _assign(config, key, DEFAULTS[key])
-    report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
-    problems = []
+    return ConfigFile(path).config(overrides)
+
+
+class ConfigFile:
+    """A config file that was run, once: what it defines are values from now on.
+
+    Attributes:
+      path: of the file.
+      module: what it defines.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Runs the file.
+
+        Raises:
+          InvalidInput: no such file, no Python, or it raised an error.
+        """
+        file = Path(path)
+        if not file.is_file():
+            folder = file.parent
+            nearby = [str(other) for other in folder.glob("*.py")] if folder.is_dir() else []
+            raise InvalidInput(f"--config={path}: no such file{suggest(path, nearby)}")
+        spec = importlib.util.spec_from_file_location("config_file", file)
+        if spec is None or spec.loader is None:
+            raise InvalidInput(f"--config={path}: expected a Python file (.py)")
+        self.path, self.module = path, importlib.util.module_from_spec(spec)
+        with _faults_of(file, path):
+            spec.loader.exec_module(self.module)
+
+    def call(self, name: str) -> Any:
+        """Returns what one of its functions returns.
+
+        Raises:
+          InvalidInput: it is not there, or it raised an error.
+        """
+        with _faults_of(Path(self.path), self.path):
+            return getattr(self.module, name)()
+
+    def config(self, overrides: Mapping[str, str]) -> ConfigDict:
+        """Returns its config with overrides from the command line, see load_config."""
+        config = self.call("get_config")
+        if not isinstance(config, ConfigDict):
+            kind = type(config).__name__
+            raise InvalidInput(f"--config={self.path}: get_config() gave {kind}, not ConfigDict")
+        for key in DEFAULTS.keys() - flatten(config).keys():
+            _assign(config, key, DEFAULTS[key])
+        report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
+        return changed(config, texts=overrides)
+
+
+def changed(
+    config: ConfigDict,
+    changes: Mapping[str, Any] | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> ConfigDict:
+    """Returns a copy of a config with other values, checked and locked.
+
+    What refers to another value in the config goes on doing so in the copy.
+
+    Args:
+      config: with every option.
+      changes: full key -> value.
+      texts: full key -> text of the value, from the command line.
+    Raises:
+      InvalidInput: any key or value is wrong; all problems in one report.
+    """
+    config, texts = copy.deepcopy(config), texts or {}
+    given, problems = {**texts, **(changes or {})}, []
     # A class of the user's own is named before its options are looked up in it.
     for key in sorted(given, key=lambda key: key not in FAMILIES):
         value, rule = given[key], rule_for(key, flatten(config))
@@ -101,35 +155,6 @@ def load_config(
     flat = flatten(config)
     report(problems + problems_of(flat) + problems_of_own_rows(flat))
     return config.lock()
-
-
-def run_config_file(path: str) -> ModuleType:
-    """Runs a config file and returns what it defines.
-
-    Raises:
-      InvalidInput: no such file, no Python, or it raised an error.
-    """
-    file = Path(path)
-    if not file.is_file():
-        nearby = [str(other) for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise InvalidInput(f"--config={path}: no such file{suggest(path, nearby)}")
-    spec = importlib.util.spec_from_file_location("config_file", file)
-    if spec is None or spec.loader is None:
-        raise InvalidInput(f"--config={path}: expected a Python file (.py)")
-    module = importlib.util.module_from_spec(spec)
-    with _faults_of(file, path):
-        spec.loader.exec_module(module)
-    return module
-
-
-def call_in_file(path: str, module: ModuleType, name: str) -> Any:
-    """Returns what a function of a config file returns.
-
-    Raises:
-      InvalidInput: it is not there, or it raised an error.
-    """
-    with _faults_of(Path(path), path):
-        return getattr(module, name)()
 
 
 @contextlib.contextmanager

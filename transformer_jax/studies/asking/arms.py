@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import rule_for, unknown_key
 
@@ -85,21 +84,17 @@ DROPS: dict[str, dict[str, Any]] = {
 
 
 def quick_arms(
-    path: str, overrides: Mapping[str, str], arms: Sequence[str], drops: Sequence[str]
+    flat: Mapping[str, Any], arms: Sequence[str], drops: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Returns the arms of `--arm` and `--drop`, name -> changed values; {} without any.
 
     Args:
-      path: of the config file.
-      overrides: of the base.
+      flat: the base's values.
       arms: texts of `--arm`.
       drops: names of `--drop`.
     Raises:
       InvalidInput: one of them is wrong, or leaves out what the config has not.
     """
-    if not arms and not drops:
-        return {}
-    flat = flatten(load_config(path, overrides))
     made: dict[str, dict[str, Any]] = {}
     for text in arms:
         parsed = parse_arm(text, flat)
@@ -117,6 +112,6 @@ def quick_arms(
             changes = {key: 1} if key in flat else {}
         changes = {key: value for key, value in changes.items() if flat.get(key) != value}
         if not changes:
-            raise InvalidInput(f"--drop={name}: {path} has none to leave out")
+            raise InvalidInput(f"--drop={name}: the config has none to leave out")
         made[f"without {name}"] = changes
     return made

@@ -14,7 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import call_in_file, flatten, load_config, run_config_file
+from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import rule_for, unknown_key
 from transformer_jax.studies.asking.arms import quick_arms
@@ -50,9 +50,11 @@ class Tuning:
     extensions: int = 2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Design:
-    """A study, before anything ran. What is sealed is everything here except where it came from.
+    """A study, before anything ran: a value, whatever becomes of the file that it was read from.
+
+    What is sealed is everything here except where it came from.
 
     Attributes:
       question: in one sentence.
@@ -68,9 +70,10 @@ class Design:
         solved for one after another, the coarse one first; or None.
       also: name -> changed data.length and evaluation.stride: further evaluations of finished
         cells, secondary outcomes with intervals and no verdicts.
+      config: what arms change; with what the command line changed.
       exploratory: made on the command line.
       path: of the config file.
-      overrides: of the base, from the command line, full key -> text.
+      overrides: what the command line changed, full key -> text.
     """
 
     question: str
@@ -84,6 +87,7 @@ class Design:
     tuning: Tuning | None = None
     match: tuple[str, tuple[str, ...]] | None = None
     also: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    config: ConfigDict
     exploratory: bool = False
     path: str = ""
     overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -108,8 +112,7 @@ class Design:
           InvalidInput: one of its values is wrong.
         """
         try:
-            given = {**self.arms[arm], **(changes or {}), "seed": 0}
-            return load_config(self.path, self.overrides, given)
+            return changed(self.config, {**self.arms[arm], **(changes or {}), "seed": 0})
         except InvalidInput as error:
             raise InvalidInput(f"arm {arm!r}: {error}") from error
 
@@ -159,19 +162,30 @@ def load_design(
     Raises:
       InvalidInput: the file has no arms and none were given, or any of it is wrong.
     """
-    module, overrides = run_config_file(path), overrides or {}
-    given = quick_arms(path, overrides, arms, drops)
-    if given:
-        return _quick_design(path, overrides, given, bool(drops))
-    missing = [name for name in ("get_arms", "get_study") if not hasattr(module, name)]
-    if missing:
-        raise InvalidInput(
-            f"--config={path}: a study needs {' and '.join(missing)}() beside get_config(); "
-            "or give arms, --arm=model.num_heads=1,2,4"
-        )
-    study = call_in_file(path, module, "get_study")
-    made = call_in_file(path, module, "get_arms")
-    return _checked(path, overrides, study, made)
+    return design_of(ConfigFile(path), overrides, arms, drops)
+
+
+def design_of(
+    file: ConfigFile,
+    overrides: Mapping[str, str] | None = None,
+    arms: Sequence[str] = (),
+    drops: Sequence[str] = (),
+) -> Design:
+    """Returns the study of a config file that was run, see load_design."""
+    overrides = overrides or {}
+    config = file.config(overrides)
+    if arms or drops:
+        study, made = _quick_study(config, arms, drops)
+    else:
+        missing = [name for name in ("get_arms", "get_study") if not hasattr(file.module, name)]
+        if missing:
+            raise InvalidInput(
+                f"--config={file.path}: a study needs {' and '.join(missing)}() beside "
+                "get_config(); or give arms, --arm=model.num_heads=1,2,4"
+            )
+        study, made = file.call("get_study"), file.call("get_arms")
+    design = _checked(file.path, config, study, made)
+    return dataclasses.replace(design, exploratory=bool(arms or drops), overrides=dict(overrides))
 
 
 _STUDY_KEYS = {
@@ -189,7 +203,7 @@ _STUDY_KEYS = {
 _NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
 
 
-def _checked(path: str, overrides: Mapping[str, str], study: Any, arms: Any) -> Design:
+def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
     """Makes a design of what a config file says, or names what is wrong with it."""
     where = f"--config={path}: get_study()"
     if not isinstance(study, dict) or not isinstance(arms, dict):
@@ -232,25 +246,35 @@ def _checked(path: str, overrides: Mapping[str, str], study: Any, arms: Any) -> 
         if "seed" in changes:
             raise InvalidInput(f"{path}: arm {name!r}: seeds are the command's, --seeds=5")
     design = Design(
-        study["question"],
-        study["prediction"],
-        metric,
-        float(study["margin"]),
-        study["margin_reason"],
-        looks,
-        base,
-        {name: dict(changes) for name, changes in arms.items()},
-        _tuning(where, study.get("tuning")),
-        _match(where, study.get("match")),
-        _also(where, study.get("also")),
+        question=study["question"],
+        prediction=study["prediction"],
+        metric=metric,
+        margin=float(study["margin"]),
+        margin_reason=study["margin_reason"],
+        looks=looks,
+        base=base,
+        arms={name: dict(changes) for name, changes in arms.items()},
+        tuning=_tuning(where, study.get("tuning")),
+        match=_match(where, study.get("match")),
+        also=_also(where, study.get("also")),
+        config=config,
         path=path,
-        overrides=dict(overrides),
     )
     for name in design.arms:
-        design.config_of(name)
         if design.tuning and design.tuning.key in design.arms[name]:
             raise InvalidInput(f"{path}: arm {name!r} sets {design.tuning.key}, which is tuned")
-    _refuse_impossible_evaluations(where, design)
+    return checked_arms(design)
+
+
+def checked_arms(design: Design) -> Design:
+    """Returns the design, if every arm makes a config that can be trained and evaluated.
+
+    Raises:
+      InvalidInput: a value of an arm is wrong, or a further evaluation does not fit it.
+    """
+    for name in design.arms:
+        config = design.config_of(name)
+        _refuse_impossible_evaluations(design, name, config)
     return design
 
 
@@ -300,34 +324,33 @@ def _also(where: str, given: dict | None) -> dict[str, dict[str, int]]:
     return given or {}
 
 
-def _refuse_impossible_evaluations(where: str, design: Design) -> None:
-    for arm in design.arms if design.also else ():
-        config = design.config_of(arm)
-        if config.data.task != "language_modelling":
-            raise InvalidInput(f"{where}: also: windows are those of language_modelling")
-        for name, changes in design.also.items():
-            length = changes.get("data.length", config.data.length)
-            stride = changes.get("evaluation.stride", length)
-            if not stride <= length <= config.model.max_length:
-                got = f"{stride}, {length}, {config.model.max_length}"
-                raise InvalidInput(
-                    f"{where}: also: {name!r}: expected evaluation.stride <= data.length <= "
-                    f"model.max_length, got {got} in arm {arm!r}"
-                )
+def _refuse_impossible_evaluations(design: Design, arm: str, config: ConfigDict) -> None:
+    where = f"--config={design.path}: get_study(): also"
+    if design.also and config.data.task != "language_modelling":
+        raise InvalidInput(f"{where}: windows are those of language_modelling")
+    for name, changes in design.also.items():
+        length = changes.get("data.length", config.data.length)
+        stride = changes.get("evaluation.stride", length)
+        if not stride <= length <= config.model.max_length:
+            got = f"{stride}, {length}, {config.model.max_length}"
+            raise InvalidInput(
+                f"{where}: {name!r}: expected evaluation.stride <= data.length <= "
+                f"model.max_length, got {got} in arm {arm!r}"
+            )
 
 
-def _quick_design(
-    path: str, overrides: Mapping[str, str], arms: dict[str, dict[str, Any]], leaves_out: bool
-) -> Design:
-    flat = flatten(load_config(path, overrides))
-    same = [
-        name for name, changes in arms.items() if all(flat[key] == changes[key] for key in changes)
-    ]
+def _quick_study(
+    config: ConfigDict, arms: Sequence[str], drops: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What get_study() and get_arms() would say of a grid, or of what is left out."""
+    flat = flatten(config)
+    made = quick_arms(flat, arms, drops)
+    same = [name for name, changes in made.items() if all(flat[k] == changes[k] for k in changes)]
     base = same[0] if same else "base"
-    arms = {base: arms.get(base, {})} | {n: c for n, c in arms.items() if n not in same}
+    made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
     classifies = flat["data.task"].endswith("_classification")
     metric = "accuracy" if classifies else "loss"
-    question = "What does each part do?" if leaves_out else f"What do {', '.join(arms)} give?"
+    question = "What does each part do?" if drops else f"What do {', '.join(made)} give?"
     study = {
         "question": question,
         "prediction": "none: it was made on the command line",
@@ -336,7 +359,7 @@ def _quick_design(
         "margin_reason": "the usual start; no reason was given",
         "base": base,
     }
-    return dataclasses.replace(_checked(path, overrides, study, arms), exploratory=True)
+    return study, made
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

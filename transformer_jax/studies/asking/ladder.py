@@ -3,14 +3,14 @@
 Each rung is a study of its own, with the same arms and seeds.
 """
 
-from collections.abc import Mapping, Sequence
+import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten, load_config
+from transformer_jax.options.config import changed, flatten
 from transformer_jax.studies.asking.arms import parse_arm
-from transformer_jax.studies.asking.design import Design, load_design
+from transformer_jax.studies.asking.design import Design, checked_arms
 from transformer_jax.studies.inference.scales import FEWEST
 
 
@@ -26,25 +26,16 @@ class Ladder(NamedTuple):
     rungs: dict[float, Design]
 
 
-def load_ladder(
-    text: str,
-    path: str,
-    overrides: Mapping[str, str],
-    arms: Sequence[str] = (),
-    drops: Sequence[str] = (),
-) -> Ladder:
+def ladder_of(text: str, design: Design) -> Ladder:
     """Reads `KEY=VALUE,VALUE,VALUE`: numbers, ascending, three or more.
 
     Args:
       text: of `--ladder`.
-      path: of the study's config file.
-      overrides: of the base, full key -> text.
-      arms: texts of `--arm`.
-      drops: names of `--drop`.
+      design: of the study, whose base gets these values.
     Raises:
       InvalidInput: it is something else, or an arm sets the key itself.
     """
-    points = parse_arm(text, flatten(load_config(path, overrides)), whole_keys=True)
+    points = parse_arm(text, flatten(design.config), whole_keys=True)
     keys = {key for point in points.values() for key in point}
     values = [value for point in points.values() for value in point.values()]
     if len(keys) != 1 or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
@@ -55,11 +46,16 @@ def load_ladder(
             "forecast the largest"
         )
     (key,) = keys
-    rungs = {v: load_design(path, {**overrides, key: str(v)}, arms, drops) for v in values}
-    for name, changes in rungs[values[0]].arms.items():
+    for name, changes in design.arms.items():
         if key in changes:
             raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")
-    return Ladder(key, rungs)
+    return Ladder(key, {value: _rung(design, key, value) for value in values})
+
+
+def _rung(design: Design, key: str, value: float) -> Design:
+    overrides = {**design.overrides, key: str(value)}
+    config = changed(design.config, {key: value})
+    return checked_arms(dataclasses.replace(design, config=config, overrides=overrides))
 
 
 def rung_path(workdir: str | Path, key: str, value: float) -> Path:
