@@ -600,7 +600,8 @@ def test_matching_finds_the_nearest_value():
 def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
     path = Path(study_file(tmp_path))
     counter = tmp_path / "executions"
-    path.write_text(f"open({str(counter)!r}, 'a').write('x')\n" + path.read_text())
+    count = f"with open({str(counter)!r}, 'a') as file:\n    file.write('x')\n"
+    path.write_text(count + path.read_text())
     design = load_design(str(path), {"data.length": "24"})
     sealed = design.sealed()
     path.write_text("raise RuntimeError('edited')")
