@@ -16,10 +16,18 @@ def main(argv: list[str]) -> None:
     """Reads the arguments and trains."""
     parser = Parser("train", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the run's directory: new, or to resume")
+    parser.add_argument(
+        "--across_numerics",
+        action="store_true",
+        help="go on with a run that began with code whose bits differ",
+    )
     parser.add_allow()
     arguments = parser.read(argv)
     # What can be refused without jax is refused before its two seconds of import.
-    RunDirectory(arguments.workdir).refuse_other_config(arguments.config)
+    directory = RunDirectory(arguments.workdir)
+    directory.refuse_other_config(arguments.config)
+    if not arguments.across_numerics:
+        directory.refuse_other_numerics()
     data = arguments.config.data
     refuse_missing(data.source, SOURCE_KINDS[data.task])
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
@@ -28,7 +36,12 @@ def main(argv: list[str]) -> None:
 
     from transformer_jax.training.loop import train
 
-    train(arguments.config, arguments.workdir, allow=arguments.allow)
+    train(
+        arguments.config,
+        arguments.workdir,
+        allow=arguments.allow,
+        across_numerics=arguments.across_numerics,
+    )
 
 
 if __name__ == "__main__":

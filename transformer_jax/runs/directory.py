@@ -30,9 +30,10 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import config as configs
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.interruption import Interrupted
-from transformer_jax.runs.provenance import surroundings
+from transformer_jax.runs.provenance import NUMERICS, surroundings
 
-_CHANGING = ("packages", "device", "git")  # may differ between the launches of a run
+# May differ between the launches of a run.
+_CHANGING = ("numerics", "packages", "device", "git")
 _OLD_FACTS = {"text_sha256": "sha256", "tokens": "counts"}  # names before there were other tasks
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
@@ -241,7 +242,7 @@ class RunDirectory:
           data: what identifies the data.
           facts: what else the manifest shall hold.
         Returns:
-          What this launch has otherwise than the first: packages, device, git.
+          What this launch has otherwise than the first: numerics, packages, device, git.
         Raises:
           InvalidInput: the data is not what the run began with.
         """
@@ -259,7 +260,7 @@ class RunDirectory:
                 self.write_text("diff.patch", difference)
             if tokenizer is not None:
                 self.write_text("tokenizer.json", tokenizer_text(tokenizer))
-        changed = {key: around[key] for key in _CHANGING if manifest[key] != around[key]}
+        changed = {key: around[key] for key in _CHANGING if manifest.get(key, 1) != around[key]}
         launch = {"time": _now(), "argv": sys.argv, "pid": os.getpid(), **changed}
         manifest["launches"].append(launch)
         self.write_json("manifest.json", manifest)
@@ -289,6 +290,18 @@ class RunDirectory:
             raise InvalidInput(
                 f"--workdir={self.path}: initial.{changed[0]} holds other weights than when this "
                 "run began; choose another --workdir"
+            )
+
+    def refuse_other_numerics(self) -> None:
+        """Raises InvalidInput where a run would go on with code that computes other bits."""
+        if not self.has_begun() or self.status() == "done":
+            return
+        began = self.manifest().get("numerics", 1)
+        if began != NUMERICS:
+            raise InvalidInput(
+                f"--workdir={self.path}: it began with version {began} of the numerics, this code "
+                f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"
+                "to go on all the same give --across_numerics; manifest.json names the old code"
             )
 
     def amend_launch(self, **facts: Any) -> None:

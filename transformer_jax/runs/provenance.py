@@ -8,6 +8,9 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+# Raised by any change to this package that moves bits of training; manifests without one have 1.
+NUMERICS = 1
+
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
 
@@ -23,6 +26,7 @@ def surroundings() -> tuple[dict, str]:
 
     device = jax.devices()[0]
     facts = {
+        "numerics": NUMERICS,
         "packages": {name: metadata.version(name) for name in _PACKAGES if _is_installed(name)},
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -50,6 +50,7 @@ def train(
     workdir: str | Path,
     progress: Progress | None = None,
     allow: Collection[str] = (),
+    across_numerics: bool = False,
 ) -> dict[str, float]:
     """Trains what a config describes, in a run directory; again with the same, it resumes.
 
@@ -59,6 +60,7 @@ def train(
       progress: where to tell how it goes; standard output if not given.
       allow: modules that may be imported beside those that the config names: of classes in the run
         whose weights it starts from.
+      across_numerics: whether a run may go on that began with other numerics (see provenance).
     Returns:
       The last row of metrics.jsonl.
     Raises:
@@ -72,6 +74,8 @@ def train(
     progress = progress or Progress()
     directory = RunDirectory(workdir)
     directory.refuse_other_config(config)
+    if not across_numerics:
+        directory.refuse_other_numerics()
     with contextlib.closing(progress), StopSignal() as stop:
 
         def make() -> Prepared:

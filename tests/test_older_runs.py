@@ -1,0 +1,108 @@
+"""Runs of an older version (commit 192ace9): they load, sample, compare, and go on to their end."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, command, tiny_config
+from transformer_jax import load_run
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs import provenance
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
+from transformer_jax.training.loop import train
+
+OLDER = ROOT / "tests" / "older_runs"
+# What a resumed run may be away from the older version's end: nothing on a machine that compiles to
+# the same instructions, rounding over 436 updates on another (nats per token, and shares).
+ROUNDING = 2e-3
+STOPPED = {
+    "checkpoint.keep": "1",
+    "checkpoint.every": "100",
+    "model.position": "rotary",
+    "model.norm": "rms_norm",
+    "model.feed_forward": "gated",
+    "model.activation": "silu",
+    "training.steps": "600",
+    "evaluation.every": "300",
+}
+
+
+def expected(name):
+    return json.loads((OLDER / f"{name}.expected.json").read_text())
+
+
+def params_hash(params):
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def rows_of(path):
+    return [
+        {key: value for key, value in row.items() if not key.startswith("time/")}
+        for row in RunDirectory(path).metrics()
+    ]
+
+
+def compiled_alike():
+    """Whether XLA compiles here to the instructions that the runs were made with."""
+    manifest = json.loads((OLDER / "stopped" / "manifest.json").read_text())
+    flags = Path("/proc/cpuinfo")
+    has_avx512 = flags.exists() and " avx512f " in flags.read_text()
+    numerics = manifest.get("numerics", 1) == provenance.NUMERICS
+    packages = provenance.surroundings()[0]["packages"]
+    return has_avx512 and numerics and manifest["packages"] == packages
+
+
+def test_a_finished_run_loads_to_the_same_bits_and_writes_the_same_text():
+    run, wanted = load_run(OLDER / "finished"), expected("finished")
+    assert params_hash(run.params) == wanted["params_sha256"]
+    assert rows_of(OLDER / "finished")[-1] == wanted["last"]
+    assert run.sample("ROMEO:", num_tokens=40, seed=3) == wanted["sample"]
+
+
+def test_a_stopped_run_goes_on_to_the_end_it_would_have_had(tmp_path):
+    shutil.copytree(OLDER / "stopped", tmp_path / "run")
+    flags = [f"--config.{key}={value}" for key, value in STOPPED.items()]
+    result = command("train", "--config=configs/tiny.py", f"--workdir={tmp_path / 'run'}", *flags)
+    assert result.returncode == 0, result.stderr
+    assert "resuming from step 164" in result.stdout
+    rows, wanted = rows_of(tmp_path / "run"), expected("stopped")
+    assert len(rows) == wanted["rows"]
+    for key, value in wanted["last"].items():
+        assert rows[-1][key] == pytest.approx(value, abs=ROUNDING), key
+    assert rows[:32] == rows_of(OLDER / "stopped")[:32]
+    if compiled_alike():
+        run = load_run(tmp_path / "run")
+        assert params_hash(run.params) == wanted["params_sha256"]
+        assert rows[-1] == wanted["last"]
+        assert run.sample("ROMEO:", num_tokens=40, seed=3) == wanted["sample"]
+
+
+def test_older_runs_compare_with_new_ones(tmp_path):
+    shutil.copytree(OLDER / "finished", tmp_path / "old")
+    train(tiny_config(seed=1), tmp_path / "new", Silent())
+    result = command("compare", tmp_path / "old", tmp_path / "new", f"--out={tmp_path / 'c.html'}")
+    assert result.returncode == 0, result.stderr
+    assert "3.6351" in result.stdout
+
+
+def test_going_on_with_other_numerics_is_refused_unless_it_is_asked_for(tmp_path, monkeypatch):
+    from transformer_jax.runs import directory
+
+    shutil.copytree(OLDER / "stopped", tmp_path / "run")
+    monkeypatch.setattr(directory, "NUMERICS", provenance.NUMERICS + 1)
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(InvalidInput, match=r"began with version 1 .* this code has 2") as refusal:
+        run.refuse_other_numerics()
+    assert "--across_numerics" in str(refusal.value)
+    RunDirectory(OLDER / "finished").refuse_other_numerics()  # nothing is computed any more
