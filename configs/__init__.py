@@ -1,1 +1,1 @@
-"""Experiments as data: `reference.py` explains every option; the others change a few."""
+"""Experiments as data: `reference.py` is where the others begin; docs/options.md explains all."""

@@ -91,9 +91,9 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
     lines = [f"### `{name}`\n", described or f"`{row.definition}`", ""]
     section = FAMILIES.get(key)
     for option, told in row.options.items():
-        meaning = _meaning(row.says, option)
         lines.append(
-            f"- `{section}.{name}.{option}` = {told.default!r} ({told.rule.allowed}){meaning}"
+            f"- `{section}.{name}.{option}` = {told.default!r} ({told.rule.allowed}): "
+            f"{told.meaning.rstrip('.')}"
         )
     if cost is not None:
         kept, of = cost.laws
@@ -102,12 +102,6 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
             f"operations; {kept} of {of} laws kept"
         )
     return "\n".join(lines) + "\n"
-
-
-def _meaning(says: str, option: str) -> str:
-    """What the docstring says of an option, on one line."""
-    found = re.search(rf"^ *{option}: ((?:.*\n?)(?:^ {{4,}}.*\n?)*)", says, re.MULTILINE)
-    return ": " + " ".join(found.group(1).split()).rstrip(".") if found else ""
 
 
 def measure_all() -> dict[tuple[str, str], Cost]:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options.config import ConfigFile
+from transformer_jax.options.explained import as_text
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
 
@@ -87,8 +88,7 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _options_help() -> str:
-    rows = [f"  --config.{key}\n      {rule.allowed}" for key, rule in RULES.items()]
-    return "options (meanings and defaults: configs/reference.py):\n" + "\n".join(rows)
+    return f"options of a config (the file may have other values):\n{as_text()}"
 
 
 def use_compilation_cache() -> None:

@@ -14,7 +14,7 @@ from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
 from transformer_jax.data.sources.text import read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import integer
+from transformer_jax.options.rule import bounded
 from transformer_jax.options.schema import RULES
 
 
@@ -30,7 +30,8 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
     refuse_missing(arguments.source, "text")
-    for name, rule in (("vocab_size", RULES["data.vocab_size"]), ("shard_tokens", integer(1))):
+    rules = {"vocab_size": RULES["data.vocab_size"], "shard_tokens": bounded("int", ">= 1")}
+    for name, rule in rules.items():
         value = getattr(arguments, name)
         if not rule.accepts(value):
             raise InvalidInput(f"--{name}={value}: expected {rule.allowed}")

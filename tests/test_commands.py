@@ -91,7 +91,7 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
 def test_runs_from_before_there_were_other_tasks_are_read(tiny_run, tmp_path):
     """Their manifest names hash and counts otherwise, has no sizes; their config has fewer keys."""
     from transformer_jax import load_run
-    from transformer_jax.options.schema import BEFORE
+    from transformer_jax.options.schema import DEFAULTS
 
     old = tmp_path / "old"
     shutil.copytree(tiny_run, old)
@@ -101,12 +101,12 @@ def test_runs_from_before_there_were_other_tasks_are_read(tiny_run, tmp_path):
     del manifest["sizes"], manifest["initial"]
     (old / "manifest.json").write_text(json.dumps(manifest))
     config = json.loads((old / "config.json").read_text())
-    for key in BEFORE:
+    for key in DEFAULTS:
         *sections, name = key.split(".")
         inner = config
         for section in sections:
             inner = inner[section]
-        if inner[name] == BEFORE[key]:  # a warm-up that fits the run has always been there
+        if inner[name] == DEFAULTS[key]:  # a warm-up that fits the run has always been there
             del inner[name]
     (old / "config.json").write_text(json.dumps(config))
     assert load_run(old).step == 50

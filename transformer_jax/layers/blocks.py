@@ -10,7 +10,7 @@ from jax import Array
 from transformer_jax.layers.cache import Place
 from transformer_jax.layers.linear import Initializer
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
-from transformer_jax.options import Positive, Switch
+from transformer_jax.options import InitialSize, Switch
 
 Map = Callable[[Array], Array]
 ModuleFactory = Callable[..., nn.Module]
@@ -143,7 +143,7 @@ class LayerScale(_PlainGain):
       initial: the gains at the start; the paper's 0.1 up to 18 blocks, 1e-5 up to 24, then 1e-6.
     """
 
-    initial: Positive = 0.1
+    initial: InitialSize = 0.1
     final_norm: ClassVar[bool] = True
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:

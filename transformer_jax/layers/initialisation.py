@@ -86,7 +86,14 @@ def fan_in(
 ) -> Starts:
     """Kernels normal with variance 1 / inputs; embeddings normal of deviation std.
 
-    LeCun et al. 1998, "Efficient BackProp", equation 16. Arguments as in `xavier`.
+    LeCun et al. 1998, "Efficient BackProp", equation 16.
+
+    Args:
+      std: deviation of embeddings.
+      depth: blocks of the model.
+      kernel_gain: see Starts.
+      branch_gain: see Starts.
+      gain: multiplies the deviation of the kernels.
     """
 
     def scaled(factor: float) -> Initializer:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.options import Positive
+from transformer_jax.options import InitialSize
 
 
 def layer_norm(
@@ -98,7 +98,7 @@ class DynamicTanh(nn.Module):
     """
 
     use_bias: bool = True
-    initial_alpha: Positive = 0.5
+    initial_alpha: InitialSize = 0.5
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:

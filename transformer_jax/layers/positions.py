@@ -17,7 +17,7 @@ from jax import Array
 
 from transformer_jax.layers.embeddings import lookup
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, Rotation
-from transformer_jax.options import AboveOne, Count, Positive, PositiveShare
+from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare
 
 
 def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000.0) -> Array:
@@ -74,7 +74,7 @@ class LearnedPositions(nn.Module):
 
     max_length: int
     width: int
-    rms: Positive = 0.02
+    rms: InitialSize = 0.02
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
@@ -276,7 +276,7 @@ class T5Positions(nn.Module):
     bidirectional: bool
     num_buckets: Count = 32
     max_distance: Count = 128
-    rms: Positive = 0.02
+    rms: InitialSize = 0.02
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
@@ -319,7 +319,7 @@ class ShawPositions(nn.Module):
     head_dim: int
     scale: float | None = None
     max_distance: Count = 16
-    rms: Positive = 0.02
+    rms: InitialSize = 0.02
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
@@ -366,7 +366,7 @@ class ContextualPositions(nn.Module):
     bidirectional: bool
     scale: float | None = None
     max_count: Count = 64
-    rms: Positive = 0.02
+    rms: InitialSize = 0.02
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.layers.linear import Initializer
-from transformer_jax.options import Number, Positive
+from transformer_jax.options import InitialNumber, Positive
 from transformer_jax.shapes import check_shapes
 
 
@@ -310,7 +310,7 @@ class DifferentialAttention(nn.Module):
     """
 
     num_heads: int
-    initial_lambda: Number = 0.5
+    initial_lambda: InitialNumber = 0.5
 
     @nn.compact
     def __call__(

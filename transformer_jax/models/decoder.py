@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.models.parts import Transformer, check_tokens
+from transformer_jax.options import Switch
 
 
 class Decoder(Transformer, kw_only=True):
@@ -21,7 +22,7 @@ class Decoder(Transformer, kw_only=True):
 
     vocab_size: int
     max_length: int
-    tie_embeddings: bool = True
+    tie_embeddings: Switch = True
 
     @nn.compact
     def __call__(

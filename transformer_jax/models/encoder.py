@@ -13,6 +13,7 @@ from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer, check_tokens
+from transformer_jax.options import Natural
 
 
 class Encoder(Transformer, kw_only=True):
@@ -38,7 +39,7 @@ class Encoder(Transformer, kw_only=True):
     num_features: int | None = None
     max_length: int
     num_classes: int | None = None
-    num_types: int = 0
+    num_types: Natural = 0
     pooling: str | Callable[[], Pooling] = "class_token"
     embedding_norm: bool = True
     wiring: str | Callable[..., Wiring] = "post"

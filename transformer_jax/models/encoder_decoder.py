@@ -9,6 +9,7 @@ from transformer_jax.layers.blocks import ModuleFactory, Wiring
 from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
 from transformer_jax.models.parts import Stack, Transformer, check_tokens, shared_fields
+from transformer_jax.options import Switch
 
 
 class EncoderDecoder(Transformer, kw_only=True):
@@ -30,10 +31,10 @@ class EncoderDecoder(Transformer, kw_only=True):
 
     vocab_size: int
     max_length: int
-    share_embeddings: bool = True
-    scale_embeddings: bool = True
-    output_bias: bool = False
-    cross_attention: bool = True
+    share_embeddings: Switch = True
+    scale_embeddings: Switch = True
+    output_bias: Switch = False
+    cross_attention: Switch = True
     width: int = 512
     depth: int = 6
     num_heads: int = 8

@@ -13,6 +13,7 @@ from transformer_jax.layers.positions import POSITIONS
 from transformer_jax.layers.projections import PROJECTIONS
 from transformer_jax.layers.weights import ATTENTIONS
 from transformer_jax.masks import MASKS
+from transformer_jax.options import InitialNumber, InitialSize
 
 # Every family of components, by the field that chooses its row.
 FAMILIES: dict[str, Mapping[str, Any]] = {
@@ -27,16 +28,6 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     "wiring": WIRINGS,
     "initialisation": INITIALISATIONS,
     "parametrisation": PARAMETRISATIONS,
-}
-# Options that only say where a parameter starts.
-_STARTS = {
-    "learned": ("rms",),
-    "t5": ("rms",),
-    "shaw": ("rms",),
-    "contextual": ("rms",),
-    "differential": ("initial_lambda",),
-    "dynamic_tanh": ("initial_alpha",),
-    "layer_scale": ("initial",),
 }
 
 
@@ -68,8 +59,12 @@ def options_in_effect(model: Any, family: str) -> dict[str, Any]:
 
     Two models that compute the same from the same parameters have the same.
     """
-    choice = getattr(model, family)
-    parameters = inspect.signature(row(FAMILIES[family], choice, family)).parameters
+    chosen = row(FAMILIES[family], getattr(model, family), family)
+    parameters = inspect.signature(chosen).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
     given = {**defaults, **getattr(model, f"{family}_options")}
-    return {name: given[name] for name in given if name not in _STARTS.get(choice, ())}
+    return {
+        name: value
+        for name, value in given.items()
+        if parameters[name].annotation not in (InitialSize, InitialNumber)
+    }

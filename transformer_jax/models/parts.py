@@ -24,6 +24,7 @@ from transformer_jax.layers.position_terms import PositionTerms
 from transformer_jax.layers.projections import Heads
 from transformer_jax.masks import causal_mask, segment_mask
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
+from transformer_jax.options import Count, Natural, Positive, Share, Switch
 from transformer_jax.shapes import check_shapes
 
 _LOOKED_AT = 256  # places, to see whether a mask lets one look ahead
@@ -82,19 +83,19 @@ class Transformer(nn.Module):
         float32. None takes the parameters' dtype.
     """
 
-    width: int = 128
-    depth: int = 4
-    num_heads: int = 4
-    num_kv_heads: int | None = None
-    head_dim: int | None = None
-    value_dim: int | None = None
-    mlp_dim: int | None = None
+    width: Count = 128
+    depth: Natural = 4
+    num_heads: Count = 4
+    num_kv_heads: Count | None = None
+    head_dim: Count | None = None
+    value_dim: Count | None = None
+    mlp_dim: Count | None = None
     position: str | ModuleFactory = "learned"
     position_options: Mapping[str, Any] = FrozenDict()
-    position_in_every_layer: bool = False
+    position_in_every_layer: Switch = False
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
-    attention_scale: float | None = None
+    attention_scale: Positive | None = None
     projections: str | Callable[..., Heads] = "separate"
     query_key_norm: str | ModuleFactory = "none"
     mask: str | Callable[..., Array | None] = "full"
@@ -104,18 +105,18 @@ class Transformer(nn.Module):
     activation: str | Callable[[Array], Array] = "gelu"
     norm: str | ModuleFactory = "layer_norm"
     norm_options: Mapping[str, Any] = FrozenDict()
-    norm_epsilon: float = 1e-5
-    embedding_norm: bool = False
+    norm_epsilon: Positive = 1e-5
+    embedding_norm: Switch = False
     wiring: str | Callable[..., Wiring] = "pre"
     wiring_options: Mapping[str, Any] = FrozenDict()
     initialisation: str | Callable[..., Starts] = "depth_scaled"
     initialisation_options: Mapping[str, Any] = FrozenDict()
     parametrisation: str | Callable[..., Standard] = "standard"
     parametrisation_options: Mapping[str, Any] = FrozenDict()
-    use_bias: bool = True
-    dropout_rate: float = 0.0
-    stochastic_depth: float = 0.0
-    init_std: float = 0.02
+    use_bias: Switch = True
+    dropout_rate: Share = 0.0
+    stochastic_depth: Share = 0.0
+    init_std: Positive = 0.02
     dtype: DTypeLike | None = None
 
     # ---- rows

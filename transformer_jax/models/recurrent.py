@@ -13,6 +13,7 @@ from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.linear import Linear
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import check_tokens
+from transformer_jax.options import Count, Switch
 
 # Elman 1990; Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997.
 CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
@@ -100,7 +101,7 @@ class RecurrentDecoder(nn.Module):
     vocab_size: int
     max_length: int
     width: int = 128
-    depth: int = 2
+    depth: Count = 2
     cell: str = "lstm"
     tie_embeddings: bool = True
     dropout_rate: float = 0.0
@@ -180,10 +181,10 @@ class RecurrentEncoderDecoder(nn.Module):
     vocab_size: int
     max_length: int
     width: int = 128
-    depth: int = 2
+    depth: Count = 2
     cell: str = "lstm"
-    bidirectional: bool = False
-    share_embeddings: bool = True
+    bidirectional: Switch = False
+    share_embeddings: Switch = True
     dropout_rate: float = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None

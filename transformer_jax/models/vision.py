@@ -10,6 +10,8 @@ from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.layers.stems import STEMS, grid_of
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer
+from transformer_jax.options import Count
+from transformer_jax.options.types import ModelVariant
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
 # Touvron et al. 2021 (Ti, S).
@@ -55,8 +57,8 @@ class VisionTransformer(Transformer, kw_only=True):
 
     image_shape: tuple[int, int, int]
     num_classes: int
-    patch_size: int = 4
-    variant: str | None = None
+    patch_size: Count = 4
+    variant: ModelVariant | None = None
     stem: str | Callable[..., nn.Module] = "linear"
     pooling: str | Callable[[], Pooling] = "class_token"
 

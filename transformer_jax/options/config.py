@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import (
-    BEFORE,
     DEFAULTS,
+    completed,
     problems_of,
     problems_of_own_rows,
     refused_value,
@@ -23,6 +23,7 @@ from transformer_jax.options.schema import (
     unknown_key,
 )
 from transformer_jax.options.tables import FAMILIES
+from transformer_jax.options.types import SameAs
 
 _UNREADABLE = object()  # no rule accepts it
 
@@ -113,10 +114,30 @@ class ConfigFile:
         if not isinstance(config, ConfigDict):
             kind = type(config).__name__
             raise InvalidInput(f"--config={self.path}: get_config() gave {kind}, not ConfigDict")
-        for key in DEFAULTS.keys() - flatten(config).keys():
-            _assign(config, key, DEFAULTS[key])
-        report([problem for problem in problems_of(flatten(config)) if ": missing; " in problem])
+        _complete(config)
         return changed(config, texts=overrides)
+
+
+def defaults() -> ConfigDict:
+    """Returns a config with every option at its default, to be changed."""
+    config = ConfigDict()
+    _complete(config)
+    return config
+
+
+def _complete(config: ConfigDict) -> None:
+    """Gives every option that a config leaves out its default, or a reference to another value."""
+    said = flatten(config)
+    for key, default in DEFAULTS.items():
+        if key not in said and not isinstance(default, SameAs):
+            _assign(config, key, default)
+    for key, default in DEFAULTS.items():
+        if key not in said and isinstance(default, SameAs):
+            *sections, name = default.key.split(".")
+            holder = config
+            for section in sections:
+                holder = holder[section]
+            _assign(config, key, holder.get_oneway_ref(name))
 
 
 def changed(
@@ -219,7 +240,7 @@ def from_json(stored: str, origin: str) -> ConfigDict:
       InvalidInput: no JSON, or a key or a value that this version does not know.
     """
     try:
-        flat = {**BEFORE, **flatten(json.loads(stored))}
+        flat = completed(flatten(json.loads(stored)))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
     try:

@@ -4,6 +4,8 @@ import ast
 import dataclasses
 import difflib
 import math
+import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,7 +15,7 @@ class Rule:
     """What a value may be.
 
     Attributes:
-      allowed: the allowed values in words; the reference config's comment says the same.
+      allowed: the allowed values in words.
       example: one of them, as it is written on the command line.
       parse: text of the command line -> value, or ValueError.
       accepts: whether a value is allowed.
@@ -41,34 +43,48 @@ def is_number(value: Any) -> bool:
     return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def integer(low: int) -> Rule:
-    """An integer >= low."""
+def bounded(kind: str, words: str) -> Rule:
+    """Returns the rule of `Annotated[int, ">= 2"]` or `Annotated[float, "in [0, 1)"]`.
+
+    Args:
+      kind: int or float.
+      words: `> a`, `>= a`, `in [a, b)` with any brackets, or `finite`; 2^32 is a power.
+    Raises:
+      ValueError: the words are something else.
+    """
+    is_integer = kind == "int"
+    accepts, example = _bounds(words)
+    name = "an integer" if is_integer else "a number"
     return Rule(
-        f"an integer >= {low}",
-        str(low),
-        _parse_integer,
-        lambda value: _is_integer(value) and low <= value,
+        f"{name} {'that is finite' if words == 'finite' else words}",
+        f"{example:g}" if not is_integer else str(math.ceil(example)),
+        _parse_integer if is_integer else lambda text: float(text.replace("_", "")),
+        lambda value: (_is_integer(value) if is_integer else is_number(value)) and accepts(value),
     )
 
 
-def seed() -> Rule:
-    """What jax takes as a seed without folding two seeds into one."""
-    return Rule(
-        "an integer in [0, 2^32)",
-        "0",
-        _parse_integer,
-        lambda value: _is_integer(value) and 0 <= value < 2**32,
-    )
+def _bounds(words: str) -> tuple[Callable[[float], bool], float]:
+    """What words allow, and an example of it."""
+    if words == "finite":
+        return lambda value: True, 0.5
+    above = re.fullmatch(r"(>=?) (\S+)", words)
+    if above:
+        low = _number(above[2])
+        if above[1] == ">":
+            return lambda value: value > low, low + 0.1 if low == 0 else 2 * low
+        return lambda value: value >= low, low
+    between = re.fullmatch(r"in ([\[(])(\S+), (\S+)([\])])", words)
+    if not between:
+        raise ValueError(f"{words!r}: expected > a, >= a, in [a, b] or finite")
+    low, high = _number(between[2]), _number(between[3])
+    left = operator.le if between[1] == "[" else operator.lt
+    right = operator.le if between[4] == "]" else operator.lt
+    return lambda value: left(low, value) and right(value, high), (low + high) / 2
 
 
-def number(words: str, example: str, accepts: Callable[[float], bool]) -> Rule:
-    """A finite number with a condition told in words."""
-    return Rule(
-        f"a number {words}",
-        example,
-        lambda text: float(text.replace("_", "")),
-        lambda value: is_number(value) and accepts(value),
-    )
+def _number(text: str) -> float:
+    base, power, exponent = text.partition("^")
+    return float(base) ** float(exponent) if power else float(base)
 
 
 def one_of(*names: str) -> Rule:
@@ -100,6 +116,15 @@ def optional(rule: Rule) -> Rule:
         allowed=f"{rule.allowed}, or None",
         parse=lambda text: None if text in ("None", "none", "null") else rule.parse(text),
         accepts=lambda value: value is None or rule.accepts(value),
+    )
+
+
+def some_of(*names: str) -> Rule:
+    """A tuple of some of the names."""
+    return tuple_of(
+        f"some of: {', '.join(names)}",
+        ",".join(names[:2]),
+        lambda value: all(name in names for name in value),
     )
 
 
@@ -142,18 +167,45 @@ def is_own(value: Any) -> bool:
     return len(parts) > 1 and all(part.isidentifier() for part in parts)
 
 
-def multipliers() -> Rule:
-    """A tuple of PATH=NUMBER."""
+def _are_multipliers(value: Any) -> bool:
+    try:
+        pairs = [part.split("=") for part in value]
+        return all(path and float(factor) >= 0 for path, factor in pairs)
+    except (AttributeError, ValueError):
+        return False
 
-    def accepts(value: Any) -> bool:
-        try:
-            pairs = [part.split("=") for part in value]
-            return all(path and float(factor) >= 0 for path, factor in pairs)
-        except (AttributeError, ValueError):
-            return False
 
-    words = "PATH=NUMBER, path the beginning of parameter paths, number >= 0"
-    return tuple_of(words, "token_embedding=0.1,block_0=0.5", accepts)
+def _are_shares(value: tuple) -> bool:
+    return (
+        len(value) == 3
+        and all(is_number(share) and 0 < share < 1 for share in value)
+        and math.isclose(sum(value), 1)
+    )
+
+
+# Types that are more than a bound, see types.py.
+SPECIAL: dict[str, Rule] = {
+    "Switch": truth(),
+    "Text": text("a non-empty string", "shakespeare", bool),
+    "AnyText": text("a string", "<|endoftext|>"),
+    "TokenizerName": name_or_path("byte", "char", "bpe", "word"),
+    "ModelVariant": text(
+        "a name like Ti/4: Ti, S, B, L or H, and the patch size",
+        "Ti/4",
+        lambda value: re.fullmatch(r"(Ti|S|B|L|H)/[1-9]\d*", value) is not None,
+    ),
+    "Splits": tuple_of("3 numbers in (0, 1) that sum to 1", "0.8,0.1,0.1", _are_shares),
+    "ParameterPaths": tuple_of(
+        "beginnings of parameter paths",
+        "token_embedding,block_0",
+        lambda value: all(isinstance(name, str) and name for name in value),
+    ),
+    "Multipliers": tuple_of(
+        "PATH=NUMBER, path the beginning of parameter paths, number >= 0",
+        "token_embedding=0.1,block_0=0.5",
+        _are_multipliers,
+    ),
+}
 
 
 def suggest(wrong: Any, candidates: Iterable[str]) -> str:

@@ -1,18 +1,30 @@
-"""The tables of components as text: names of rows, what they say of themselves, and their options.
+"""Options as they stand in the source: sections of a config, tables of rows, a user's own classes.
 
-Read from the source without running it, so that a config is checked before jax is imported, and
-a class that a stored run names is looked at without being executed. The table at the foot of a file
-stays the one place where a row is named.
+Read without running anything, so that a config is checked before jax is imported, and a class that
+a stored run names is looked at without being executed. A table at the foot of a file stays the one
+place where a row is named, and a field or an argument the one place where an option is.
 """
 
 import ast
 import dataclasses
 import functools
+import itertools
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.options.rule import Rule, integer, number, one_of, optional, truth
+from transformer_jax.options.rule import (
+    SPECIAL,
+    Rule,
+    bounded,
+    one_of,
+    optional,
+    own_or_one_of,
+    some_of,
+    text,
+)
+from transformer_jax.options.types import SameAs
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -56,20 +68,27 @@ FAMILIES = {
 }
 OWN = (*FAMILIES, "model.activation")
 
-# The types of transformer_jax/options/types.py, and what they allow.
-_TYPES = {
-    "Positive": number("> 0", "0.02", lambda value: value > 0),
-    "NonNegative": number(">= 0", "0.01", lambda value: value >= 0),
-    "AboveOne": number("> 1", "10000.0", lambda value: value > 1),
-    "Number": number("that is finite", "0.5", lambda value: True),
-    "Share": number("in [0, 1)", "0.9", lambda value: 0 <= value < 1),
-    "Fraction": number("in [0, 1]", "0.1", lambda value: 0 <= value <= 1),
-    "OpenShare": number("in (0, 1)", "0.9", lambda value: 0 < value < 1),
-    "PositiveShare": number("in (0, 1]", "0.25", lambda value: 0 < value <= 1),
-    "Count": integer(1),
-    "Natural": integer(0),
-    "Switch": truth(),
+# The sections of a config: their prefix, and the classes whose fields are their options.
+SECTIONS = {
+    "": (("options/sections.py", "Run"),),
+    "seeds.": (("options/sections.py", "Seeds"),),
+    "data.": (("options/sections.py", "Data"),),
+    "model.": (
+        ("options/sections.py", "Model"),
+        ("models/parts.py", "Transformer"),
+        ("models/decoder.py", "Decoder"),
+    ),
+    "initial.": (("options/sections.py", "Initial"),),
+    "training.": (("options/sections.py", "Training"),),
+    "optimizer.": (("options/sections.py", "Optimizer"),),
+    "schedule.": (("options/sections.py", "Schedule"),),
+    "evaluation.": (("options/sections.py", "Evaluation"),),
+    "logging.": (("options/sections.py", "Logging"),),
+    "checkpoint.": (("options/sections.py", "Checkpoint"),),
+    "sample.": (("options/sections.py", "Sample"),),
 }
+# Tables whose rows' options stand by row in the section itself: data.exact.symbols.
+BY_NAME = {"data.task": "data", "model.architecture": "model"}
 
 
 # What the model hands to every row that declares it, so that no option may have these names.
@@ -82,15 +101,17 @@ _SUPPLIED = (
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """What a row lets its user choose.
+    """What a user may choose.
 
     Attributes:
       rule: what it may be.
-      default: what it is otherwise.
+      default: what it is otherwise, a SameAs where that is another option's value.
+      meaning: in words, with its unit.
     """
 
     rule: Rule
     default: Any
+    meaning: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,8 +143,41 @@ def rows_of(key: str) -> dict[str, Row]:
     for name_node, value in zip(literal.keys, literal.values, strict=True):
         assert isinstance(name_node, ast.Constant), f"{table}: expected names as literals"
         name, definition = str(name_node.value), ast.unparse(value)
-        rows[name] = _row(name, definition, _definition(tree, definition))
+        found = _definition(tree, definition) or _imported(tree, definition)
+        rows[name] = _row(name, definition, found, f"{BY_NAME.get(key, key)}.{name}.")
+        if key in FAMILIES:
+            _refuse_supplied(rows[name])
     return rows
+
+
+@functools.cache
+def options_of_section(prefix: str) -> dict[str, Option]:
+    """Returns the options of a section, full key -> option; those of rows are not among them."""
+    found = {}
+    for file, name in SECTIONS[prefix]:
+        definition = _definition(_parsed(_PACKAGE / file), name)
+        assert isinstance(definition, ast.ClassDef), f"{file}: {name} is no class"
+        found |= _options(definition, prefix)
+    return found
+
+
+def says_of_section(prefix: str) -> str:
+    """Returns what the class that declares a section says of itself."""
+    file, name = SECTIONS[prefix][0]
+    definition = _definition(_parsed(_PACKAGE / file), name)
+    assert definition is not None
+    return ast.get_docstring(definition) or ""
+
+
+def options_of_rows() -> dict[str, Option]:
+    """Returns the options of every row, by their keys in a config."""
+    found = {}
+    for key, section in {**BY_NAME, **FAMILIES}.items():
+        shared = {name for _, name in SECTIONS.get(f"{section}.", ())}
+        for row in rows_of(key).values():
+            if row.definition not in shared:
+                found |= {f"{section}.{row.name}.{name}": o for name, o in row.options.items()}
+    return found
 
 
 def _literal(tree: ast.Module, table: str) -> ast.Dict:
@@ -156,7 +210,9 @@ def own_row(choice: str) -> Row:
         raise LookupError(f"{file}, line {error.lineno}: {error.msg}") from error
     if found is None:
         raise LookupError(f"{file} defines no {name}")
-    return _row(choice, name, found)
+    row = _row(choice, name, found, "")
+    _refuse_supplied(row)
+    return row
 
 
 def own_file(choice: str) -> Path | None:
@@ -177,35 +233,99 @@ _parsed = functools.cache(_parse)  # of the package's own files, which do not ch
 
 
 def _definition(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | None:
+    """A class or a function at the top level of a file, or CLASS.METHOD."""
+    first, _, method = name.partition(".")
     for node in tree.body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
-            return node
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == first:
+            return _definition(ast.Module(node.body, []), method) if method else node
     return None
 
 
-def _row(name: str, definition: str, found: ast.ClassDef | ast.FunctionDef | None) -> Row:
+def _imported(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | None:
+    """The same, where a file has it from another file of this package."""
+    for node in tree.body:
+        module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        names = node.names if isinstance(node, ast.ImportFrom) else []
+        if module.startswith("transformer_jax.") and name.partition(".")[0] in {
+            alias.name for alias in names
+        }:
+            path = module.partition(".")[2].replace(".", "/")
+            return _definition(_parsed(_PACKAGE / f"{path}.py"), name)
+    return None
+
+
+def _row(
+    name: str, definition: str, found: ast.ClassDef | ast.FunctionDef | None, prefix: str
+) -> Row:
     if found is None:  # a row from elsewhere, which has no options here
         return Row(name, definition, "", (), {})
-    if isinstance(found, ast.ClassDef):
-        fields = [
-            (node.target.id, node.annotation, node.value)
-            for node in found.body
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        ]
-    else:
-        fields = _arguments(found.args)
-    options = {}
-    for field, annotation, default in fields:
-        rule = None if annotation is None else _rule_of(annotation)
-        if rule is not None:
-            options[field] = Option(rule, _default(default, f"{definition}.{field}"))
-            if field in _SUPPLIED:
-                raise LookupError(f"{definition}.{field}: the model supplies it; name it otherwise")
-    names = tuple(field for field, _, _ in fields)
+    names = tuple(field for field, _, _ in _fields(found))
+    options = {key.removeprefix(prefix): o for key, o in _options(found, prefix).items()}
     return Row(name, definition, ast.get_docstring(found) or "", names, options)
 
 
+def _fields(
+    found: ast.ClassDef | ast.FunctionDef,
+) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
+    """Name, annotation and default of every field of a class, or argument of a function."""
+    if isinstance(found, ast.FunctionDef):
+        return _arguments(found.args)
+    return [
+        (node.target.id, node.annotation, node.value)
+        for node in found.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+
+
+def _options(found: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Option]:
+    """The options among fields or arguments, prefix and name -> option."""
+    meanings, options = _meanings(found), {}
+    for field, annotation, default in _fields(found):
+        key = prefix + field
+        rule = None if annotation is None else _rule_of(annotation)
+        if key in TABLES:
+            rule = (own_or_one_of if key in OWN else one_of)(*_names(key))
+        if rule is not None:
+            value = _default(default, f"{found.name}.{field}")
+            options[key] = Option(rule, value, meanings.get(field, ""))
+    return options
+
+
+def _names(key: str) -> list[str]:
+    file, table = TABLES[key]
+    return [str(ast.literal_eval(node)) for node in _literal(_parsed(_PACKAGE / file), table).keys]  # ty: ignore
+
+
+def _meanings(found: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
+    """What is said of fields or arguments: in the docstring's list, or in a string behind each."""
+    said, name, indent = {}, "", 0
+    lines = (ast.get_docstring(found) or "").splitlines()
+    begins = {line.strip(): at for at, line in enumerate(lines)}
+    for line in lines[begins.get("Attributes:", begins.get("Args:", len(lines))) + 1 :]:
+        entry = re.match(r"( +)(\w+): (.*)", line)
+        if entry and (not indent or len(entry[1]) == indent):
+            indent, name = len(entry[1]), entry[2]
+            said[name] = entry[3]
+        elif line.startswith(" " * (indent + 1)) and name:
+            said[name] += " " + line.strip()
+        else:
+            break
+    for before, after in itertools.pairwise(found.body):
+        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
+            said[ast.unparse(before.target)] = " ".join(ast.literal_eval(after.value).split())
+    return said
+
+
+def _refuse_supplied(row: Row) -> None:
+    for name in row.options:
+        if name in _SUPPLIED:
+            what = f"{row.definition}.{name}"
+            raise LookupError(f"{what}: the model supplies it; name it otherwise")
+
+
 def _default(node: ast.expr | None, option: str) -> Any:
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "SameAs":
+        return SameAs(ast.literal_eval(node.args[0]))
     try:
         return ast.literal_eval(node)  # ty: ignore[invalid-argument-type]
     except (TypeError, ValueError) as error:
@@ -225,7 +345,29 @@ def _rule_of(annotation: ast.expr) -> Rule | None:
     if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
         rule = _rule_of(annotation.left)
         return rule and optional(rule)
-    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Literal":
-        names = ast.literal_eval(annotation.slice)
-        return one_of(*(names if isinstance(names, tuple) else (names,)))
-    return _TYPES.get(ast.unparse(annotation))
+    if isinstance(annotation, ast.Subscript):
+        return _rule_of_subscript(ast.unparse(annotation.value), annotation.slice)
+    name = ast.unparse(annotation)
+    return SPECIAL.get(name) or (_rule_of(_NAMED[name]) if name in _NAMED else None)
+
+
+def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
+    parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+    if name == "Literal":
+        return one_of(*map(ast.literal_eval, parts))
+    if name == "tuple" and ast.unparse(parts[0]).startswith("Literal["):
+        names = parts[0].slice  # ty: ignore[missing-attribute]
+        return some_of(*(ast.literal_eval(n) for n in getattr(names, "elts", [names])))
+    if name == "Annotated":
+        kind, words = ast.unparse(parts[0]), ast.literal_eval(parts[1])
+        return text(words, "runs/a", bool) if kind == "str" else bounded(kind, words)
+    return None
+
+
+# The names of types.py that stand for an Annotated.
+_NAMED = {
+    ast.unparse(node.targets[0]): node.value
+    for node in _parsed(Path(__file__).with_name("types.py")).body
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
+    if ast.unparse(node.value.value) == "Annotated"
+}

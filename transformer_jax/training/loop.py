@@ -250,7 +250,7 @@ class Training:
         config, manifest, task = self.config, self.directory.manifest(), self.task
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        for remark in (*task.remarks, *remarks_on(config)):
+        for remark in (*task.remarks, *remarks_on(config), *self._taken_from_data()):
             self.progress.say(f"note   {remark}")
         self.progress.say(
             f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"
@@ -259,6 +259,15 @@ class Training:
             f"{count_of_batch(task.batch(config.seed, 0), task.counted):,} {task.counted} "
             f"on {manifest['device']['kind']}"
         )
+
+    def _taken_from_data(self) -> list[str]:
+        """Options of the model in whose place the data's own sizes are taken."""
+        model = self.config.model
+        return [
+            f"model.{name}={model[name]}: this data has {size}, which is taken"
+            for name, size in self.task.sizes.items()
+            if name in model and size is not None and model[name] != size
+        ]
 
     # ---- going on
 

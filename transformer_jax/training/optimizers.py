@@ -44,19 +44,39 @@ class Around(NamedTuple):
 def adamw(
     around: Around, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
 ) -> Transformation:
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
+
+    Args:
+      around: see Around.
+      b1: decay of the mean of gradients a step.
+      b2: decay of the mean of their squares a step.
+      eps: added to the root of the latter.
+    """
     return optax.chain(optax.scale_by_adam(b1, b2, eps), around.decay, around.rate)
 
 
 def adam(
     around: Around, b1: Share = 0.9, b2: Share = 0.999, eps: Positive = 1e-8
 ) -> Transformation:
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
+
+    Args:
+      around: see Around.
+      b1: decay of the mean of gradients a step.
+      b2: decay of the mean of their squares a step.
+      eps: added to the root of the latter.
+    """
     return optax.chain(around.decay, optax.scale_by_adam(b1, b2, eps), around.rate)
 
 
 def sgd(around: Around, momentum: Share = 0.9, nesterov: Switch = False) -> Transformation:
-    """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam."""
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
+
+    Args:
+      around: see Around.
+      momentum: decay of the sum of gradients a step.
+      nesterov: whether the gradient is looked at one step ahead.
+    """
     return optax.chain(around.decay, optax.trace(momentum, nesterov), around.rate)
 
 
@@ -64,6 +84,11 @@ def lion(around: Around, b1: Share = 0.9, b2: Share = 0.99) -> Transformation:
     """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
     Its rate should be 3 to 10 times lower than AdamW's, and its decay as much higher.
+
+    Args:
+      around: see Around.
+      b1: share of the mean in the direction of an update.
+      b2: decay of the mean of gradients a step.
     """
     return optax.chain(optax.scale_by_lion(b1, b2), around.decay, around.rate)
 
@@ -133,6 +158,12 @@ def schedule_free(
 
     Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Goes with the schedules `constant` and
     `warmup_constant`. Models are evaluated, shown and loaded with the mean.
+
+    Args:
+      around: see Around.
+      b1: how much gradients are taken at the mean.
+      b2: decay of the mean of squares a step.
+      eps: added to its root.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
     return optax.contrib.schedule_free(base, around.schedule, b1=b1)

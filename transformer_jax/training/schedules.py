@@ -17,7 +17,13 @@ def constant(peak: float, steps: int) -> optax.Schedule:
 
 
 def warmup_constant(peak: float, steps: int, warmup_steps: Natural = 100) -> optax.Schedule:
-    """Linear warm-up, then the peak."""
+    """Linear warm-up, then the peak.
+
+    Args:
+      peak: learning rate.
+      steps: updates in the run.
+      warmup_steps: updates of linear warm-up.
+    """
     return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
 
 

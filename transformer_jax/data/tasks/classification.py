@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from transformer_jax.data.tokenizers import (
     special_tokens,
 )
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options import Natural, Switch
 
 Inputs = dict[str, np.ndarray]
 
@@ -154,16 +155,24 @@ def image_classification(
     split_seed: int,
     train_examples: int | None,
     batch_size: int,
-    max_rotation: float,
-    max_shift: int,
-    flip: bool,
+    max_rotation: Annotated[float, "in [0, 180]"] = 0.0,
+    max_shift: Natural = 0,
+    flip: Switch = False,
 ) -> Classification:
     """Images with labels; pixels are normalised by the training split's mean and deviation.
 
-    In training an image turns by up to `max_rotation` degrees and moves by up to `max_shift` pixels
-    in each direction, zeros coming in, and is mirrored every other time if `flip` says so. A
-    source's own test set stays the test set; the tuning split is then drawn from the rest, its
+    A source's own test set stays the test set; the tuning split is then drawn from the rest, its
     share being of the rest's.
+
+    Args:
+      source: see load_images.
+      splits: shares of train, tuning and test.
+      split_seed: of the split.
+      train_examples: how many to learn from; None: all.
+      batch_size: images in a batch, B.
+      max_rotation: most degrees by which a training image is turned, zeros coming in.
+      max_shift: most pixels by which a training image is moved in each direction.
+      flip: whether every other training image is mirrored left to right.
     """
     arrays = load_images(source)
     parts = _array_splits(source, arrays, splits, split_seed, train_examples)

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -53,12 +53,21 @@ class ExactTask:
         *,
         source: str,
         length: int,
-        symbols: int,
         splits: tuple[float, ...],
         split_seed: int,
         batch_size: int,
+        symbols: Annotated[int, ">= 2"] = 8,
     ) -> "ExactTask":
-        """Makes the language that the options of a config name."""
+        """Makes the language that the options of a config name.
+
+        Args:
+          source: a made-up language.
+          length: tokens of an example, L.
+          splits: shares of train, tuning and test, where a language has finitely many examples.
+          split_seed: of the split.
+          batch_size: examples in a batch, B.
+          symbols: of the language, nouns of agreement, the modulus of modular_addition.
+        """
         language = load_exact(source, length, symbols)
         if language.finite is None:
             draws = {

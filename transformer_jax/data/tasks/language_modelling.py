@@ -12,6 +12,7 @@ from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options import Natural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +65,22 @@ class LanguageModelling:
         length: int,
         batch_size: int,
         stride: int | None,
-        unscored: int,
+        unscored: Natural = 0,
     ) -> "LanguageModelling":
-        """Reads the text that the options of a config name."""
+        """Reads the text that the options of a config name.
+
+        Args:
+          source: see load_text; tokenizer, vocab_size and document_separator too.
+          tokenizer: of the text.
+          vocab_size: tokens of a bpe or word tokenizer.
+          document_separator: line that ends a document.
+          separate_documents: whether documents in one window do not see each other.
+          splits: shares of train, tuning and test, by bytes in the text's order.
+          length: tokens of a window, L.
+          batch_size: windows in a batch, B.
+          stride: tokens between windows of an evaluation; None: length.
+          unscored: tokens at the beginning of each window that are read and not predicted.
+        """
         stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
         streams = stream.split(splits, tokenizer.token_bytes)
         facts = text_facts(source, sha256, tokenizer, streams)

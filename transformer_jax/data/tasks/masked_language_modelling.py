@@ -12,6 +12,7 @@ from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.language_modelling import refuse_short_splits, text_facts
 from transformer_jax.data.tokenizers import Specials, Tokenizer, special_tokens
+from transformer_jax.options import OpenShare
 
 _EVALUATION_SEED = 0  # the hidden places of an evaluated window never change
 
@@ -55,9 +56,20 @@ class MaskedLanguageModelling:
         splits: tuple[float, ...],
         length: int,
         batch_size: int,
-        mask_rate: float,
+        mask_rate: OpenShare = 0.15,
     ) -> "MaskedLanguageModelling":
-        """Reads the text that the options of a config name."""
+        """Reads the text that the options of a config name.
+
+        Args:
+          source: see load_text; tokenizer, vocab_size and document_separator too.
+          tokenizer: of the text.
+          vocab_size: tokens of a bpe or word tokenizer.
+          document_separator: line that ends a document.
+          splits: shares of train, tuning and test, in the text's order.
+          length: tokens of a window, L.
+          batch_size: windows in a batch, B.
+          mask_rate: probability that a token has to be predicted.
+        """
         stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
         streams = stream.split(splits)
         facts = text_facts(source, sha256, tokenizer, streams)

@@ -2,10 +2,10 @@
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
-The hash covers all that decides the outcome: the config without names and cadence, the data, the
-tokenizer, files of initial weights, the code, the packages, what is set for jax and XLA, the device
-and whether the run was computed alone. So a second study finds what the first one ran, and nothing
-else.
+The hash covers all that decides the outcome: what the config says beyond the defaults, without
+names and cadence, the data, the tokenizer, files of initial weights, the code, the packages, what
+is set for jax and XLA, the device and whether the run was computed alone. So a second study finds
+what the first one ran, and nothing else.
 """
 
 import ast
@@ -22,13 +22,14 @@ from ml_collections import ConfigDict
 
 from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.rule import is_own
+from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import OWN, own_file
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.inference.outcome import Outcome
 
 PACKAGE = Path(__file__).parents[1]
-_NO_PART_OF_A_RUN = ("studies", "laws.py")
+_NO_PART_OF_A_RUN = ("studies", "laws.py", "options/")  # what options decide is in the config
 HOWS = ("loop", "scan", "vmap", "devices")  # see execution
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
 
@@ -59,7 +60,7 @@ def cell_hash(
     parts = {
         "config": {
             key: value
-            for key, value in flat.items()
+            for key, value in stated(flat).items()
             if key != "seed" and not key.startswith(CADENCE)
         },
         "data": {key: value for key, value in data.items() if key != "source"},

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import rule_for, unknown_key
+from transformer_jax.options.schema import rule_for, stated, unknown_key
 from transformer_jax.studies.asking.arms import quick_arms
 
 METRICS = {  # larger is better, and the margin that a question gets that names none
@@ -118,8 +118,7 @@ class Design:
 
     def sealed(self) -> dict[str, Any]:
         """What may not change once a cell has run, as plain JSON."""
-        base = flatten(self.config_of(self.base))
-        del base["seed"]
+        base = stated(flatten(self.config_of(self.base)))
         sealed = {
             "question": self.question,
             "prediction": self.prediction,
@@ -129,7 +128,7 @@ class Design:
             "margin_reason": self.margin_reason,
             "looks": self.looks,
             "base": self.base,
-            "base_config": base,
+            "base_config": {key: value for key, value in base.items() if key != "seed"},
             "arms": self.arms,
             "tuning": dataclasses.asdict(self.tuning) if self.tuning else None,
             "match": self.match,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.options.config import flatten
+from transformer_jax.options.schema import stated
 
 _CADENCE = ("logging.", "checkpoint.", "sample.", "evaluation.every")
 
@@ -15,7 +16,7 @@ def hash_of(config: Any) -> str:
     """Returns the hash of all that decides a run of a config, but for its seeds and its cadence."""
     kept = {
         key: value
-        for key, value in flatten(config).items()
+        for key, value in stated(flatten(config)).items()
         if not key.startswith(("seed", *_CADENCE))
     }
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

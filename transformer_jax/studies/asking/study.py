@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
+from transformer_jax.options.schema import completed, stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
@@ -73,6 +75,11 @@ class Study:
     def base(self) -> str:
         """The arm that others are compared with."""
         return self.sealed["base"]
+
+    @property
+    def base_config(self) -> dict[str, Any]:
+        """The base's options, full key -> value, as they were sealed."""
+        return completed(flatten(self.sealed["base_config"]))
 
     @property
     def metric(self) -> str:
@@ -158,7 +165,7 @@ class Study:
                 "refused": [],
                 "seeds": [],
             }
-        changed = [key for key in sealed if self.sealed.get(key) != sealed[key]]
+        changed = changed_since(self.sealed, sealed)
         told = [f"{key} changed after the first cell" for key in changed]
         self.record["exploratory"] += [t for t in told if t not in self.record["exploratory"]]
         if any(key in changed for key in _DECIDING):
@@ -205,6 +212,17 @@ class Study:
         """What verdicts.json holds; {} before the first comparison."""
         file = inside(self.path, "verdicts.json")
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns what a question asks otherwise than it was sealed.
+
+    Older studies sealed every value of the base's config, later ones what it says beyond the
+    defaults, so that an option that came since changes nothing.
+    """
+    before = {**sealed, "base_config": stated(flatten(sealed["base_config"]))}
+    after = {**now, "base_config": stated(flatten(now["base_config"]))}
+    return [key for key in after if before.get(key) != after[key]]
 
 
 def load_study(path: str | Path) -> Study:

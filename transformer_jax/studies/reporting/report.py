@@ -265,7 +265,7 @@ def _band_note(study: Study) -> str:
 
 
 def _config_table(study: Study) -> str:
-    base = study.sealed["base_config"]
+    base = study.base_config
     keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
     if not keys:
         return ""

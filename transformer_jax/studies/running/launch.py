@@ -26,7 +26,7 @@ from transformer_jax.studies.asking.cells import (
 )
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.noise import as_lines, known_noise
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study, as_plain, changed_since
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.tables import show_plan
 from transformer_jax.studies.running import tuning
@@ -334,7 +334,7 @@ def _begun(study: Study) -> list[int]:
 
 def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:
     """What was solved for in an earlier launch of the same question: arm -> field -> value."""
-    if not study.record or as_plain(design.sealed()) != study.sealed:
+    if not study.record or changed_since(study.sealed, design.sealed()):
         return {}
     return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
 

@@ -1,0 +1,38 @@
+r"""Explains every option of a config: default, what it may be, what it means.
+
+Example:
+  python -m experiments.options
+  python -m experiments.options --section=training
+  python -m experiments.options --out=docs/options.md
+"""
+
+from pathlib import Path
+
+from experiments.command import Parser, execute
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.explained import as_markdown, as_text
+from transformer_jax.options.rule import suggest
+from transformer_jax.options.tables import SECTIONS
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and prints or writes the options."""
+    parser = Parser("options", __doc__)
+    parser.add_argument("--section", default="", help="only of this section: model, training, ...")
+    parser.add_argument("--out", help="a page in Markdown (docs/options.md)")
+    arguments = parser.read(argv)
+    sections = [prefix.removesuffix(".") for prefix in SECTIONS if prefix]
+    if arguments.section and arguments.section.split(".")[0] not in sections:
+        raise InvalidInput(
+            f"--section={arguments.section}: expected one of {', '.join(sections)}"
+            f"{suggest(arguments.section, sections)}"
+        )
+    if arguments.out:
+        Path(arguments.out).write_text(as_markdown(), encoding="utf-8")
+        print(f"wrote {arguments.out}")
+    else:
+        print(as_text(f"{arguments.section}." if arguments.section else ""))
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,240 @@
+"""The sections of a config, declared once: type, default, and what each option means.
+
+What a component lets its user choose stands with the component: the fields of
+models/parts.Transformer and models/decoder.Decoder are options of `model`, those of other
+architectures and of tasks stand below their names, those of rows below `model.position_options`
+and the like. Rules, defaults, `--help`, docs/options.md and refusals follow from all of these.
+"""
+
+from typing import Annotated, Literal
+
+from transformer_jax.options.types import (
+    AnyText,
+    Choice,
+    Count,
+    Fraction,
+    Multipliers,
+    Natural,
+    NonNegative,
+    OpenShare,
+    ParameterPaths,
+    Positive,
+    SameAs,
+    Seed,
+    Share,
+    Splits,
+    Switch,
+    Text,
+    TokenizerName,
+)
+
+
+class Run:
+    """What all of a run shares."""
+
+    seed: Seed = 0
+    """Draws initial values, data order and dropout."""
+
+
+class Seeds:
+    """Seeds of one thing alone, in the place of `seed`."""
+
+    initial: Seed | None = None
+    """Draws initial values; None: `seed` does."""
+
+    order: Seed | None = None
+    """Draws the data order; None: `seed` does."""
+
+    dropout: Seed | None = None
+    """Draws dropout; None: `seed` does."""
+
+    perturbation: NonNegative = 0.0
+    """Relative deviation by which drawn values are then changed, to see what rounding can do."""
+
+
+class Data:
+    """What is learned from."""
+
+    task: Choice = "language_modelling"
+    """What examples are."""
+
+    source: Text = "shakespeare"
+    """Embedded data, or a path. By task:
+    language modelling, masked or not: shakespeare, movie_snippets; a text file, a folder of .txt
+    files, or a folder of shards made by `python -m experiments.tokenize`;
+    exact: copy, reverse, recall, agreement, markov, modular_addition; made up, with a best loss
+    that is known;
+    translation: tatoeba_en_es; a .tsv or .csv file of sentence pairs, without a header;
+    text_classification: movie_snippets; a .tsv or .csv file with the columns text and label;
+    image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, of CIFAR-10's
+    binary version, or with a folder of pictures for each class;
+    vector_classification: an .npz file with vectors [N, L, F] and labels [N]."""
+
+    tokenizer: TokenizerName = "char"
+    """What a token is. A tokenizer.json is a run's, or one of Hugging Face; shards bring their
+    own."""
+
+    vocab_size: Annotated[int, ">= 257"] = 4096
+    """Tokens of a bpe or word tokenizer, which is trained on the whole text."""
+
+    document_separator: AnyText | None = None
+    """Line that ends a document ('' is an empty line); None: each file is a document."""
+
+    separate_documents: Switch = False
+    """Whether documents in one window neither see nor predict each other."""
+
+    splits: Splits = (0.9, 0.05, 0.05)
+    """Shares for train, tuning and test. A text is cut in its order, rows and images are drawn at
+    random (a sentence with several translations as one). A source's own test set stays the test
+    set, and tuning is drawn from the rest."""
+
+    split_seed: Natural = 0
+    """Another seed draws other rows for the splits. Not part of `seed`, so that runs with other
+    seeds are scored on the same examples."""
+
+    train_examples: Count | None = None
+    """How many examples of the training split a classifier learns from, fewer being among more;
+    None: all."""
+
+    length: Annotated[int, ">= 2"] = 64
+    """Tokens that the model sees at once, L, special ones included."""
+
+
+class Model:
+    """The model, beside what its class declares."""
+
+    architecture: Choice = "decoder"
+    """The task says which of them fit."""
+
+    match_parameters: Literal["decoder", "encoder_decoder"] | None = None
+    """Chooses the width of a recurrent architecture so that it has as many parameters as this one
+    with the same options; None: width is taken as it is."""
+
+    max_length: Count = SameAs("data.length")  # ty: ignore[invalid-assignment]
+    """Longest input that the model can take, in tokens; at least data.length. Data whose sequences
+    have a length of their own says so, and it is taken."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the computation. Parameters, optimizer, softmax, norms and loss are float32 in
+    any case."""
+
+
+class Initial:
+    """What training starts from, beside freshly drawn values."""
+
+    weights: Annotated[str, "a run's directory or a Hugging Face folder"] | None = None
+    """Weights for every parameter of the same path and shape. A run's tokenizer has to be this
+    one's: give data.tokenizer its file."""
+
+    word_vectors: Annotated[str, "a file of word vectors"] | None = None
+    """Vectors for the embedding of the words that it holds, in word2vec's text format. model.width
+    has to be their size."""
+
+
+class Training:
+    """How parameters are updated."""
+
+    steps: Count = 2000
+    """Optimizer updates."""
+
+    batch_size: Count = 12
+    """Examples in an update, B."""
+
+    accumulation: Count = 1
+    """Parts that a batch is computed in, to save memory; a divisor of batch_size. The gradient is
+    that of the whole batch, each part with its own dropout."""
+
+    label_smoothing: Share = 0.0
+    """Share of the target's probability that is spread over all classes. Only the training loss
+    has it."""
+
+    own_inputs: Fraction = 0.0
+    """Probability with which an input token of a decoder is what the model itself would have
+    written there, and not the text's; 0 is teacher forcing, 1 is free running."""
+
+    frozen: ParameterPaths = ()
+    """Parameters that stay as they start: token_embedding or block_0/attention say."""
+
+    weight_ema: OpenShare | None = None
+    """Decay a step of a running mean of the weights, which is evaluated, shown and loaded in their
+    place; None: the weights themselves."""
+
+    clip_norm: Positive | None = 1.0
+    """Largest global norm of the gradient, larger ones are scaled down."""
+
+
+class Optimizer:
+    """Which rule makes updates of gradients."""
+
+    name: Choice = "adamw"
+    """See docs/catalogue.md."""
+
+    learning_rate: Positive = 1e-3
+    """Peak learning rate."""
+
+    weight_decay: NonNegative = 0.1
+    """Weight decay, times the learning rate, or in adam and sgd a part of the gradient."""
+
+    decay_parameters: tuple[
+        Literal["kernel", "embedding", "bias", "scale", "gain", "alpha", "sink", "lambda"], ...
+    ] = ("kernel", "embedding")
+    """Names of the parameters that decay."""
+
+    learning_rate_multipliers: Multipliers = ()
+    """Further factors of the learning rate by path; 0 freezes."""
+
+    decay_multipliers: Multipliers = ()
+    """The same for weight decay."""
+
+
+class Schedule:
+    """How the learning rate moves."""
+
+    name: Choice = "warmup_cosine"
+    """See docs/catalogue.md."""
+
+
+class Evaluation:
+    """What is measured; none of it changes a bit of the trained parameters."""
+
+    every: Count = 500
+    """Updates between evaluations on the tuning split. The last update is always followed by one,
+    on the tuning and the test split."""
+
+    batch_size: Count = 64
+    """Windows in an evaluation batch."""
+
+    stride: Count | None = None
+    """Tokens between the starts of two windows, each token scored once; at most data.length, which
+    None takes."""
+
+
+class Logging:
+    """What is written down; none of it changes a bit of the trained parameters."""
+
+    every: Count = 10
+    """Updates between rows of metrics.jsonl, which hold means since the last row."""
+
+    writers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Where rows go beside metrics.jsonl. They need the extra `trackers`; wandb writes offline
+    unless WANDB_MODE says otherwise."""
+
+
+class Checkpoint:
+    """What is kept; none of it changes a bit of the trained parameters."""
+
+    every: Count = 500
+    """Updates between checkpoints. The last update is always saved."""
+
+    keep: Count = 2
+    """Checkpoints kept, the newest."""
+
+
+class Sample:
+    """The sample at the end; none of it changes a bit of the trained parameters."""
+
+    num_tokens: Natural = 300
+    """Tokens of the sample."""
+
+    temperature: NonNegative = 0.8
+    """Divides the logits; 0 takes the likeliest token."""
