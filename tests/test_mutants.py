@@ -1,0 +1,36 @@
+"""The table of mutants fits the code as it is; `python -m tests.mutants` runs it."""
+
+import ast
+import functools
+
+from tests.mutants import MUTANTS, ROOT, edited
+
+
+@functools.cache
+def text_of(file):
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
+@functools.cache
+def names_in(file):
+    return {node.name for node in ast.parse(text_of(file)).body if hasattr(node, "name")}
+
+
+def test_every_mutant_has_a_name_and_a_fault_of_its_own():
+    assert len(MUTANTS) >= 40
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant[1:5] for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_every_fault_has_one_place_and_leaves_a_program():
+    for mutant in MUTANTS:
+        changed = edited(text_of(mutant.file), mutant)
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text_of(mutant.file))), mutant
+
+
+def test_every_test_that_is_named_exists():
+    for mutant in MUTANTS:
+        assert mutant.tests, mutant
+        for test in mutant.tests:
+            file, _, name = test.partition("::")
+            assert name.partition("[")[0] in names_in(file), test
