@@ -1,7 +1,12 @@
 """Strict modes for the whole suite, and what several test files share."""
 
+import contextlib
+import functools
 import gc
 import hashlib
+import importlib
+import io
+import json
 import os
 import subprocess
 import sys
@@ -12,25 +17,45 @@ ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", ROOT / ".pytest_cache" / "compiled"))
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "all"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of the suite's time is compilation, so this process optimises little. Commands that tests
-# start in processes of their own are compiled as a user's are, see `user_environment`.
-os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+# Most of the suite's time is compilation, so this process optimises little, and so do the commands
+# that it starts, which find its programs in the cache. What shows a user's bits or times is compiled
+# as a user's is: older runs, and all that `make commands` runs; see `user_environment`. (The preset
+# CPU_OPT_PRESET_FAST_COMPILE would save more, but equal expressions in two programs then differ.)
+FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
+os.environ["XLA_FLAGS"] = FLAGS
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.command import use_compilation_cache
-from transformer_jax.options.config import load_config
+from experiments.command import execute, use_compilation_cache
+from transformer_jax.options.config import load_config, to_json
 from transformer_jax.runs.progress import Silent
 
 use_compilation_cache()
+# Keeping small programs costs more than compiling them again.
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 gc.set_threshold(50_000, 20, 50)
 jax.config.update("jax_debug_key_reuse", True)
 
+_MOST_BYTES = 3 << 30  # that a process may hold when it has done a module
 TINY = str(ROOT / "configs" / "tiny.py")
+
+
+# Modules that take long begin first, so that no process is left with one of them at the end.
+_LONG = ("test_tasks", "test_train", "test_switches", "test_commands", "test_studies", "test_step")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Gives each module to one process, whose fixtures and programs its tests then share."""
+    for item in items:
+        if not any(item.iter_markers("xdist_group")):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+    items.sort(key=lambda item: item.module.__name__.rpartition(".")[2] not in _LONG)
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +67,41 @@ def _at_root(monkeypatch):
 def _forget_programs():
     """A process that keeps all programs of the suite holds 5 GB, and its collector crawls."""
     yield
-    jax.clear_caches()
-    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    if pages * os.sysconf("SC_PAGE_SIZE") > _MOST_BYTES:
+        jax.clear_caches()
+        gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def _as_users_compile(request, monkeypatch):
+    """What is marked `commands` or `as_user` starts commands that are compiled as a user's are."""
+    if any(request.node.get_closest_marker(name) for name in ("commands", "as_user")):
+        monkeypatch.delenv("XLA_FLAGS")
+
+
+_PROGRAMS = {}
+
+
+@pytest.fixture
+def one_program(monkeypatch):
+    """Runs of one config share one compiled program, however often it is started anew.
+
+    For tests that are about something else than compiling, and patch nothing that is compiled.
+    """
+    from transformer_jax.training import coroutine
+
+    honest = coroutine.compiled
+
+    def remembered(call):
+        config = json.loads(to_json(call.prepared.config)) | {"seed": 0}
+        shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), call.arguments)
+        key = (json.dumps(config), repr(call.prepared.model), str(shapes))
+        if key not in _PROGRAMS:
+            _PROGRAMS[key] = honest(call)
+        return _PROGRAMS[key]
+
+    monkeypatch.setattr(coroutine, "compiled", remembered)
 
 
 @pytest.fixture
@@ -68,9 +126,8 @@ def tiny_run(tmp_path_factory):
 
 
 def user_environment(**changes):
-    """This process's environment without what the suite sets for its own speed."""
-    plain = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    return {**plain, "PYTHONPATH": str(ROOT), **changes}
+    """The environment of commands; without the suite's flags in tests that are marked so."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
 def command(verb, *arguments, cwd=ROOT, timeout=300, **environment):
@@ -84,6 +141,23 @@ def command(verb, *arguments, cwd=ROOT, timeout=300, **environment):
         timeout=timeout,
         check=False,
     )
+
+
+def attempt(verb, *arguments, cwd=ROOT):
+    """Runs a command in this process, for refusals: it ends as `command` does, without its start."""
+    main = importlib.import_module(f"experiments.{verb}").main
+    out, err, code = io.StringIO(), io.StringIO(), None
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with contextlib.chdir(cwd), streams[0], streams[1]:
+        try:
+            execute(functools.partial(_with_arguments, main, [str(a) for a in arguments]))
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess([verb, *arguments], code, out.getvalue(), err.getvalue())
+
+
+def _with_arguments(main, arguments, _):
+    main(arguments)
 
 
 def start_command(verb, *arguments, **environment):

@@ -125,19 +125,18 @@ _init = jax.jit(
 )
 
 
-@jax.jit
-def _noise(params, key):
-    leaves, treedef = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    drawn = [jax.random.normal(k, leaf.shape) * 0.4 for k, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(treedef, drawn)
-
-
 def random_params(model):
-    return _noise(_init(model, jax.random.key(0)), jax.random.key(2))
+    """Parameters all of which are drawn, none is 0 or 1; nothing is compiled for them."""
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), **model.example_inputs()))
+    rng = np.random.default_rng(2)
+    draw = lambda leaf: jnp.asarray(rng.normal(scale=0.4, size=leaf.shape), leaf.dtype)
+    return jax.tree.map(draw, shapes["params"])
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CASES],
+)
 def case(request):
     model, inputs = CASES[request.param]
     return Case(request.param, model, inputs, random_params(model))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.conftest import TINY, command, refused, tiny_config
+from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
@@ -84,7 +84,7 @@ def test_the_batch_script_is_slurms(tmp_path, monkeypatch):
 def test_without_slurm_it_is_refused(tmp_path):
     arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1", *SHORT)
     refused(
-        command("ablate", *arguments, f"--workdir={tmp_path / 's'}", "--executor=slurm"),
+        attempt("ablate", *arguments, f"--workdir={tmp_path / 's'}", "--executor=slurm"),
         "--executor=slurm",
         "srun",
     )

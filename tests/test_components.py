@@ -27,7 +27,6 @@ from transformer_jax.layers.positions import (
 from transformer_jax.layers.weights import (
     ATTENTIONS,
     attention_weights,
-    linear_attention_by_sums,
 )
 from transformer_jax.masks import prefix, window
 from transformer_jax.models import Decoder, make_with_known_fields
@@ -128,6 +127,27 @@ def test_a_soft_cap_bends_scores_before_the_bias(query_key_value):
     bent = 2 * np.tanh(scores / 2) + double(bias)
     expected = np.apply_along_axis(softmax, -1, bent)
     np.testing.assert_allclose(weights, expected, atol=2e-6)
+
+
+def linear_attention_by_sums(query, key, value):
+    """Causal linear attention by running sums (Katharopoulos et al. 2020, equations 10 to 12).
+
+    The state after a token is S = sum of phi(k) v^T and z = sum of phi(k), its output
+    phi(q)^T S / phi(q)^T z.
+    """
+
+    def read(state, token):
+        query_K, key_K, value_V = token
+        outer, total = state
+        outer = outer + key_K[..., :, None] * value_V[..., None, :]
+        total = total + key_K
+        mixed = jnp.einsum("...K,...KV->...V", query_K, outer)
+        return (outer, total), mixed / jnp.einsum("...K,...K->...", query_K, total)[..., None]
+
+    tokens = (jax.nn.elu(query) + 1, jax.nn.elu(key) + 1, value)
+    by_time = [jnp.moveaxis(array, -2, 0) for array in tokens]
+    empty = jnp.zeros((*by_time[1].shape[1:], value.shape[-1])), jnp.zeros(by_time[1].shape[1:])
+    return jnp.moveaxis(jax.lax.scan(read, empty, tuple(by_time))[1], 0, -2)
 
 
 def test_linear_attention_equals_its_running_sums(query_key_value):

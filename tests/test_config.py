@@ -11,7 +11,7 @@ import time
 import pytest
 
 from configs import reference
-from tests.conftest import ROOT, TINY, command, refused, tiny_config, user_environment
+from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import config as configs
 from transformer_jax.options import schema, tables
@@ -446,11 +446,11 @@ def test_c74_a_stored_config_is_data(stored):
 def test_refusals_of_the_command_are_short_and_exit_with_2(tmp_path):
     base = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}")
     refused(command("train", *base, "--config.model.dept=4"), "model.dept", "model.depth")
-    refused(command("train", *base, "--wrkdir=x"), "--wrkdir", "--workdir")
-    refused(command("train", f"--config={TINY}"), "--workdir")
-    refused(command("train", *base[1:], "--config=configs/tinny.py"), "configs/tiny.py")
-    refused(command("train", *base, "stray"), "stray")
-    refused(command("train", *base, "--config.data.source=nowhere.txt"), "data.source=nowhere.txt")
+    refused(attempt("train", *base, "--wrkdir=x"), "--wrkdir", "--workdir")
+    refused(attempt("train", f"--config={TINY}"), "--workdir")
+    refused(attempt("train", *base[1:], "--config=configs/tinny.py"), "configs/tiny.py")
+    refused(attempt("train", *base, "stray"), "stray")
+    refused(attempt("train", *base, "--config.data.source=nowhere.txt"), "data.source=nowhere.txt")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 

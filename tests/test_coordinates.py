@@ -1,6 +1,6 @@
 """muP: under it no place's size goes with the width, and a learning rate serves all widths."""
 
-from tests.conftest import command, refused, tiny_config
+from tests.conftest import attempt, refused, tiny_config
 from transformer_jax.training.coordinate_check import coordinate_check
 
 WIDTHS = (32, 64, 128)
@@ -30,6 +30,6 @@ def test_activations_do_not_drift_with_the_width_under_mup_and_do_without():
 
 def test_the_command_refuses_what_is_no_width():
     config = "--config=configs/tiny.py"
-    refused(command("coordinates", config, "--widths=32"), "--widths=32", "two widths")
-    refused(command("coordinates", config, "--widths=32,a"), "--widths=32,a", "integers")
-    refused(command("coordinates", config, "--widths=32,33"), "33 is no multiple of")
+    refused(attempt("coordinates", config, "--widths=32"), "--widths=32", "two widths")
+    refused(attempt("coordinates", config, "--widths=32,a"), "--widths=32,a", "integers")
+    refused(attempt("coordinates", config, "--widths=32,33"), "33 is no multiple of")

@@ -10,7 +10,7 @@ from experiments.course import exercises, outcomes, solution
 from experiments.course.checks import WORKED
 from experiments.course.errata import ERRATA
 from experiments.course.statements import STATEMENTS, Claim, Statement
-from tests.conftest import ROOT, command, refused
+from tests.conftest import ROOT, attempt, command, refused
 from transformer_jax import causal_mask, scaled_dot_product_attention
 from transformer_jax.studies.asking.design import load_design
 
@@ -238,11 +238,15 @@ def test_the_command_checks_a_solution_and_refuses_what_is_none(tmp_path):
     result = command("course", f"--solution={path}")
     assert result.returncode == 1
     assert "wrong  attention: large scores overflow" in result.stdout
-    refused(command("course", f"--solution={tmp_path / 'none.py'}"), "no such file")
+    refused(attempt("course.__main__", f"--solution={tmp_path / 'none.py'}"), "no such file")
     path.write_text("x = 1\n")
-    refused(command("course", f"--solution={path}"), "expected a function attention", "num_heads")
+    refused(
+        attempt("course.__main__", f"--solution={path}"),
+        "expected a function attention",
+        "num_heads",
+    )
     path.write_text("x = ")
-    refused(command("course", f"--solution={path}"), "SyntaxError")
+    refused(attempt("course.__main__", f"--solution={path}"), "SyntaxError")
 
 
 @pytest.mark.oracle

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.conftest import command, refused
+from tests.conftest import attempt, command, refused
 from transformer_jax.data.order import example_order
 from transformer_jax.data.sources import stream
 from transformer_jax.data.sources.files import EMBEDDED
@@ -248,11 +248,11 @@ def test_tokenize_command_feeds_training(tmp_path):
     made = command("tokenize", *flags)
     assert made.returncode == 0, made.stderr
     assert "tokens of" in made.stdout
-    refused(command("tokenize", *flags), f"--out={shards}", "new or an empty folder")
+    refused(attempt("tokenize", *flags), f"--out={shards}", "new or an empty folder")
     free = f"--out={tmp_path / 'free'}"
-    refused(command("tokenize", "--source=nowhere", free), "data.source=nowhere")
-    refused(command("tokenize", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
-    refused(command("tokenize", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
+    refused(attempt("tokenize", "--source=nowhere", free), "data.source=nowhere")
+    refused(attempt("tokenize", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
+    refused(attempt("tokenize", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
     assert not (tmp_path / "free").exists()
 
 

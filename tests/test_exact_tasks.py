@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import command, refused, tiny_config
+from tests.conftest import attempt, refused, tiny_config
 from transformer_jax.data.ngrams import NGrams
 from transformer_jax.data.sources.exact import EXACT, load_exact
 from transformer_jax.data.sources.files import EMBEDDED
@@ -131,13 +131,13 @@ def test_what_cannot_be_is_refused(tmp_path):
         f"--workdir={tmp_path / 'x'}",
         "--config.data.task=exact",
     )
-    refused(command(*base), "data.source=shakespeare", "copy, reverse, recall")
+    refused(attempt(*base), "data.source=shakespeare", "copy, reverse, recall")
     too_many = (*base, "--config.data.source=recall", "--config.data.exact.symbols=3")
-    refused(command(*too_many), "data.exact.symbols=3", "at least 4")
+    refused(attempt(*too_many), "data.exact.symbols=3", "at least 4")
     nouns = (*base, "--config.data.source=agreement", "--config.data.exact.symbols=9")
-    refused(command(*nouns), "there are 8 nouns")
+    refused(attempt(*nouns), "there are 8 nouns")
     encoder = (*base, "--config.data.source=copy", "--config.model.architecture=encoder")
-    refused(command(*encoder), "decoder or recurrent_decoder")
+    refused(attempt(*encoder), "decoder or recurrent_decoder")
 
 
 # ---------------------------------------------------------------- n-grams

@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import inspect
+import json
 import re
 import subprocess
 import sys
@@ -20,18 +22,22 @@ ALLOWED = {
     "models": ("options", "shapes", "masks", "layers"),
     "generation": ("errors",),
     "inspection": ("errors",),
-    "laws": ("models",),
+    "laws": ("models", "paths"),
+    "paths": (),
     "interop": ("errors", "models"),
     "data": ("errors", "options"),
-    "runs": ("errors", "options", "data"),
-    "training": ("errors", "options", "models", "generation", "interop", "data", "runs"),
-    "studies": ("errors", "options", "layers", "data", "runs", "training"),
+    "runs": ("errors", "options", "data", "paths"),
+    "training": (
+        *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
+    ),
+    "studies": ("errors", "options", "layers", "data", "paths", "runs", "training"),
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL", "scipy"},
     "interop": {"numpy", "jax", "flax", "safetensors", "huggingface_hub"},
     "options": {"ml_collections"},
     "shapes": {"jax"},
+    "paths": {"jax"},
     "masks": {"jax"},
     "layers": {"jax", "flax"},
     "models": {"jax", "flax"},
@@ -151,10 +157,36 @@ def test_public_names_exist_and_others_are_refused():
     import transformer_jax
 
     for name in transformer_jax.__all__:
-        assert callable(getattr(transformer_jax, name))
+        assert getattr(transformer_jax, name) is not None
         assert name in dir(transformer_jax)
     with pytest.raises(AttributeError, match="no public name 'decoder'"):
         _ = transformer_jax.decoder
+
+
+def arguments_of(function):
+    """Names of arguments, with their defaults as far as these are plain values."""
+    plain = (int, float, str, bool, tuple, type(None))
+    told = []
+    for name, argument in inspect.signature(function).parameters.items():
+        default = argument.default
+        is_given = default is inspect.Parameter.empty
+        value = repr(default) if isinstance(default, plain) else "..."
+        told.append(name if is_given else f"{name}={value}")
+    return told
+
+
+SIGNATURES = ROOT / "tests" / "golden" / "public.json"
+
+
+def test_the_signatures_of_the_public_names_are_what_was_promised():
+    """A change of this file is a change for everybody who uses the package: say it in CHANGELOG."""
+    import transformer_jax
+
+    values = {name: getattr(transformer_jax, name) for name in transformer_jax.__all__}
+    now = {name: arguments_of(value) for name, value in values.items() if callable(value)}
+    assert now == json.loads(SIGNATURES.read_text())
+    page = (ROOT / "docs" / "stable.md").read_text()
+    assert all(f"`{name}`" in page for name in transformer_jax.__all__)
 
 
 def test_c73_nothing_executes_what_it_reads():

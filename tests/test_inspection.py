@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import command, refused
+from tests.conftest import attempt, refused
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import (
     attention_entropy,
@@ -144,7 +144,7 @@ def test_gradients_through_time_end_where_a_window_does():
 
 def test_inspect_draws_a_prompt(tiny_run, tmp_path):
     out = tmp_path / "attention.png"
-    result = command("inspect", f"--workdir={tiny_run}", "--prompt=ROMEO: what", f"--out={out}")
+    result = attempt("inspect", f"--workdir={tiny_run}", "--prompt=ROMEO: what", f"--out={out}")
     assert result.returncode == 0, result.stderr
     assert out.read_bytes()[:4] == b"\x89PNG"
     with np.load(tmp_path / "attention.npz") as arrays:
@@ -153,5 +153,5 @@ def test_inspect_draws_a_prompt(tiny_run, tmp_path):
         similarity = arrays["block_0/attention/head_similarity"]
         np.testing.assert_allclose(np.diagonal(similarity), 1, atol=1e-6)
     there = f"--workdir={tiny_run}"
-    refused(command("inspect", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
-    refused(command("inspect", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16")
+    refused(attempt("inspect", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
+    refused(attempt("inspect", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16")

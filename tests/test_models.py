@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import Decoder
-from transformer_jax.runs.checkpoints import leaf_names
+from transformer_jax.paths import by_path
 from transformer_jax.training.metrics import sums_of, total
 
 SMALL = Decoder(vocab_size=11, max_length=8, width=64, depth=3, num_heads=4)
@@ -32,7 +32,7 @@ def initial(model, seed=0):
     ids=str,
 )
 def test_c61_a_change_redraws_no_other_parameter(change):
-    before, after = leaf_names(initial(SMALL)), leaf_names(initial(SMALL.clone(**change)))
+    before, after = by_path(initial(SMALL)), by_path(initial(SMALL.clone(**change)))
     shared = before.keys() & after.keys()
     assert len(shared) > 15
     for name in shared:
@@ -40,7 +40,7 @@ def test_c61_a_change_redraws_no_other_parameter(change):
 
 
 def test_c61_initial_deviations_are_the_declared_ones():
-    for name, leaf in leaf_names(initial(SMALL.clone(init_std=0.05))).items():
+    for name, leaf in by_path(initial(SMALL.clone(init_std=0.05))).items():
         values = np.asarray(leaf, np.float64)
         if name.endswith("scale"):
             assert (values == 1).all(), name

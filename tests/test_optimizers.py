@@ -8,12 +8,12 @@ import optax.contrib
 import pytest
 
 from tests.conftest import tiny_config
+from transformer_jax.paths import path_text
 from transformer_jax.training.optimizers import (
     OPTIMIZERS,
     evaluated_params,
     is_hidden_kernel,
     make_optimizer,
-    path_text,
 )
 from transformer_jax.training.schedules import SCHEDULES, warmup_linear, warmup_stable_decay
 

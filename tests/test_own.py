@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from experiments import new
-from tests.conftest import ROOT, TINY, command, refused, user_environment
+from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
 from transformer_jax.options.config import flatten, load_config
@@ -65,7 +65,7 @@ def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(fo
     assert "own_tempered" not in sys.modules
     run = load_run("run", allow=["own_tempered"])
     assert len(run.sample("a", num_tokens=4)) == 4
-    refused(command("sample", "--workdir=run", cwd=folder), "--allow=own_tempered")
+    refused(attempt("sample", "--workdir=run", cwd=folder), "--allow=own_tempered")
     done = command("sample", "--workdir=run", "--allow=own_tempered", "--prompt=a", cwd=folder)
     assert done.returncode == 0, done.stderr
 
@@ -233,6 +233,7 @@ def pytest_in(folder, *arguments):
     )  # fmt: skip
 
 
+@pytest.mark.commands
 def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     """Every template keeps all laws, see test_laws.py; here the written files are run."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -244,11 +245,11 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     assert f"{len(LAWS)} tests collected" in collected.stdout
     tests = pytest_in(tmp_path, "-k", "padding or falls", ".")
     assert "2 passed" in tests.stdout, tests.stdout
-    refused(command("new", "norm", "my_norm", cwd=tmp_path), "there is a file of that")
+    refused(attempt("new", "norm", "my_norm", cwd=tmp_path), "there is a file of that")
     refused(
-        command("new", "atention", "mine", cwd=tmp_path), "atention: expected one of", "attention"
+        attempt("new", "atention", "mine", cwd=tmp_path), "atention: expected one of", "attention"
     )
-    refused(command("new", "attention", "my-attention", cwd=tmp_path), "a name that Python can")
+    refused(attempt("new", "attention", "my-attention", cwd=tmp_path), "a name that Python can")
     file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
     file.write_text(file.read_text().replace(".mean(-1, keepdims", ".mean(-2, keepdims"))
     assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout

@@ -12,11 +12,12 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments import results
-from tests.conftest import ROOT, TINY, command, refused, user_environment
+from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import choose, parse_filter
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
+from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting import tables
@@ -166,7 +167,7 @@ def test_compare_judges_a_study_again(done, tmp_path):
     assert result.returncode == 0, result.stderr
     assert load_study(path).verdicts() == done.verdicts()
     assert "position=none" in result.stdout
-    refused(command("compare", path, load_study(path).cell("position=none", 0).path), "not both")
+    refused(attempt("compare", path, load_study(path).cell("position=none", 0).path), "not both")
 
 
 def runs_of(done, *which):
@@ -214,13 +215,34 @@ def test_runs_are_found_by_what_they_are(done):
     assert best["test/loss"] == min(row["test/loss"] for row in choose(root, []))
 
 
+@pytest.mark.parametrize(
+    ("metric", "larger"),
+    [
+        ("test/generated_accuracy", True),
+        ("eval/accuracy", True),
+        ("bleu", True),
+        ("test/loss", False),
+        ("time/step_ms", False),
+    ],
+)
+def test_compare_and_studies_agree_which_way_a_metric_is_better(metric, larger):
+    assert larger_is_better(metric) == larger
+    better, worse = (0.9, 0.1) if larger else (0.1, 0.9)
+    comparison = object.__new__(Comparison)
+    comparison.metric = metric
+    comparison.arms = {"base": {0: "a", 1: "b"}, "arm": {0: "c", 1: "d"}}
+    comparison.columns = {name: {metric: worse} for name in "ab"}
+    comparison.columns |= {"c": {metric: better}, "d": {metric: better + 0.01}}
+    assert comparison.paired()[0]["mean"] > 0
+
+
 def test_a_filter_that_names_nothing_is_refused(done):
     refused(
-        command("runs", "ls", f"--root={done.path.parent}", "tes/loss<3"), "did you mean test/loss"
+        attempt("runs", "ls", f"--root={done.path.parent}", "tes/loss<3"), "did you mean test/loss"
     )
-    refused(command("runs", "ls", f"--root={done.path.parent}", "--sort=loss"), "--sort=loss")
-    refused(command("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
-    refused(command("runs", "show"), "ls, export")
+    refused(attempt("runs", "ls", f"--root={done.path.parent}", "--sort=loss"), "--sort=loss")
+    refused(attempt("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
+    refused(attempt("runs", "show"), "ls, export")
     with pytest.raises(ValueError, match="expected a filter"):
         parse_filter("loss")
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.conftest import TINY, command, refused, tiny_config
+from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking import ladder, noise
 from transformer_jax.studies.asking.design import load_design
@@ -66,9 +66,7 @@ def test_intervals_of_forecasts_cover(rng):
 
 
 def test_a_power_law_is_forecast():
-    scores = [
-        {"by_seed": {str(s): 3 * v**-0.2 * (1 + 0.001 * s) for s in range(4)}} for v in VALUES
-    ]
+    scores = [{str(s): 3 * v**-0.2 * (1 + 0.001 * s) for s in range(4)} for v in VALUES]
     found = scales.forecast_of_scores(VALUES, scores)
     assert found["forecast"] == pytest.approx(found["seen"], rel=1e-6)
 
@@ -105,7 +103,7 @@ def test_a_ladder_of_real_studies(tmp_path):
         assert verdicts["arms"]["position=rotary"]["mean"] == pytest.approx(mean)
     assert "smaller rungs forecast" in (tmp_path / "l" / "ladder.md").read_text()
     shallow = ("ablate", "--config=configs/tiny.py", "--arm=model.position=none", "--seeds=3")
-    refused(command(*shallow, "--ladder=model.width=8", "--workdir=x"), "--ladder=model.width=8")
+    refused(attempt(*shallow, "--ladder=model.width=8", "--workdir=x"), "--ladder=model.width=8")
 
 
 # ---------------------------------------------------------------- noise
@@ -178,4 +176,4 @@ def test_the_command_measures_a_config(tmp_path):
     assert np.ptp(scores[:, 0, 0, 0]) > 0
     assert np.ptp(scores[0, :, 0, 0]) > 0
     assert np.ptp(scores[0, 0, :, 0]) > 0
-    refused(command("noise", "--config=configs/tiny.py", "--levels=1"), "--levels=1")
+    refused(attempt("noise", "--config=configs/tiny.py", "--levels=1"), "--levels=1")

@@ -88,15 +88,6 @@ def test_power_of_equivalence_by_simulation():
         assert power.power_of_equivalence(margin, count, level) == pytest.approx(share, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("contrasts", "table"),
-    [(1, {3: 3.3, 5: 1.7, 8: 1.15, 16: 0.75}), (4, {3: 6.5, 5: 2.5, 8: 1.5, 16: 0.93})],
-)
-def test_what_few_seeds_can_detect(contrasts, table):
-    for count, effect in table.items():
-        assert power.detectable(count, contrasts) == pytest.approx(effect, rel=0.03)
-
-
 def test_seeds_needed_never_looks_at_the_effect():
     few = power.seeds_needed(0.01, 5, 0.01, 1)
     assert few == power.seeds_needed(0.01, 5, 0.01, 1)

@@ -11,9 +11,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.conftest import ROOT, TINY, command, fingerprint_of, refused, start_command, tiny_config
+from tests.conftest import (
+    ROOT,
+    TINY,
+    attempt,
+    command,
+    fingerprint_of,
+    refused,
+    start_command,
+    tiny_config,
+)
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten, load_config
+from transformer_jax.paths import by_path
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.arms import DROPS, parse_arm
@@ -178,7 +188,7 @@ def test_wrong_arms_of_a_file_are_refused(tmp_path):
 
 
 def test_refusals_of_the_command_are_short_and_come_before_jax(tmp_path):
-    refused(command("ablate", f"--config={TINY}", f"--workdir={tmp_path}"), "get_arms", "--arm")
+    refused(attempt("ablate", f"--config={TINY}", f"--workdir={tmp_path}"), "get_arms", "--arm")
     began = time.monotonic()
     wrong = command("ablate", f"--config={TINY}", f"--workdir={tmp_path}", "--drop=position")
     refused(wrong, "--drop=position", "positions")
@@ -422,7 +432,7 @@ def test_seeds_pair_values_batches_and_dropout():
 
     def start(**changes):
         params = prepare(tiny_config(**changes), task=task).draw(np.uint32(4)).params
-        return fairness._by_path(params)
+        return by_path(params)
 
     base = start()
     for changes in (

@@ -20,7 +20,7 @@ from transformer_jax.generation import generate, windowed_next_logits
 from transformer_jax.laws import small_decoder
 from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import Block
-from transformer_jax.layers.cache import remember, spoil_beyond, take_place
+from transformer_jax.layers.cache import advance_cache, append_to_cache, nan_on_overflow
 from transformer_jax.layers.norms import RMSNorm
 from transformer_jax.layers.pooling import ClassToken
 from transformer_jax.layers.position_terms import PositionTerms, Rotation
@@ -115,9 +115,9 @@ class Reader(nn.Module):
 
     @nn.compact
     def __call__(self, rows):
-        place = take_place(self, len(rows), 4)
-        held = remember(self, "rows", rows, place)
-        return spoil_beyond(held, place), place.rows(jnp.arange(4)[:, None])
+        place = advance_cache(self, len(rows), 4)
+        held = append_to_cache(self, "rows", rows, place)
+        return nan_on_overflow(held, place), place.rows(jnp.arange(4)[:, None])
 
 
 def test_a_cache_holds_what_was_read_in_its_places_and_no_more():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import command, fingerprint_of, refused, tiny_config, tree_hash
+from tests.conftest import attempt, fingerprint_of, refused, tiny_config, tree_hash
 from transformer_jax import MultiHeadAttention, scaled_dot_product_attention
 from transformer_jax.layers.pooling import AllPlaces
 from transformer_jax.layers.projections import PROJECTIONS
@@ -144,12 +144,12 @@ def test_without_cross_attention_the_source_does_not_matter():
 )
 def test_what_means_nothing_together_is_refused(changes, words):
     given = [f"--config.{change}" for change in changes]
-    refused(command("train", "--config=configs/tiny.py", "--workdir=x", *given), *words)
+    refused(attempt("train", "--config=configs/tiny.py", "--workdir=x", *given), *words)
 
 
 def test_a_leak_is_announced(tmp_path):
     short = ("--config.training.steps=12", "--config.model.mask=unmasked")
-    done = command("train", "--config=configs/tiny.py", f"--workdir={tmp_path / 'a'}", *short)
+    done = attempt("train", "--config=configs/tiny.py", f"--workdir={tmp_path / 'a'}", *short)
     assert done.returncode == 0, done.stderr
     assert "shows this decoder the answers" in done.stdout
 
@@ -201,7 +201,7 @@ def test_free_running_trains_and_is_refused_where_nothing_is_written(tmp_path):
     )
     assert teacher[1] != free[1]
     given = ("--config=configs/movies.py", f"--workdir={tmp_path / 'x'}")
-    refused(command("train", *given, "--config.training.own_inputs=0.5"), "writes nothing")
+    refused(attempt("train", *given, "--config.training.own_inputs=0.5"), "writes nothing")
 
 
 # ---------------------------------------------------------------- studies of exact tasks

@@ -1,12 +1,13 @@
 """The tasks beside language modelling: batches written out, and whole runs on a user's own data."""
 
 import json
+import re
 
 import jax
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, checkpoint_of, command, fingerprint_of, refused, tree_hash
+from tests.conftest import ROOT, attempt, checkpoint_of, command, fingerprint_of, refused, tree_hash
 from transformer_jax import load_run
 from transformer_jax.data.tasks.classification import encode_texts, rotated, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -19,7 +20,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training import loop
-from transformer_jax.training.build import count_parameters, make_model, make_task
+from transformer_jax.training.build import count_parameters, make_model, make_task, taken_from_data
 from transformer_jax.training.loop import train
 from transformer_jax.training.warm_start import read_word_vectors
 
@@ -258,6 +259,7 @@ class EndAt(Silent):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
 @pytest.mark.parametrize("kind", TASK)
 def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
@@ -278,6 +280,15 @@ def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
     assert tree_hash(loaded.params) == tree_hash(checkpoint_of(whole).state.params)
 
 
+def test_sizes_of_the_data_that_take_the_place_of_an_option_are_said(sources):
+    config = config_for("vectors", sources["vectors"])
+    (line,) = taken_from_data(config.model, make_task(config).sizes)
+    assert re.fullmatch(r"model\.max_length=16: this data has \d+, which is taken", line)
+    text = config_for("text", sources["text"])
+    assert taken_from_data(text.model, make_task(text).sizes) == []
+
+
+@pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
 def test_every_run_answers_in_its_own_way(runs):
     translations = load_run(runs("pairs")).translate(["red cat", "dog"])
@@ -353,6 +364,7 @@ def test_a_matched_baseline_has_as_many_parameters(kind, cell):
 # ---------------------------------------------------------------- starting from what is there
 
 
+@pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
 def test_fine_tuning_starts_from_a_run_and_resumes(runs, sources, tmp_path):
     pretrained = runs("text")
@@ -457,12 +469,12 @@ def test_the_command_of_word_vectors(tmp_path):
     result = command(*flags)
     assert result.returncode == 0, result.stderr
     assert len(read_word_vectors(out, {"film", "good", "zebra"}, 8)) == 2
-    refused(command(*flags), "expected a new file")
+    refused(attempt(*flags), "expected a new file")
     refused(
-        command(*flags[:-1], "--out=x", "--share=2"),
+        attempt(*flags[:-1], "--out=x", "--share=2"),
         "--share=2.0: expected a finite number in (0, 1]",
     )
-    refused(command(*flags[:-1], "--out=x", "--width=0"), "--width=0: expected an integer >= 1")
+    refused(attempt(*flags[:-1], "--out=x", "--width=0"), "--width=0: expected an integer >= 1")
 
 
 @pytest.mark.xdist_group("tasks")
@@ -542,6 +554,7 @@ def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path
         train(config_for("labelled", sources["labelled"], **nothing), tmp_path / "c", Silent())
 
 
+@pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
 def test_a_started_run_needs_its_initial_weights_no_more(runs, sources, tmp_path):
     """Resumed after its first checkpoint without them; refused if it would start from others."""

@@ -26,17 +26,39 @@ import importlib
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "scaled_dot_product_attention": "transformer_jax.layers.attention",
-    "MultiHeadAttention": "transformer_jax.layers.attention",
-    "sinusoidal_positions": "transformer_jax.layers.positions",
-    "causal_mask": "transformer_jax.masks",
-    "Decoder": "transformer_jax.models",
-    "Encoder": "transformer_jax.models",
-    "EncoderDecoder": "transformer_jax.models",
-    "VisionTransformer": "transformer_jax.models",
-    "load_run": "transformer_jax.training.loading",
+# module -> its names; docs/stable.md says what is promised of them.
+_PUBLIC = {
+    "layers.attention": ("MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"),
+    "masks": ("causal_mask", "padding_mask", "prefix_mask", "segment_mask", "window_mask"),
+    "layers.norms": ("LayerNorm", "RMSNorm", "layer_norm", "rms_norm"),
+    "layers.positions": (
+        "ALiBiPositions",
+        "LearnedPositions",
+        "RotaryPositions",
+        "SinusoidalPositions",
+        "T5Positions",
+        "sinusoidal_positions",
+    ),
+    "layers.position_terms": ("rotate",),
+    "layers.feedforward": ("FeedForward", "GatedFeedForward", "MixtureOfExperts"),
+    "layers.blocks": ("Block",),
+    "models": (
+        "Decoder",
+        "Encoder",
+        "EncoderDecoder",
+        "RecurrentDecoder",
+        "RecurrentEncoderDecoder",
+        "VisionTransformer",
+    ),
+    "generation": ("draw_token", "generate", "generate_after", "generate_from"),
+    "inspection": ("attention_maps", "gradient_norms", "hidden_vectors"),
+    "laws": ("LAWS", "Subject"),
+    "interop": ("from_huggingface", "to_huggingface"),
+    "training.loading": ("load_run",),
+    "studies": ("load_study",),
+    "studies.inference.statistics": ("paired_interval",),
 }
+_HOMES = {name: f"transformer_jax.{home}" for home, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_HOMES)
 
 

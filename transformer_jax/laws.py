@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.models import Decoder
+from transformer_jax.paths import by_path
 
 _LENGTH = 6
 _ROWS = 3
@@ -115,8 +116,7 @@ def finite_logits(subject: Subject) -> None:
 
 def gradients_everywhere(subject: Subject) -> None:
     """The loss depends on every parameter, and its gradient is a number."""
-    for path, gradient in jax.tree_util.tree_leaves_with_path(subject.gradients):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    for name, gradient in by_path(subject.gradients).items():
         assert jnp.isfinite(gradient).all(), f"{name}: its gradient is not finite"
         if not name.endswith(_MAY_BE_IDLE):
             assert jnp.abs(gradient[0]).max() > 1e-7, f"{name}: its gradient is 0"

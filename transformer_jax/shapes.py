@@ -7,6 +7,8 @@
 | M | key, or memory, length | F | feed-forward size |
 | D | model width | V | vocabulary, or value head size inside attention |
 | C | classes, or channels of an image | P | patches of an image |
+| G | heads of keys and values | E | experts |
+| R | rotated features, or a table's rows | N | examples of a whole split |
 
 Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_BLHK`).
 Public functions take any leading axes, written `...`.
@@ -23,6 +25,12 @@ LETTERS = {
     "K": "head size",
     "F": "feed-forward size",
     "V": "vocabulary, or value head size",
+    "C": "classes, or channels",
+    "P": "patches",
+    "G": "key and value heads",
+    "E": "experts",
+    "R": "rotated features, or a table's rows",
+    "N": "examples",
 }
 
 

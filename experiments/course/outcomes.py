@@ -155,8 +155,7 @@ def _forgets(verdicts: dict[str, Any], arm: str) -> str:
     by_distance = verdicts["by_distance"][arm]
     near, *_, far = sorted(by_distance, key=int)
     lost = [a - b for a, b in zip(by_distance[near], by_distance[far], strict=True)]
-    mean, error, _ = map(float, statistics.paired_t(lost))
-    low, high = statistics.interval(mean, error, len(lost), 0.05)
+    low, high = statistics.paired_interval(lost, 0.05).interval
     margin = verdicts["margin"]
     return FORGETS if low > margin else "remembers" if high < margin else OPEN
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.layers.cache import Place, remember
+from transformer_jax.layers.cache import CacheSlot, append_to_cache
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
-from transformer_jax.layers.projections import Heads, separate
+from transformer_jax.layers.projections import SEPARATE, Projections
 from transformer_jax.layers.weights import (
     SoftmaxAttention,
     attention_weights,
@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = True
     dropout_rate: float = 0.0
     weights: Callable[..., nn.Module] = SoftmaxAttention
-    projections: Callable[..., Heads] = separate
+    projections: Projections = SEPARATE
     query_key_norm: Callable[..., nn.Module] = NoNorm
     kernel_init: Initializer = nn.initializers.normal(0.02)
     value_init: Initializer | None = None
@@ -119,7 +119,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Array | None = None,
         terms: PositionTerms = NO_TERMS,
-        place: Place | None = None,
+        slot: CacheSlot | None = None,
         train: bool = False,
     ) -> Array:
         """Attends from the inputs to the memory, or to the inputs themselves.
@@ -131,7 +131,7 @@ class MultiHeadAttention(nn.Module):
             [..., 1, L, M] as Flax and Hugging Face make it, with one axis more than the inputs.
           terms: what a position encoding gives to attention; a rotation needs as many inputs as
             rows of the memory.
-          place: where the inputs stand behind a cache of keys and values; M is then its capacity.
+          slot: where the inputs stand behind a cache of keys and values; M is then its capacity.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
         Returns:
           [..., L, D].
@@ -141,47 +141,44 @@ class MultiHeadAttention(nn.Module):
         """
         memory = inputs if memory is None else memory
         width = inputs.shape[-1]
-        head_dim, num_kv_heads = self._sizes(width)
-        value_dim = self.value_dim or head_dim
-        shapes = {
-            "query": (self.num_heads, head_dim, self.kernel_init),
-            "key": (num_kv_heads, head_dim, self.kernel_init),
-            "value": (num_kv_heads, value_dim, self.value_init or self.kernel_init),
+        num_heads, (head_dim, num_kv_heads) = self.num_heads, self._sizes(width)
+        value_dim, value_init = self.value_dim or head_dim, self.value_init or self.kernel_init
+        maps = {
+            "query": (self._map("query", num_heads * head_dim, self.kernel_init), num_heads),
+            "key": (self._map("key", num_kv_heads * head_dim, self.kernel_init), num_kv_heads),
+            "value": (self._map("value", num_kv_heads * value_dim, value_init), num_kv_heads),
+            None: (lambda source: source, num_heads),
         }
-        maps: dict[str, Linear] = {}
-
-        def learned(name: str, source: Array) -> Array:
-            """[..., L, D] -> [..., heads, L, features]."""
-            heads, features, init = shapes[name]
-            if name not in maps:
-                maps[name] = Linear(heads * features, self.use_bias, init, self.dtype, name=name)
-            return _split(maps[name](source), heads)
-
-        def split(source: Array) -> Array:
-            """[..., L, D] -> [..., H, L, D / H]."""
-            return _split(source, self.num_heads)
-
-        query, key, value = self.projections(learned, split, inputs, memory)
-        query = self.query_key_norm(name="query_norm")(query)
-        key = self.query_key_norm(name="key_norm")(key)
+        query_HLK, key_GMK, value_GMV = (
+            _split(maps[name][0](source), maps[name][1])
+            for name, source in zip(self.projections, (inputs, memory, memory), strict=True)
+        )
+        query_HLK = self.query_key_norm(name="query_norm")(query_HLK)
+        key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:
-            query, key = rotate(query, terms.rotation), rotate(key, terms.rotation)
-        key, value = remember(self, "keys", key, place), remember(self, "values", value, place)
-        key, value = (self._serve_groups(array, num_kv_heads) for array in (key, value))
-        shape = weights_shape(query, key)
-        mask = _with_heads(mask, shape)
-        bias = terms.bias
+            query_HLK, key_GMK = (rotate(array, terms.rotation) for array in (query_HLK, key_GMK))
+        key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+        value_GMV = append_to_cache(self, "values", value_GMV, slot)
+        key_HMK = self._serve_groups(key_GMK, num_kv_heads)
+        value_HMV = self._serve_groups(value_GMV, num_kv_heads)
+        shape = weights_shape(query_HLK, key_HMK)
+        mask_HLM = _with_heads(mask, shape)
+        bias_HLM = terms.bias
         if terms.content_bias is not None:
-            bias = terms.content_bias(query, key, mask)
-        weights = self.weights(name="weights_of")(query, key, mask=mask, bias=bias)
-        if weights.shape != shape:  # a row of the user's own; what broadcasts would be taken
-            raise ValueError(f"attention: expected weights {shape}, got {weights.shape}")
-        self.sow("intermediates", "weights", weights)
-        weights = nn.Dropout(self.dropout_rate, deterministic=not train)(weights)
-        mixed = jnp.swapaxes(_weighted_sum(weights, value), -3, -2)
-        concatenated = mixed.reshape(*mixed.shape[:-2], self.num_heads * value_dim)
-        out_init = self.out_init or self.kernel_init
-        return Linear(width, self.use_bias, out_init, self.dtype, name="out")(concatenated)
+            bias_HLM = terms.content_bias(query_HLK, key_HMK, mask_HLM)
+        attend = self.weights(name="weights_of")
+        weights_HLM = attend(query_HLK, key_HMK, mask=mask_HLM, bias=bias_HLM)
+        if weights_HLM.shape != shape:  # a row of the user's own; what broadcasts would be taken
+            raise ValueError(f"attention: expected weights {shape}, got {weights_HLM.shape}")
+        self.sow("intermediates", "weights", weights_HLM)
+        weights_HLM = nn.Dropout(self.dropout_rate, deterministic=not train)(weights_HLM)
+        mixed_LHV = jnp.swapaxes(_weighted_sum(weights_HLM, value_HMV), -3, -2)
+        concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
+        return self._map("out", width, self.out_init or self.kernel_init)(concatenated)
+
+    def _map(self, name: str, features: int, init: Initializer) -> Linear:
+        """A learned map [..., D] -> [..., features]; nothing is drawn before it is used."""
+        return Linear(features, self.use_bias, init, self.dtype, name=name)
 
     def _sizes(self, width: int) -> tuple[int, int]:
         """Head size K and number of key and value heads G."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 import flax.linen as nn
 from jax import Array
 
-from transformer_jax.layers.cache import Place
+from transformer_jax.layers.cache import CacheSlot
 from transformer_jax.layers.linear import Initializer
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
 from transformer_jax.options import InitialSize, Switch
@@ -241,7 +241,7 @@ class Block(nn.Module):
         mask: Array | None = None,
         memory_mask: Array | None = None,
         terms: PositionTerms = NO_TERMS,
-        place: Place | None = None,
+        slot: CacheSlot | None = None,
         train: bool = False,
     ) -> Array:
         """[..., L, D] -> [..., L, D].
@@ -252,31 +252,31 @@ class Block(nn.Module):
           mask: [..., L, L] or [..., H, L, L] bool, True = may attend.
           memory_mask: [..., L, M] or [..., H, L, M] bool, the same for the memory.
           terms: what the position encoding gives to self-attention.
-          place: where the inputs stand behind a cache, for self-attention.
+          slot: where the inputs stand behind a cache, for self-attention.
           train: whether dropout is on.
         """
         attention = self.attention(name="attention")
-        feed_forward = self.feed_forward(name="feed_forward")
+        layer = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         whole = nn.Dropout(
             self.branch_dropout_rate, broadcast_dims=(-2, -1), deterministic=not train
         )
 
         def attend(hidden: Array) -> Array:
-            attended = attention(hidden, mask=mask, terms=terms, place=place, train=train)
+            attended = attention(hidden, mask=mask, terms=terms, slot=slot, train=train)
             return whole(dropout(attended))
 
-        def look(hidden: Array) -> Array:
+        def cross_attend(hidden: Array) -> Array:
             cross = self.attention(name="cross_attention")
             return whole(dropout(cross(hidden, memory, mask=memory_mask, train=train)))
 
-        def think(hidden: Array) -> Array:
-            assert feed_forward is not None
-            return whole(dropout(feed_forward(hidden)))
+        def feed_forward(hidden: Array) -> Array:
+            assert layer is not None
+            return whole(dropout(layer(hidden)))
 
         branches: dict[str, Map] = {"attention": attend}
         if memory is not None:
-            branches["cross_attention"] = look
-        if feed_forward is not None:
-            branches["feed_forward"] = think
+            branches["cross_attention"] = cross_attend
+        if layer is not None:
+            branches["feed_forward"] = feed_forward
         return self.wiring(inputs, branches, self.norm)

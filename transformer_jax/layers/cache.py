@@ -19,7 +19,7 @@ from jax import Array
 from transformer_jax.layers.position_terms import PositionTerms, Rotation
 
 
-class Place(NamedTuple):
+class CacheSlot(NamedTuple):
     """Where new tokens stand among those that a cache can hold.
 
     Attributes:
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     capacity: int
 
     def rows(self, table: Array) -> Array:
-        """Those of the new tokens, out of one row for each place: [..., M, F] -> [..., T, F]."""
+        """Those of the new tokens, out of one row for each slot: [..., M, F] -> [..., T, F]."""
         return jax.lax.dynamic_slice_in_dim(table, self.first, self.count, axis=-2)
 
     def rows_of(self, terms: PositionTerms) -> PositionTerms:
@@ -54,7 +54,7 @@ def uses_cache(module: nn.Module) -> bool:
     return module.is_mutable_collection("cache") and not module.is_initializing()
 
 
-def take_place(module: nn.Module, count: int, capacity: int) -> Place | None:
+def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | None:
     """Counts new tokens; None where no cache is in use.
 
     Args:
@@ -65,33 +65,33 @@ def take_place(module: nn.Module, count: int, capacity: int) -> Place | None:
     if not uses_cache(module):
         return None
     held = module.variable("cache", "length", lambda: jnp.int32(0))
-    place = Place(held.value, count, capacity)
+    slot = CacheSlot(held.value, count, capacity)
     held.value = held.value + count
-    return place
+    return slot
 
 
-def remember(module: nn.Module, name: str, new: Array, place: Place | None) -> Array:
+def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | None) -> Array:
     """Writes new rows behind those that are kept.
 
     Args:
       module: that keeps them.
       name: of what is kept.
       new: [..., T, F].
-      place: where they stand; None keeps nothing.
+      slot: where they stand; None keeps nothing.
     Returns:
       All rows [..., M, F], zeros where nothing has been written; `new` if nothing is kept.
     """
-    if place is None:
+    if slot is None:
         return new
     # One leading axis: with more of them XLA on CPU copies all that is kept for each token, and the
-    # token after 1,023 others took 0.99 ms in place of 0.39 (experiments.speed, shakespeare.py).
+    # token after 1,023 others took 0.99 ms in slot of 0.39 (experiments.speed, shakespeare.py).
     *leading, count, features = new.shape
     rows = math.prod(leading)
-    shape = (rows, place.capacity, features)
+    shape = (rows, slot.capacity, features)
     kept: Any = module.variable("cache", name, jnp.zeros, shape, new.dtype)
     flat = new.reshape(rows, count, features)
-    kept.value = jax.lax.dynamic_update_slice_in_dim(kept.value, flat, place.first, axis=1)
-    return kept.value.reshape(*leading, place.capacity, features)
+    kept.value = jax.lax.dynamic_update_slice_in_dim(kept.value, flat, slot.first, axis=1)
+    return kept.value.reshape(*leading, slot.capacity, features)
 
 
 def kept_state(module: nn.Module, layer: int, otherwise: Any = None) -> Any:
@@ -105,13 +105,13 @@ def keep_state(module: nn.Module, layer: int, state: Any) -> None:
         module.put_variable("cache", f"state_{layer}", state)
 
 
-def spoil_beyond(hidden: Array, place: Place | None) -> Array:
+def nan_on_overflow(hidden: Array, slot: CacheSlot | None) -> Array:
     """Makes everything NaN once more has been read than a cache can hold.
 
     XLA writes what lies beyond the end onto the last rows, so that results would be wrong without a
     sign (jax.lax.dynamic_update_slice).
     """
-    if place is None:
+    if slot is None:
         return hidden
-    fits = place.first + place.count <= place.capacity
+    fits = slot.first + slot.count <= slot.capacity
     return jnp.where(fits, hidden, jnp.nan)

@@ -1,45 +1,29 @@
 """Where queries, keys and values come from: which maps of attention are learned.
 
-Each row takes two functions and what attends to what. `learned(name, source)` projects [..., L, D]
-to heads by a map of that name, and is the same map when it is asked for again; `split(source)` cuts
-the features into heads as they are. Both give [..., heads, L, features].
+A row names the map of queries, that of keys and that of values. The same name twice is one map;
+None cuts the inputs into heads as they are.
 """
 
-from collections.abc import Callable
+Projections = tuple[str | None, str | None, str | None]
 
-from jax import Array
+SEPARATE: Projections = ("query", "key", "value")
+"""A map each for queries, keys and values (Vaswani et al. 2017, section 3.2.2)."""
 
-Learned = Callable[[str, Array], Array]
-Split = Callable[[Array], Array]
-Heads = tuple[Array, Array, Array]
+SHARED_QUERY_KEY: Projections = ("query", "query", "value")
+"""One map for queries and keys (Kitaev et al. 2020, arXiv:2001.04451, section 2).
 
+Scores of two places are then symmetric, but for positions. The keys keep their length here.
+"""
 
-def separate(learned: Learned, split: Split, inputs: Array, memory: Array) -> Heads:
-    """A map each for queries, keys and values (Vaswani et al. 2017, section 3.2.2)."""
-    return learned("query", inputs), learned("key", memory), learned("value", memory)
+NO_VALUE: Projections = ("query", "key", None)
+"""Values are the inputs themselves, cut into heads; only the output matrix follows."""
 
-
-def shared_query_key(learned: Learned, split: Split, inputs: Array, memory: Array) -> Heads:
-    """One map for queries and keys (Kitaev et al. 2020, arXiv:2001.04451, section 2).
-
-    Scores of two places are then symmetric, but for positions. The keys keep their length here.
-    """
-    return learned("query", inputs), learned("query", memory), learned("value", memory)
-
-
-def no_value(learned: Learned, split: Split, inputs: Array, memory: Array) -> Heads:
-    """Values are the inputs themselves, cut into heads; only the output matrix follows."""
-    return learned("query", inputs), learned("key", memory), split(memory)
-
-
-def identity(learned: Learned, split: Split, inputs: Array, memory: Array) -> Heads:
-    """Queries, keys and values are the inputs, cut into heads; only the output matrix is left."""
-    return split(inputs), split(memory), split(memory)
-
+IDENTITY: Projections = (None, None, None)
+"""Queries, keys and values are the inputs, cut into heads; only the output matrix is left."""
 
 PROJECTIONS = {
-    "separate": separate,
-    "shared_query_key": shared_query_key,
-    "no_value": no_value,
-    "identity": identity,
+    "separate": SEPARATE,
+    "shared_query_key": SHARED_QUERY_KEY,
+    "no_value": NO_VALUE,
+    "identity": IDENTITY,
 }

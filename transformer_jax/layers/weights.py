@@ -5,7 +5,6 @@ positions and dropout are the same for all of them and stand in attention.py.
 """
 
 import math
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -201,8 +200,8 @@ class LinearAttention(nn.Module):
     """Weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1.
 
     Katharopoulos et al. 2020, arXiv:2006.16236, equations 4 and 7. Computed with all weights, which
-    takes any mask and shows them; the paper's running sums give the same numbers in linear time
-    (`linear_attention_by_sums`), which pays for long sequences only.
+    takes any mask and shows them; the paper's running sums give the same numbers in linear time,
+    which pays for long sequences only.
     """
 
     @nn.compact
@@ -225,34 +224,6 @@ class LinearAttention(nn.Module):
 def _elu_plus_one(inputs: Array) -> Array:
     """elu(x) + 1 > 0, float32 or wider."""
     return jax.nn.elu(inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))) + 1
-
-
-def linear_attention_by_sums(query: Array, key: Array, value: Array) -> Array:
-    """Returns causal linear attention by running sums, in time that grows with the length.
-
-    Katharopoulos et al. 2020, arXiv:2006.16236, equations 10 to 12: the state after a token is
-    S = sum of phi(k) v^T and z = sum of phi(k), its output phi(q)^T S / phi(q)^T z.
-
-    Args:
-      query: [..., L, K].
-      key: [..., L, K].
-      value: [..., L, V].
-    Returns:
-      [..., L, V].
-    """
-
-    def read(state: Any, token: Any) -> tuple[Any, Array]:
-        query_K, key_K, value_V = token
-        outer, total = state
-        outer = outer + key_K[..., :, None] * value_V[..., None, :]
-        total = total + key_K
-        mixed = jnp.einsum("...K,...KV->...V", query_K, outer)
-        return (outer, total), mixed / jnp.einsum("...K,...K->...", query_K, total)[..., None]
-
-    tokens = (_elu_plus_one(query), _elu_plus_one(key), value)
-    by_time = [jnp.moveaxis(array, -2, 0) for array in tokens]
-    empty = jnp.zeros((*by_time[1].shape[1:], value.shape[-1])), jnp.zeros(by_time[1].shape[1:])
-    return jnp.moveaxis(jax.lax.scan(read, empty, tuple(by_time))[1], 0, -2)
 
 
 class TalkingHeadsAttention(nn.Module):

@@ -15,19 +15,19 @@ from jax.typing import DTypeLike
 
 from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import Block, ModuleFactory, Wiring
-from transformer_jax.layers.cache import spoil_beyond, take_place
+from transformer_jax.layers.cache import advance_cache, nan_on_overflow
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.initialisation import Starts
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.parametrisation import Standard
 from transformer_jax.layers.position_terms import PositionTerms
-from transformer_jax.layers.projections import Heads
+from transformer_jax.layers.projections import Projections
 from transformer_jax.masks import causal_mask, segment_mask
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.options import Count, Natural, Positive, Share, Switch
 from transformer_jax.shapes import check_shapes
 
-_LOOKED_AT = 256  # places, to see whether a mask lets one look ahead
+_LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead
 
 
 def add_positions(hidden: Array, terms: PositionTerms) -> Array:
@@ -96,7 +96,7 @@ class Transformer(nn.Module):
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
     attention_scale: Positive | None = None
-    projections: str | Callable[..., Heads] = "separate"
+    projections: str | Projections = "separate"
     query_key_norm: str | ModuleFactory = "none"
     mask: str | Callable[..., Array | None] = "full"
     mask_options: Mapping[str, Any] = FrozenDict()
@@ -213,8 +213,8 @@ class Transformer(nn.Module):
         Args:
           embedded: [..., L, D].
           positions: [..., L] int; None counts from 0, or on from what a cache holds.
-          causal: whether no place may look ahead.
-          segments: [..., L] int, places of other segments are not seen, nor is 0; None sees all.
+          causal: whether no position may look ahead.
+          segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
           train: whether dropout is on.
           memory: [..., M, D], what cross-attention looks at, in blocks that then have one.
           memory_mask: [..., L, M] bool.
@@ -223,27 +223,27 @@ class Transformer(nn.Module):
           [..., L, D], normalised; NaN once more was read than a cache holds: max_length tokens,
           or those of one call where that is not known.
         Raises:
-          ValueError: a cache is asked for where a place sees what comes after it, or with more
+          ValueError: a cache is asked for where a position sees what comes after it, or with more
             than one text.
         """
         length = embedded.shape[-2]
-        place = take_place(self, length, known.get("max_length", length)) if causal else None
-        if place is not None and (positions is not None or segments is not None):
+        slot = advance_cache(self, length, known.get("max_length", length)) if causal else None
+        if slot is not None and (positions is not None or segments is not None):
             raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
-        if place is not None and not self.hides_what_follows():
+        if slot is not None and not self.hides_what_follows():
             raise ValueError(f"cache: in mask {self.mask!r} what is read sees what comes after it")
         if positions is None:
-            positions = jnp.arange(length if place is None else place.capacity)
+            positions = jnp.arange(length if slot is None else slot.capacity)
         encoding = self.choose("position", bidirectional=not causal, name="positions", **known)
         terms = encoding(positions)
         mask = self.attention_mask(positions, causal, segments)
-        if place is not None:
-            terms, mask = place.rows_of(terms), place.rows(cast(Array, mask))
+        if slot is not None:
+            terms, mask = slot.rows_of(terms), slot.rows(cast(Array, mask))
         hidden = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden = self.make_norm(name="embedding_norm")(hidden)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        given = {"mask": mask, "memory_mask": memory_mask, "place": place}
+        given = {"mask": mask, "memory_mask": memory_mask, "slot": slot}
         wiring, starts = self.choose("wiring"), self.starts
         for layer in range(self.depth):
             block = Block(
@@ -259,19 +259,19 @@ class Transformer(nn.Module):
                 hidden = add_positions(hidden, terms)
             hidden = block(hidden, memory, terms=terms, train=train, **given)
         hidden = self.make_norm(name="final_norm")(hidden) if wiring.final_norm else hidden
-        return spoil_beyond(hidden, place)
+        return nan_on_overflow(hidden, slot)
 
     def can_cache(self) -> bool:
-        """Whether it is certain that what a place has computed stays right when tokens follow it.
+        """Whether what a position has computed surely stays right when tokens follow it.
 
         Its mask hides them, and all rows are this package's: a feed-forward layer of the user's may
-        mix places too, for which a cache keeps nothing.
+        mix positions too, for which a cache keeps nothing.
         """
         own = [name for name, rows in FAMILIES.items() if self._row(name) not in rows.values()]
         return not own and self.hides_what_follows()
 
     def hides_what_follows(self) -> bool:
-        """Whether no place sees what comes after it, among the first 256."""
+        """Whether no position sees what comes after it, among the first 256."""
         with jax.ensure_compile_time_eval():
             mask = self.attention_mask(jnp.arange(_LOOKED_AT), True, None)
             return mask is not None and not bool(jnp.triu(mask, 1).any())
@@ -283,8 +283,8 @@ class Transformer(nn.Module):
 
         Args:
           positions: [..., L] int.
-          causal: whether no place may look ahead.
-          segments: [..., L] int, places of other segments are not seen, nor is 0; None sees all.
+          causal: whether no position may look ahead.
+          segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
         """
         ahead_hidden = causal_mask(positions.shape[-1]) if causal else None
         mask = self._row("mask")(positions, ahead_hidden, **self.mask_options)

@@ -8,6 +8,7 @@ place where a row is named, and a field or an argument the one place where an op
 import ast
 import dataclasses
 import functools
+import inspect
 import itertools
 import re
 import sys
@@ -144,6 +145,9 @@ def rows_of(key: str) -> dict[str, Row]:
         assert isinstance(name_node, ast.Constant), f"{table}: expected names as literals"
         name, definition = str(name_node.value), ast.unparse(value)
         found = _definition(tree, definition) or _imported(tree, definition)
+        if found is None:
+            rows[name] = Row(name, definition, _said_of_value(tree, definition), (), {})
+            continue
         rows[name] = _row(name, definition, found, f"{BY_NAME.get(key, key)}.{name}.")
         if key in FAMILIES:
             _refuse_supplied(rows[name])
@@ -254,11 +258,16 @@ def _imported(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | N
     return None
 
 
-def _row(
-    name: str, definition: str, found: ast.ClassDef | ast.FunctionDef | None, prefix: str
-) -> Row:
-    if found is None:  # a row from elsewhere, which has no options here
-        return Row(name, definition, "", (), {})
+def _said_of_value(tree: ast.Module, name: str) -> str:
+    """The string behind a value of a file; empty for a row from elsewhere."""
+    for before, after in itertools.pairwise(tree.body):
+        is_it = isinstance(before, ast.AnnAssign) and ast.unparse(before.target) == name
+        if is_it and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            return inspect.cleandoc(str(after.value.value))
+    return ""
+
+
+def _row(name: str, definition: str, found: ast.ClassDef | ast.FunctionDef, prefix: str) -> Row:
     names = tuple(field for field, _, _ in _fields(found))
     options = {key.removeprefix(prefix): o for key, o in _options(found, prefix).items()}
     return Row(name, definition, ast.get_docstring(found) or "", names, options)

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.paths import by_path
 from transformer_jax.runs.files import entries, walk
 
 _FORMAT = 1
@@ -211,18 +212,12 @@ def _is_checkpoint(entry: Path) -> bool:
     return _looks_like_step(entry) and (entry / "manifest.json").is_file()
 
 
-def leaf_names(tree: Any) -> dict[str, Any]:
-    """Returns path, such as params/block_0/attention/query/kernel, -> leaf."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in flat}
-
-
 def _leaves(tree: Any) -> dict[str, list]:
-    return {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in leaf_names(tree).items()}
+    return {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in by_path(tree).items()}
 
 
 def _refuse_non_finite(step: int, state: Any) -> None:
-    for name, leaf in leaf_names(state).items():
+    for name, leaf in by_path(state).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
             raise SaveFailed(f"step {step}: {name} is not finite; the earlier checkpoints stay")
 

@@ -21,7 +21,7 @@ import sys
 import traceback
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -41,6 +41,28 @@ _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launc
 
 class InUse(InvalidInput):
     """Another process is training here."""
+
+
+class Status(NamedTuple):
+    """What STATUS says.
+
+    Attributes:
+      word: running, done, failed or interrupted; missing where there is none.
+      when: it was written, ISO 8601.
+      step: updates until then.
+      reason: of a failure.
+    """
+
+    word: str = "missing"
+    when: str = ""
+    step: int = 0
+    reason: str = ""
+
+
+def parse_status(text: str) -> Status:
+    """Reads `WORD TIME step N REASON`, as far as it is there."""
+    word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
+    return Status(word or "missing", when, int(step) if step.isdigit() else 0, reason.strip())
 
 
 class RunDirectory:
@@ -175,13 +197,12 @@ class RunDirectory:
 
     def status(self) -> str:
         """The first word of STATUS; `missing` without one."""
-        words = self.status_line().split()
-        return words[0] if words else "missing"
+        return self.read_status().word
 
-    def status_line(self) -> str:
-        """STATUS as it stands: word, time, step, reason; empty without one."""
+    def read_status(self) -> Status:
+        """What STATUS says."""
         path = self.file("STATUS")
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        return parse_status(path.read_text(encoding="utf-8") if path.exists() else "")
 
     def has_begun(self) -> bool:
         """Whether a launch came as far as its manifest."""

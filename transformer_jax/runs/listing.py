@@ -12,6 +12,7 @@ from typing import Any
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import CADENCE
 from transformer_jax.options.rule import suggest
+from transformer_jax.runs.directory import parse_status
 from transformer_jax.runs.files import inside
 
 _NO_RUN_INSIDE = ("checkpoints", "samples", "tensorboard", "wandb", ".git")
@@ -49,13 +50,11 @@ def find_runs(root: Path) -> Iterator[Path]:
 def facts_of(path: Path, root: Path) -> dict[str, Any]:
     """Returns a run's config, flattened, its status and its last row of metrics."""
     facts: dict[str, Any] = {"run": str(path.relative_to(root)) if path != root else "."}
-    words = _text(path, "STATUS").split()
-    facts["status"] = words[0] if words else "missing"
-    when = words[1] if len(words) > 1 else ""
-    if facts["status"] == "running" and _age(when) > _STALE:
-        facts["status"] = "died"
-    facts["when"] = when[:16].replace("T", " ")
-    facts["step"] = int(words[3]) if len(words) > 3 and words[3].isdigit() else 0
+    status = parse_status(_text(path, "STATUS"))
+    has_died = status.word == "running" and _age(status.when) > _STALE
+    facts["status"] = "died" if has_died else status.word
+    facts["when"] = status.when[:16].replace("T", " ")
+    facts["step"] = status.step
     facts |= _flat(_json(path, "config.json"))
     facts["parameters"] = _json(path, "manifest.json").get("parameters")
     facts |= {key: value for key, value in _last_row(path).items()}

@@ -67,6 +67,15 @@ def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[st
     return _matched(model, sizes, wanted)
 
 
+def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
+    """Says of which options of the model the data's own sizes take the place, one line each."""
+    return [
+        f"model.{name}={model[name]}: this data has {size}, which is taken"
+        for name, size in sizes.items()
+        if name in model and size is not None and model[name] != size
+    ]
+
+
 def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **changes: Any) -> Any:
     make = row(MODELS, architecture, "model.architecture")
     fields = {field.name for field in dataclasses.fields(make)}

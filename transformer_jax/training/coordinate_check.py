@@ -13,8 +13,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.options.config import check
+from transformer_jax.paths import path_text
 from transformer_jax.training.build import make_model, make_task
-from transformer_jax.training.optimizers import make_optimizer, path_text
+from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.step import make_initial_state, make_train_step
 

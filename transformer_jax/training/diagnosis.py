@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.runs.checkpoints import leaf_names
+from transformer_jax.paths import by_path
 from transformer_jax.training.metrics import Sums, safe_mean, total
 
 
@@ -26,9 +26,9 @@ def explain_non_finite(score: Callable[[Any, Batch], Sums], params: Any, batch: 
         return safe_mean(sums.loss, sums.weight)
 
     loss, gradients = jax.value_and_grad(mean_loss)(params)
-    arrays = {f"parameter {name}": leaf for name, leaf in leaf_names(params).items()}
+    arrays = {f"parameter {name}": leaf for name, leaf in by_path(params).items()}
     arrays |= {"the loss": loss}
-    arrays |= {f"gradient of {name}": leaf for name, leaf in leaf_names(gradients).items()}
+    arrays |= {f"gradient of {name}": leaf for name, leaf in by_path(gradients).items()}
     bad = [name for name, leaf in arrays.items() if not jnp.isfinite(leaf).all()]
     if not bad:
         return "without dropout the same step is finite"

@@ -27,6 +27,7 @@ from transformer_jax.runs.pictures import draw_loss_curve
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog
 from transformer_jax.runs.writers import make_writers, refuse_missing_writers
+from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.coroutine import Answer, Call, Story, drive
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
@@ -250,7 +251,11 @@ class Training:
         config, manifest, task = self.config, self.directory.manifest(), self.task
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        for remark in (*task.remarks, *remarks_on(config), *self._taken_from_data()):
+        for remark in (
+            *task.remarks,
+            *remarks_on(config),
+            *taken_from_data(config.model, task.sizes),
+        ):
             self.progress.say(f"note   {remark}")
         self.progress.say(
             f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"
@@ -259,15 +264,6 @@ class Training:
             f"{count_of_batch(task.batch(config.seed, 0), task.counted):,} {task.counted} "
             f"on {manifest['device']['kind']}"
         )
-
-    def _taken_from_data(self) -> list[str]:
-        """Options of the model in whose place the data's own sizes are taken."""
-        model = self.config.model
-        return [
-            f"model.{name}={model[name]}: this data has {size}, which is taken"
-            for name, size in self.task.sizes.items()
-            if name in model and size is not None and model[name] != size
-        ]
 
     # ---- going on
 

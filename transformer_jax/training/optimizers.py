@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from transformer_jax.models import FAMILIES
 from transformer_jax.options import OpenShare, Positive, Share, Switch
 from transformer_jax.options.config import options_of
+from transformer_jax.paths import begins, path_text
 from transformer_jax.training.own import chosen
 from transformer_jax.training.schedules import SCHEDULES
 
@@ -213,16 +214,6 @@ OPTIMIZERS = {
 # ---------------------------------------------------------------- by path
 
 
-def path_text(path: tuple) -> str:
-    """Returns the path of a parameter with / between its names."""
-    return jax.tree_util.keystr(path, simple=True, separator="/")
-
-
-def begins(path: tuple, prefix: str) -> bool:
-    """Returns whether a path begins with whole names: block_1 does not begin block_11/attention."""
-    return f"{path_text(path)}/".startswith(f"{prefix}/")
-
-
 def reads_the_width(path: tuple) -> bool:
     """Returns whether a parameter is a kernel in a block whose inputs grow with the width."""
     names = path_text(path).split("/")
@@ -239,7 +230,7 @@ def is_hidden_kernel(path: tuple) -> bool:
 def frozen_mask(params, prefixes: tuple[str, ...]):
     """Returns a tree of bools: which parameters stay as they are, by their path's beginning."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: any(begins(path, prefix) for prefix in prefixes), params
+        lambda path, _: any(begins(path_text(path), prefix) for prefix in prefixes), params
     )
 
 
@@ -248,7 +239,7 @@ def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
     product = 1.0
     for text in multipliers:
         prefix, _, factor = text.partition("=")
-        product *= float(factor) if begins(path, prefix) else 1.0
+        product *= float(factor) if begins(path_text(path), prefix) else 1.0
     return product
 
 
@@ -259,7 +250,7 @@ def decay_of(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
     """
     optimizer = config.optimizer
     decays = path_text(path).rsplit("/", 1)[-1] in optimizer.decay_parameters
-    is_frozen = any(begins(path, prefix) for prefix in config.training.frozen)
+    is_frozen = any(begins(path_text(path), prefix) for prefix in config.training.frozen)
     if is_frozen or not decays:
         return 0.0
     # The parametrisation lowers the rate and leaves rate times decay as it is.

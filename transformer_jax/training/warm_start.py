@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import options_in_effect
+from transformer_jax.paths import begins, by_path
 from transformer_jax.training.loading import load_run
 
 # Fields that change what is computed and no shape. Masks and stretched rotations are left to the
@@ -140,7 +141,7 @@ def _from_weights(
                 [f"initial.weights={path}: of a model that computes otherwise", *different[:6]]
             )
         )
-    own, given = _by_path(params), _by_path(their_params)
+    own, given = by_path(params), by_path(their_params)
     shared = [name for name in own if name in given]
     wrong = [name for name in shared if own[name].shape != given[name].shape]
     if wrong or not shared:
@@ -200,7 +201,7 @@ def _read_weights(
 
 def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> tuple[Any, str]:
     """Writes vectors into the rows of the embedding whose word the file holds."""
-    own = _by_path(params)
+    own = by_path(params)
     if _EMBEDDING not in own or tokenizer is None:
         raise InvalidInput(f"initial.word_vectors={path}: the model has no token embedding")
     table = np.array(own[_EMBEDDING])
@@ -254,7 +255,7 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
 
 def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
     """Raises InvalidInput where an option by path names no parameter."""
-    names = _by_path(params)
+    names = by_path(params)
     named = {
         "training.frozen": config.training.frozen,
         "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
@@ -262,15 +263,11 @@ def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
     }
     prefixes = [(key, text.partition("=")[0]) for key, texts in named.items() for text in texts]
     for key, prefix in prefixes:
-        if not any(f"{name}/".startswith(f"{prefix}/") for name in names):
+        if not any(begins(name, prefix) for name in names):
             first = list(dict.fromkeys(name.split("/")[0] for name in names))
             raise InvalidInput(
                 f"{key}: no parameter's path begins with {prefix!r}; there are {', '.join(first)}"
             )
-
-
-def _by_path(params: Any) -> dict[str, jax.Array]:
-    return {"/".join(path): leaf for path, leaf in flatten_dict(params).items()}
 
 
 def _nested(by_path: dict[str, Any]) -> Any:

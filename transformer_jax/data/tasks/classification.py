@@ -117,17 +117,17 @@ def text_classification(
     }
     vocab_size = special_tokens(tokenizer).vocab_size
     return Classification(
-        inputs,
-        np.array(loaded.labels, np.int32),
-        loaded.classes,
-        parts,
-        batch_size,
-        {"vocab_size": vocab_size, "num_classes": len(loaded.classes)},
-        "texts",
-        facts,
-        {"context": length},
-        (f"{cut:,} texts are cut to data.length={length} tokens",) if cut else (),
-        tokenizer,
+        inputs=inputs,
+        labels=np.array(loaded.labels, np.int32),
+        classes=loaded.classes,
+        splits=parts,
+        batch_size=batch_size,
+        sizes={"vocab_size": vocab_size, "num_classes": len(loaded.classes)},
+        counted="texts",
+        facts=facts,
+        protocol={"context": length},
+        remarks=(f"{cut:,} texts are cut to data.length={length} tokens",) if cut else (),
+        tokenizer=tokenizer,
     )
 
 
@@ -188,14 +188,14 @@ def image_classification(
         return {"images": shifted_and_flipped(turned, draws, max_shift, flip)}
 
     return Classification(
-        {"images": arrays.inputs},
-        arrays.labels,
-        arrays.classes,
-        parts,
-        batch_size,
-        {"image_shape": arrays.inputs.shape[1:], "num_classes": len(arrays.classes)},
-        "images",
-        {**facts, "pixel_mean": mean.tolist(), "pixel_deviation": deviation.tolist()},
+        inputs={"images": arrays.inputs},
+        labels=arrays.labels,
+        classes=arrays.classes,
+        splits=parts,
+        batch_size=batch_size,
+        sizes={"image_shape": arrays.inputs.shape[1:], "num_classes": len(arrays.classes)},
+        counted="images",
+        facts={**facts, "pixel_mean": mean.tolist(), "pixel_deviation": deviation.tolist()},
         prepare=prepare,
         augment=augment,
     )
@@ -292,19 +292,19 @@ def vector_classification(
         places = np.arange(longest)[None, :]
         inputs["segments"] = (places < arrays.lengths[:, None]).astype(np.int32)
     return Classification(
-        inputs,
-        arrays.labels,
-        arrays.classes,
-        parts,
-        batch_size,
-        {
+        inputs=inputs,
+        labels=arrays.labels,
+        classes=arrays.classes,
+        splits=parts,
+        batch_size=batch_size,
+        sizes={
             "num_features": num_features,
             "num_classes": len(arrays.classes),
             "vocab_size": None,
             "max_length": longest,
         },
-        "sequences",
-        _array_facts(source, arrays, parts),
+        counted="sequences",
+        facts=_array_facts(source, arrays, parts),
     )
 
 

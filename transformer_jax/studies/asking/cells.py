@@ -137,27 +137,25 @@ class Cell(NamedTuple):
 
     def state(self) -> str:
         """done, diverged, out of memory, failed, unfinished or missing."""
-        directory = RunDirectory(self.path)
-        word = directory.status()
-        if word == "missing":
+        status = RunDirectory(self.path).read_status()
+        if status.word == "missing":
             return MISSING
-        if word == "done":
+        if status.word == "done":
             if not self.means():
                 return FAILED  # its evaluation.json cannot be read: no outcome
             return DIVERGED if self._guesses() else DONE
-        reason = directory.status_line()
-        if word == "failed":
-            if "NonFinite" in reason:
+        if status.word == "failed":
+            if "NonFinite" in status.reason:
                 return DIVERGED
-            return OUT_OF_MEMORY if any(text in reason for text in _MEMORY) else FAILED
+            return OUT_OF_MEMORY if any(text in status.reason for text in _MEMORY) else FAILED
         return UNFINISHED
 
     def reason(self) -> str:
         """What STATUS says about a failure."""
-        words = RunDirectory(self.path).status_line().split(maxsplit=4)
-        if words[:1] == ["done"]:
+        status = RunDirectory(self.path).read_status()
+        if status.word == "done":
             return "" if self.means() else "evaluation.json cannot be read"
-        return words[4].strip() if len(words) > 4 else ""
+        return status.reason
 
     def outcome(self, metric: str) -> Outcome:
         """What the cell counts as in a comparison."""

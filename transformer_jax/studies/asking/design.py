@@ -18,15 +18,8 @@ from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import rule_for, stated, unknown_key
 from transformer_jax.studies.asking.arms import quick_arms
+from transformer_jax.studies.asking.metrics import METRICS, larger_is_better
 
-METRICS = {  # larger is better, and the margin that a question gets that names none
-    "loss": (False, 0.01),
-    "bits_per_byte": (False, 0.01),
-    "accuracy": (True, 0.01),
-    "generated_accuracy": (True, 0.01),
-    "bleu": (True, 0.5),
-    "chrf": (True, 0.5),
-}
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
 _EVALUATED = ("data.length", "evaluation.stride")
@@ -95,7 +88,7 @@ class Design:
     @property
     def larger_is_better(self) -> bool:
         """Direction of the metric."""
-        return METRICS[self.metric][0]
+        return larger_is_better(self.metric)
 
     @property
     def others(self) -> list[str]:

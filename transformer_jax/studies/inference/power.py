@@ -33,16 +33,6 @@ def power_of_equivalence(margin: float, count: int, level: float) -> float:
     return float(np.mean(np.where(reach > 0, 2 * stats.norm.cdf(reach) - 1, 0)))
 
 
-def detectable(count: int, contrasts: int = 1) -> float:
-    """Returns the effect, in units of s_d, found with 80 % power at level ALPHA / contrasts."""
-    low, high = 0.0, 100.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        too_small = power_of_t(middle, count, ALPHA / contrasts) < _POWER
-        low, high = (middle, high) if too_small else (low, middle)
-    return high
-
-
 def seeds_needed(
     deviation: float, count: int, margin: float, contrasts: int, level: float = ALPHA
 ) -> int | None:

@@ -88,8 +88,7 @@ def _word(
 
 
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:
-    mean, error, _ = map(float, statistics.paired_t(samples))
-    return statistics.interval(mean, error, len(samples), level)
+    return statistics.paired_interval(samples, level).interval
 
 
 def forecast_of_scores(

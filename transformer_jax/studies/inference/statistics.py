@@ -100,6 +100,20 @@ def interval(mean: float, error: float, count: int, level: float) -> tuple[float
     return mean - half, mean + half
 
 
+class PairedInterval(NamedTuple):
+    """Mean of paired differences, its t interval, and the two-sided p of the paired t test."""
+
+    mean: float
+    interval: tuple[float, float]
+    p: float
+
+
+def paired_interval(differences: Any, level: float) -> PairedInterval:
+    """Returns mean, interval and p of [n] paired differences; level is 1 minus the coverage."""
+    mean, error, p = map(float, paired_t(differences))
+    return PairedInterval(mean, interval(mean, error, len(differences), level), p)
+
+
 def equivalence_p(mean: float, error: float, count: int, margin: float) -> float:
     """Returns the larger p of two one-sided tests: that the effect is beyond -margin or margin.
 
@@ -246,24 +260,24 @@ class _Row:
         equivalence = same <= level and count >= FEWEST_FOR_EQUIVALENCE
         verdict, words = self._verdict(margin, level, test, equivalence, split, simultaneous)
         return Contrast(
-            self.arm,
-            self.seeds,
-            self.differences,
-            self.mean,
-            self.error,
-            interval(self.mean, self.error, count, level),
-            simultaneous,
-            self.p,
-            test,
-            sign_flip_p(self.differences),
-            self.p_equivalence,
-            same,
-            self.correlation,
-            self.diverged,
-            split,
-            seeds_needed(deviation, count, margin, size, level),
-            verdict,
-            words,
+            arm=self.arm,
+            seeds=self.seeds,
+            differences=self.differences,
+            mean=self.mean,
+            standard_error=self.error,
+            pointwise=interval(self.mean, self.error, count, level),
+            simultaneous=simultaneous,
+            p=self.p,
+            p_holm=test,
+            p_sign_flip=sign_flip_p(self.differences),
+            p_equivalence=self.p_equivalence,
+            p_equivalence_holm=same,
+            correlation=self.correlation,
+            diverged=self.diverged,
+            p_divergence_holm=split,
+            seeds_needed=seeds_needed(deviation, count, margin, size, level),
+            verdict=verdict,
+            words=words,
         )
 
     def _verdict(

@@ -118,11 +118,11 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
     for arm, by_seed in scores.items():
         base = scores[study.base]
         d = [sign * (by_seed[seed] - base[seed]) for seed in by_seed if seed in base]
-        mean, error, _ = map(float, statistics.paired_t(d)) if d else (math.nan, math.nan, 1.0)
+        paired = statistics.paired_interval(d or [math.nan], level)
         found[arm] = {
             "mean": float(np.mean(list(by_seed.values()))) if by_seed else None,
-            "difference": mean,
-            "interval": statistics.interval(mean, error, len(d), level),
+            "difference": paired.mean,
+            "interval": paired.interval,
         }
     return as_plain(found)
 

@@ -13,8 +13,9 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.studies.asking.metrics import METRICS, larger_is_better
 from transformer_jax.studies.asking.study import as_plain
-from transformer_jax.studies.inference.statistics import ALPHA, interval, paired_t
+from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.curves import curves_of
 from transformer_jax.studies.reporting.page import (
@@ -27,10 +28,9 @@ from transformer_jax.studies.reporting.page import (
     whole_page,
 )
 
-_SCORES = ("test/loss", "test/accuracy", "test/bits_per_byte", "test/bleu", "test/chrf")
+_SCORES = tuple(f"test/{name}" for name in METRICS)
 _RESULTS = ("status", "step", "parameters")
 _MOST_LINES = 500  # of a run's uncommitted changes that a page shows
-_LARGER = ("accuracy", "bleu", "chrf")
 
 
 class Comparison:
@@ -166,7 +166,7 @@ class Comparison:
     def paired(self) -> list[dict[str, Any]]:
         """Differences of the metric from the first arm's, over the seeds that both have."""
         (base_name, base), *others = self.arms.items()
-        sign = 1.0 if self.metric.rsplit("/", 1)[-1] in _LARGER else -1.0
+        sign = 1.0 if larger_is_better(self.metric) else -1.0
         found = []
         for index, (name, arm) in enumerate(others, start=1):
             seeds = sorted(base.keys() & arm.keys())
@@ -175,20 +175,18 @@ class Comparison:
             d = [sign * (a - b) for a, b in zip(ours, theirs, strict=True)]
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
-            mean, error, p = map(float, paired_t(d))
-            alone = interval(mean, error, len(d), ALPHA)
-            all_of_them = interval(mean, error, len(d), ALPHA / len(others))
+            alone, together = (paired_interval(d, ALPHA / count) for count in (1, len(others)))
             found.append(
                 {
                     "name": name,
                     "index": index,
                     "base": base_name,
-                    "mean": mean,
-                    "p": p,
+                    "mean": alone.mean,
+                    "p": alone.p,
                     "differences": d,
                     "seeds": seeds,
-                    "pointwise": alone,
-                    "simultaneous": all_of_them,
+                    "pointwise": alone.interval,
+                    "simultaneous": together.interval,
                     "words": "",
                 }
             )

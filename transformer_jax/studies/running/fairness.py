@@ -20,8 +20,8 @@ from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput
 from transformer_jax.layers.blocks import Block
 from transformer_jax.options.config import flatten
+from transformer_jax.paths import by_path
 from transformer_jax.training.metrics import safe_mean, score_batch
-from transformer_jax.training.optimizers import path_text
 from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.programs import Traced
 
@@ -52,10 +52,8 @@ class Cost(NamedTuple):
 
 def cost_of(prepared: Prepared) -> Cost:
     """Returns what an arm costs; nothing is compiled or drawn."""
-    sizes = {
-        path_text(path): math.prod(leaf.shape)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(prepared.template.params)
-    }
+    leaves = by_path(prepared.template.params).items()
+    sizes = {path: math.prod(leaf.shape) for path, leaf in leaves}
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     batch, config = prepared.task.batch(0, 0), prepared.config
     count = count_of_batch(batch, prepared.task.counted)
@@ -186,16 +184,16 @@ def probe(prepared: Prepared) -> Probe:
     looked = _look(model)(params, batch, changed)
     loss, gradients, logits, entering, ahead = looked
     return Probe(
-        _by_path(params),
-        _by_path(gradients),
-        np.asarray(logits, np.float64),
-        float(loss),
-        float(entering),
-        None if changed is None else float(ahead),
-        prepared.traced,
-        prepared.traced_start,
-        batch,
-        prepared.config.training.steps,
+        params=by_path(jax.device_get(params)),
+        gradients=by_path(jax.device_get(gradients)),
+        logits=np.asarray(logits, np.float64),
+        loss=float(loss),
+        input_rms=float(entering),
+        sees_ahead=None if changed is None else float(ahead),
+        traced=prepared.traced,
+        start=prepared.traced_start,
+        batch=batch,
+        updates=prepared.config.training.steps,
     )
 
 
@@ -248,16 +246,16 @@ def certify(
     comparable = arm.logits.shape == base.logits.shape
     logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
     return Certificate(
-        not _same(arm, base),
-        tuple(path for path in arm.params if path not in shared),
-        tuple(path for path in base.params if path not in shared),
-        sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
-        float(logits),
-        arm.loss - base.loss,
-        gradient / size if size else math.nan,
-        arm.input_rms,
-        arm.sees_ahead,
-        _unread(arm, changes, without) if len(changes) > 1 else (),
+        changes=not _same(arm, base),
+        only_here=tuple(path for path in arm.params if path not in shared),
+        only_base=tuple(path for path in base.params if path not in shared),
+        paired=sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
+        logits=float(logits),
+        loss=arm.loss - base.loss,
+        gradient=gradient / size if size else math.nan,
+        input_rms=arm.input_rms,
+        sees_ahead=arm.sees_ahead,
+        unread=_unread(arm, changes, without) if len(changes) > 1 else (),
     )
 
 
@@ -304,7 +302,7 @@ def _unread(
         if not (all(alike) and same_length):
             continue
         batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
-        starts = _by_path(prepared.start(prepared.config)[0].params)
+        starts = by_path(jax.device_get(prepared.start(prepared.config)[0].params))
         if _same_arrays(batch, arm.batch) and _same_arrays(starts, arm.params):
             unread.append(key)
     return tuple(unread)
@@ -354,13 +352,6 @@ def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.A
     with nn.intercept_methods(watch):
         logits = model.apply({"params": params}, **inputs)
     return logits, entering[0] if entering else jnp.float32(jnp.nan)
-
-
-def _by_path(tree: Any) -> dict[str, np.ndarray]:
-    return {
-        path_text(path): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    }
 
 
 def _rms(array: np.ndarray) -> float:

@@ -1,0 +1,20 @@
+"""Parameters by their path: names joined by /, such as block_0/attention/query/kernel."""
+
+from typing import Any
+
+import jax
+
+
+def path_text(path: tuple) -> str:
+    """Returns the path of a leaf with / between its names."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def by_path(tree: Any) -> dict[str, Any]:
+    """Returns path -> leaf, in the tree's order."""
+    return {path_text(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def begins(path: str, prefix: str) -> bool:
+    """Returns whether a path begins with whole names: block_1 does not begin block_11/attention."""
+    return f"{path}/".startswith(f"{prefix}/")
