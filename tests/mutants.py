@@ -84,7 +84,7 @@ MUTANTS = (
            ("tests/test_attention.py::test_one_output_matrix_equals_the_sum_over_heads",)),
     Mutant("key heads tiled over the queries, not repeated",
            "transformer_jax/layers/attention.py", "MultiHeadAttention._serve_groups",
-           "jnp.repeat(array, groups, axis=-3)", "jnp.concatenate([array] * groups, axis=-3)",
+           "jnp.repeat(array, served, axis=-3)", "jnp.concatenate([array] * served, axis=-3)",
            ("tests/test_components.py::test_grouped_queries_equal_heads_with_repeated_keys",)),
     Mutant("cross-attention looks at its own inputs",
            "transformer_jax/layers/attention.py", "MultiHeadAttention.__call__",

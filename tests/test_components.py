@@ -385,7 +385,7 @@ def test_deviations_of_initial_kernels(name, options, reading, writing):
         initialisation_options=options,
     )  # fmt: skip
     starts = model.starts
-    for init, expected in ((starts.reading, reading), (starts.writing, writing)):
+    for init, expected in ((starts.query_key, reading), (starts.output, writing)):
         kernel = init(jax.random.key(0), (256, 256), jnp.float32)
         assert float(kernel.std()) == pytest.approx(expected, rel=0.02)
     assert float(starts.embedding(jax.random.key(0), (300, 256)).std()) == pytest.approx(
@@ -397,7 +397,7 @@ def test_deep_norm_and_mup_change_the_kernels_that_they_name():
     deep = Decoder(
         vocab_size=3, max_length=4, width=256, depth=8, initialisation="normal", wiring="deep_norm"
     )
-    for init, factor in ((deep.starts.reading, 1), (deep.starts.value, 64**-0.25)):
+    for init, factor in ((deep.starts.query_key, 1), (deep.starts.value, 64**-0.25)):
         kernel = init(jax.random.key(0), (256, 256), jnp.float32)
         assert float(kernel.std()) == pytest.approx(0.02 * factor, rel=0.02)
     mup = MaximalUpdate(base_width=64)

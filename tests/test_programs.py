@@ -9,7 +9,7 @@ from tests.conftest import tiny_config, tree_hash
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.running.batched import Group, first_arguments, group_arms
 from transformer_jax.training.build import make_task
-from transformer_jax.training.coroutine import Call
+from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.programs import differing, trace, with_numbers
 
@@ -43,7 +43,7 @@ def calls_of(group, members):
         state = prepared.draw(np.uint32(seed))
         batches = prepared.stacked_batches(seed, 0, STEPS)
         arguments = (np.uint32(seed), state, batches, np.int32(STEPS))
-        calls.append((arm, Call(prepared, arguments, Silent())))
+        calls.append((arm, StepRequest(prepared, arguments, Silent())))
     return calls
 
 

@@ -37,7 +37,7 @@ from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.running import batched, fairness, launch
 from transformer_jax.studies.running.details import look_closer, read_details
 from transformer_jax.studies.running.launch import CellsLost, run
-from transformer_jax.studies.running.planning import Workshop
+from transformer_jax.studies.running.planning import ArmBuilder
 from transformer_jax.studies.running.workers import with_seed
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import make_score
@@ -523,8 +523,8 @@ def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
         "a": {"model.position": "learned"},
         "b": {"model.position": "learned", "model.activation": "relu"},
     }
-    workshop = Workshop(load_design(study_file(tmp_path, product), {}))
-    found = workshop.certificates(workshop.arms(), {})
+    builder = ArmBuilder(load_design(study_file(tmp_path, product), {}))
+    found = builder.certificates(builder.arms(), {})
     assert (found["a"].changes, found["b"].changes, found["b"].unread) == (False, True, ())
 
 
@@ -560,13 +560,13 @@ def test_costs_by_hand():
 def test_depth_at_equal_cost(tmp_path, what, field):
     match = {"by": what, "field": "model.width"}
     path = study_file(tmp_path, {"one": {}, "three": {"model.depth": 3}}, match=match)
-    workshop = Workshop(load_design(path, {}))
-    made = workshop.arms()
+    builder = ArmBuilder(load_design(path, {}))
+    made = builder.arms()
     wanted, width = getattr(made["one"].cost, field), made["three"].config.model.width
     assert width < 32
 
     def distance(value):
-        cost = workshop.make("three", "three", {"model.width": value}).cost
+        cost = builder.make("three", "three", {"model.width": value}).cost
         return abs(getattr(cost, field) - wanted)
 
     assert distance(width) == min(distance(value) for value in (width - 4, width, width + 4))
@@ -575,7 +575,7 @@ def test_depth_at_equal_cost(tmp_path, what, field):
 def test_a_second_field_makes_up_for_what_the_first_left(tmp_path):
     match = {"by": "params", "field": ("model.width", "model.mlp_dim")}
     path = study_file(tmp_path, {"one": {}, "three": {"model.depth": 3}}, match=match)
-    made = Workshop(load_design(path, {})).arms()
+    made = ArmBuilder(load_design(path, {})).arms()
     ours, theirs = made["three"].cost.parameters, made["one"].cost.parameters
     assert abs(ours / theirs - 1) < 0.005
     assert set(made["three"].matched) == {"model.width", "model.mlp_dim"}
@@ -585,7 +585,7 @@ def test_an_arm_may_not_set_what_is_solved_for(tmp_path):
     match = {"by": "params", "field": "model.width"}
     path = study_file(tmp_path, {"one": {}, "two": {"model.width": 64}}, match=match)
     with pytest.raises(InvalidInput, match="solved for"):
-        Workshop(load_design(path, {})).arms()
+        ArmBuilder(load_design(path, {})).arms()
 
 
 def test_tables_on_both_sides_of_a_model_are_embeddings():
@@ -889,8 +889,8 @@ def test_lost_trials_refuse_and_retried_ones_do_not(tmp_path, monkeypatch):
 
 def test_more_updates_are_a_change_under_any_schedule(tmp_path):
     longer = quick("training.steps=12,24", **{"schedule.name": "constant"})
-    workshop = Workshop(longer)
-    assert workshop.certificates(workshop.arms(), {})["steps=24"].changes
+    builder = ArmBuilder(longer)
+    assert builder.certificates(builder.arms(), {})["steps=24"].changes
 
 
 def test_a_field_without_effect_matches_nothing(tmp_path):
@@ -947,7 +947,7 @@ def test_a_study_of_equal_arms_finds_nothing(tmp_path):
         state = prepared.draw(np.uint32(seed))
         batches = prepared.stacked_batches(seed, 0, 12)
         arguments = (np.uint32(seed), state, batches, np.int32(12))
-        call = batched.Call(prepared, arguments, Silent())
+        call = batched.StepRequest(prepared, arguments, Silent())
         (answer,) = group.answer([("a", call)], 1)
         sums = score(answer.state.params, batch)
         losses.append(float(sums.loss.sum() / sums.weight.sum()))

@@ -6,13 +6,15 @@ Reading order; * marks the eight files from attention to a trained model:
                       joined; positions, norms, feedforward, ...: a table of rows in each
   models/             what the layers add up to: parts*: fields and the stack of blocks; decoder*,
                       encoder, encoder_decoder, vision, and the recurrent baselines
-  data/               sources (text, tables, arrays), tokenizers, tasks: examples -> Batch (numpy)
-  options/            what may be asked for: types, rules, tables, constraints, configs; no jax
+  data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
+                      order: which examples a step has, from the seed and the step alone
+  options/            what may be asked for, no jax: sections: options of a run (those of models are
+                      fields in models/ and layers/); rules, tables, constraints, configs
   runs/               one run as a directory: its files, checkpoints, records, pictures
   training/           losses, metrics, schedules, optimizers; step*: one update; loop*: a run, top
-                      to bottom; programs: what runs share that differ in numbers alone
-  studies/            asking: a question as a value; running: its cells; inference and judging: the
-                      verdict; reporting: tables, figures, pages
+                      to bottom, which asks for steps that coroutine has computed
+  studies/            asking: a question as a value; running: its cells; inference: statistics,
+                      which decides the verdict's word; judging: what may be judged; reporting
   generation          drawing new text, writing after a source
   inspection          attention maps, hidden vectors and gradients as arrays
   interop/            Hugging Face weights in and out

@@ -19,7 +19,7 @@ def example_order(
     batch may hold the end of one epoch and the start of the next.
 
     Args:
-      seed: of the run.
+      seed: of the data order.
       step: optimizer updates so far.
       batch_size: examples in the batch, B.
       num_examples: examples in an epoch.
@@ -43,7 +43,7 @@ def step_generator(seed: int, step: int, purpose: str) -> np.random.Generator:
     """Returns the random numbers that belong to one step of one run, for one purpose.
 
     Args:
-      seed: of the run.
+      seed: of the data order.
       step: optimizer updates so far.
       purpose: a word; two purposes draw independently.
     """
@@ -60,7 +60,7 @@ def window_starts(
     time, and windows begin at other places.
 
     Args:
-      seed: of the run.
+      seed: of the data order.
       step: optimizer updates so far.
       batch_size: windows in the batch, B.
       num_places: tokens that a window may cover.

@@ -196,6 +196,6 @@ class MultiHeadAttention(nn.Module):
         return self.head_dim or width // self.num_heads, num_kv_heads
 
     def _serve_groups(self, array: Array, num_kv_heads: int) -> Array:
-        """[..., G, M, K] -> [..., H, M, K]: neighbouring query heads share one of the keys."""
-        groups = self.num_heads // num_kv_heads
-        return array if groups == 1 else jnp.repeat(array, groups, axis=-3)
+        """[..., G, M, K] -> [..., H, M, K]: a head of keys or values serves H / G query heads."""
+        served = self.num_heads // num_kv_heads
+        return array if served == 1 else jnp.repeat(array, served, axis=-3)

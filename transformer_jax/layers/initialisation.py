@@ -14,23 +14,23 @@ from transformer_jax.layers.linear import Initializer
 from transformer_jax.options import Positive
 
 
-class Starts(NamedTuple):
+class Initializers(NamedTuple):
     """Initial values by what a parameter is for.
 
     Attributes:
       embedding: of embeddings, and of kernels outside the blocks.
-      reading: of the kernels of queries and keys.
+      query_key: of the kernels of queries and keys.
       value: of the values' kernel, and of those that read in a feed-forward layer.
-      writing: of kernels that write into the residual stream.
+      output: of kernels that write into the residual stream.
     """
 
     embedding: Initializer
-    reading: Initializer
+    query_key: Initializer
     value: Initializer
-    writing: Initializer
+    output: Initializer
 
 
-def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Starts:
+def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
     """All from a normal distribution of one deviation (Devlin et al. 2019, BERT's code).
 
     Args:
@@ -41,10 +41,10 @@ def normal(std: float, depth: int, kernel_gain: float, branch_gain: float) -> St
     """
     plain, branch = nn.initializers.normal(std * kernel_gain), std * kernel_gain * branch_gain
     written = nn.initializers.normal(branch)
-    return Starts(nn.initializers.normal(std), plain, written, written)
+    return Initializers(nn.initializers.normal(std), plain, written, written)
 
 
-def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Starts:
+def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float) -> Initializers:
     """Normal; kernels that write into the residual stream have std / sqrt(2 depth).
 
     Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3: the
@@ -55,12 +55,12 @@ def depth_scaled(std: float, depth: int, kernel_gain: float, branch_gain: float)
     if branch_gain != 1:
         return starts
     branch = std / math.sqrt(2 * max(depth, 1)) * kernel_gain
-    return starts._replace(writing=nn.initializers.normal(branch))
+    return starts._replace(output=nn.initializers.normal(branch))
 
 
 def xavier(
     std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
-) -> Starts:
+) -> Initializers:
     """Kernels uniform with variance 2 / (inputs + outputs); embeddings normal of deviation std.
 
     Glorot and Bengio 2010, equation 16; torch.nn.Transformer's choice.
@@ -78,12 +78,12 @@ def xavier(
         return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
 
     written = uniform(branch_gain)
-    return Starts(nn.initializers.normal(std), uniform(1.0), written, written)
+    return Initializers(nn.initializers.normal(std), uniform(1.0), written, written)
 
 
 def fan_in(
     std: float, depth: int, kernel_gain: float, branch_gain: float, gain: Positive = 1.0
-) -> Starts:
+) -> Initializers:
     """Kernels normal with variance 1 / inputs; embeddings normal of deviation std.
 
     LeCun et al. 1998, "Efficient BackProp", equation 16.
@@ -91,8 +91,8 @@ def fan_in(
     Args:
       std: deviation of embeddings.
       depth: blocks of the model.
-      kernel_gain: see Starts.
-      branch_gain: see Starts.
+      kernel_gain: see Initializers.
+      branch_gain: see Initializers.
       gain: multiplies the deviation of the kernels.
     """
 
@@ -101,7 +101,7 @@ def fan_in(
         return nn.initializers.variance_scaling(scale, "fan_in", "normal")
 
     written = scaled(branch_gain)
-    return Starts(nn.initializers.normal(std), scaled(1.0), written, written)
+    return Initializers(nn.initializers.normal(std), scaled(1.0), written, written)
 
 
 INITIALISATIONS = {

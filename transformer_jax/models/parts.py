@@ -17,7 +17,7 @@ from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import Block, ModuleFactory, Wiring
 from transformer_jax.layers.cache import advance_cache, nan_on_overflow
 from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.initialisation import Starts
+from transformer_jax.layers.initialisation import Initializers
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.parametrisation import Standard
 from transformer_jax.layers.position_terms import PositionTerms
@@ -109,7 +109,7 @@ class Transformer(nn.Module):
     embedding_norm: Switch = False
     wiring: str | Callable[..., Wiring] = "pre"
     wiring_options: Mapping[str, Any] = FrozenDict()
-    initialisation: str | Callable[..., Starts] = "depth_scaled"
+    initialisation: str | Callable[..., Initializers] = "depth_scaled"
     initialisation_options: Mapping[str, Any] = FrozenDict()
     parametrisation: str | Callable[..., Standard] = "standard"
     parametrisation_options: Mapping[str, Any] = FrozenDict()
@@ -156,7 +156,7 @@ class Transformer(nn.Module):
         return self._row("parametrisation")(**self.parametrisation_options)
 
     @property
-    def starts(self) -> Starts:
+    def starts(self) -> Initializers:
         """Initial values by what a parameter is for."""
         return self.choose(
             "initialisation",
@@ -220,8 +220,8 @@ class Transformer(nn.Module):
           memory_mask: [..., L, M] bool.
           **known: what a position encoding may want to know, `max_length` say.
         Returns:
-          [..., L, D], normalised; NaN once more was read than a cache holds: max_length tokens,
-          or those of one call where that is not known.
+          [..., L, D], normalised. Behind a cache: NaN once more tokens were read than it holds,
+          which are max_length, or those of one call where that is not known.
         Raises:
           ValueError: a cache is asked for where a position sees what comes after it, or with more
             than one text.
@@ -292,7 +292,7 @@ class Transformer(nn.Module):
             return mask
         return segment_mask(segments) if mask is None else mask & segment_mask(segments)
 
-    def _attention_factory(self, starts: Starts) -> ModuleFactory:
+    def _attention_factory(self, starts: Initializers) -> ModuleFactory:
         weights = self._row("attention")
         known = self._sizes() | {"kernel_init": starts.embedding}
         if known["scale"] is not None and "scale" not in inspect.signature(weights).parameters:
@@ -310,18 +310,18 @@ class Transformer(nn.Module):
             ),
             projections=self._row("projections"),
             query_key_norm=self._norm_factory("query_key_norm", {}),
-            kernel_init=starts.reading,
+            kernel_init=starts.query_key,
             value_init=starts.value,
-            out_init=starts.writing,
+            out_init=starts.output,
             dtype=self.dtype,
         )
 
-    def _feed_forward_factory(self, starts: Starts) -> Callable[..., nn.Module | None]:
+    def _feed_forward_factory(self, starts: Initializers) -> Callable[..., nn.Module | None]:
         known = self._sizes() | {
             "mlp_dim": self.mlp_dim,
             "activation": self._row("activation"),
             "kernel_init": starts.value,
-            "out_init": starts.writing,
+            "out_init": starts.output,
             "dtype": self.dtype,
         }
         chosen = self._row("feed_forward")

@@ -1,7 +1,7 @@
 """What a run wants to have computed, and who computes it: one program for it alone, or for many.
 
-A run is a generator. It decides what comes next, keeps its files, and gives a call whenever steps
-have to be taken; whoever drives it answers. So a run and the members of a study are the same code.
+A run is a generator: it decides what comes next, keeps its files, and asks whenever steps have to
+be taken (ask and tell). So a run alone and the members of a study are the same code.
 """
 
 import time
@@ -17,7 +17,7 @@ from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.step import StepRecord, TrainState
 
 
-class Call(NamedTuple):
+class StepRequest(NamedTuple):
     """What a run wants to have computed: `advance(*arguments)` of what it was prepared with.
 
     Attributes:
@@ -31,7 +31,7 @@ class Call(NamedTuple):
     progress: Progress
 
 
-class Answer(NamedTuple):
+class StepResult(NamedTuple):
     """What was computed.
 
     Attributes:
@@ -45,16 +45,16 @@ class Answer(NamedTuple):
     seconds: float
 
 
-# A run as a generator: it gives calls, gets their answers, and returns its last row of metrics.
-Story = Generator[Call, Answer, dict[str, float]]
+# A run as a generator: it asks, is told, and returns its last row of metrics.
+RunCoroutine = Generator[StepRequest, StepResult, dict[str, float]]
 
 
-def drive(story: Story) -> dict[str, float]:
-    """Goes through a run with a program of its own, compiled at its first call."""
+def run_alone(coroutine: RunCoroutine) -> dict[str, float]:
+    """Goes through a run with a program of its own, compiled at its first request."""
     program, answer = None, None
     while True:
         try:
-            call = next(story) if answer is None else story.send(answer)
+            call = next(coroutine) if answer is None else coroutine.send(answer)
         except StopIteration as end:
             return end.value
         try:
@@ -62,19 +62,19 @@ def drive(story: Story) -> dict[str, float]:
                 program = compiled(call)
             answer = answered(program, call.arguments)
         except BaseException as error:
-            story.throw(error)  # so that its directory says what happened
+            coroutine.throw(error)  # so that its directory says what happened
 
 
-def compiled(call: Call) -> Callable:
+def compiled(call: StepRequest) -> Callable:
     """Compiles what a run needs, for arrays as in this call."""
     with call.progress.busy("compiling the training step"):
         program = jax.jit(call.prepared.advance, donate_argnums=1)
         return program.lower(*call.arguments).compile()
 
 
-def answered(program: Callable, arguments: tuple) -> Answer:
+def answered(program: Callable, arguments: tuple) -> StepResult:
     """Runs a compiled program to its end."""
     started = time.monotonic()
     state, records = program(*arguments)
     records = jax.tree.map(np.asarray, records)
-    return Answer(state, records, time.monotonic() - started)
+    return StepResult(state, records, time.monotonic() - started)

@@ -28,7 +28,7 @@ from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog
 from transformer_jax.runs.writers import make_writers, refuse_missing_writers
 from transformer_jax.training.build import taken_from_data
-from transformer_jax.training.coroutine import Answer, Call, Story, drive
+from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
 from transformer_jax.training.loading import Run
@@ -82,7 +82,7 @@ def train(
         def make() -> Prepared:
             return prepare(config, directory.tokenizer(), allow)
 
-        return drive(Training(config, directory, make, progress, stop).story())
+        return run_alone(Training(config, directory, make, progress, stop).coroutine())
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
@@ -127,15 +127,15 @@ class Training:
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
 
-    # ---- the story
+    # ---- the walk
 
-    def story(self) -> Story:
-        """The run, as calls for what has to be computed; returns the last row of metrics.jsonl."""
+    def coroutine(self) -> RunCoroutine:
+        """The run: asks for steps, is told what came of them, returns the last row of metrics."""
         with self.directory.locked(), self.directory.failures_recorded():
             self._prepare()
             return (yield from self._run_all())
 
-    def _run_all(self) -> Story:
+    def _run_all(self) -> RunCoroutine:
         steps, directory = self.config.training.steps, self.directory
         state = self._restore_or_start()
         if directory.step == steps and directory.status() == "done":
@@ -149,7 +149,7 @@ class Training:
 
     def _take_steps(
         self, state: TrainState, write: Callable[[list[dict]], None]
-    ) -> Generator[Call, Answer, TrainState]:
+    ) -> Generator[StepRequest, StepResult, TrainState]:
         steps, directory = self.config.training.steps, self.directory
         while directory.step < steps:
             state, rows, finite = yield from self._advance(state, self._affordable_steps())
@@ -284,14 +284,14 @@ class Training:
 
     def _advance(
         self, state: TrainState, num_steps: int
-    ) -> Generator[Call, Answer, tuple[TrainState, list[dict[str, float]], bool]]:
+    ) -> Generator[StepRequest, StepResult, tuple[TrainState, list[dict[str, float]], bool]]:
         """Takes some steps; returns the state, the rows that became due, and if all is finite."""
         started = time.monotonic()
         seeds = seeds_of(self.config)
         batches = self.prepared.stacked_batches(seeds.order, self.directory.step, num_steps)
         arguments = (np.uint32(seeds.dropout), state, batches, np.int32(num_steps))
         seconds = time.monotonic() - started
-        answer = yield Call(self.prepared, arguments, self.progress)
+        answer = yield StepRequest(self.prepared, arguments, self.progress)
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call

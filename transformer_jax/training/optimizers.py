@@ -25,7 +25,7 @@ from transformer_jax.training.schedules import SCHEDULES
 Transformation = optax.GradientTransformation | optax.GradientTransformationExtraArgs
 
 
-class Around(NamedTuple):
+class UpdateParts(NamedTuple):
     """What stands around an optimizer's own rule.
 
     Attributes:
@@ -43,12 +43,12 @@ class Around(NamedTuple):
 
 
 def adamw(
-    around: Around, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+    around: UpdateParts, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
 ) -> Transformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
 
     Args:
-      around: see Around.
+      around: see UpdateParts.
       b1: decay of the mean of gradients a step.
       b2: decay of the mean of their squares a step.
       eps: added to the root of the latter.
@@ -57,12 +57,12 @@ def adamw(
 
 
 def adam(
-    around: Around, b1: Share = 0.9, b2: Share = 0.999, eps: Positive = 1e-8
+    around: UpdateParts, b1: Share = 0.9, b2: Share = 0.999, eps: Positive = 1e-8
 ) -> Transformation:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
 
     Args:
-      around: see Around.
+      around: see UpdateParts.
       b1: decay of the mean of gradients a step.
       b2: decay of the mean of their squares a step.
       eps: added to the root of the latter.
@@ -70,24 +70,24 @@ def adam(
     return optax.chain(around.decay, optax.scale_by_adam(b1, b2, eps), around.rate)
 
 
-def sgd(around: Around, momentum: Share = 0.9, nesterov: Switch = False) -> Transformation:
+def sgd(around: UpdateParts, momentum: Share = 0.9, nesterov: Switch = False) -> Transformation:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
 
     Args:
-      around: see Around.
+      around: see UpdateParts.
       momentum: decay of the sum of gradients a step.
       nesterov: whether the gradient is looked at one step ahead.
     """
     return optax.chain(around.decay, optax.trace(momentum, nesterov), around.rate)
 
 
-def lion(around: Around, b1: Share = 0.9, b2: Share = 0.99) -> Transformation:
+def lion(around: UpdateParts, b1: Share = 0.9, b2: Share = 0.99) -> Transformation:
     """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
     Its rate should be 3 to 10 times lower than AdamW's, and its decay as much higher.
 
     Args:
-      around: see Around.
+      around: see UpdateParts.
       b1: share of the mean in the direction of an update.
       b2: decay of the mean of gradients a step.
     """
@@ -95,7 +95,7 @@ def lion(around: Around, b1: Share = 0.9, b2: Share = 0.99) -> Transformation:
 
 
 def adafactor(
-    around: Around,
+    around: UpdateParts,
     decay_rate: Share = 0.8,
     clip: Positive = 1.0,
     scale_by_parameters: Switch = False,
@@ -116,7 +116,11 @@ def adafactor(
 
 
 def muon(
-    around: Around, beta: Share = 0.95, nesterov: Switch = True, b1: Share = 0.9, b2: Share = 0.99
+    around: UpdateParts,
+    beta: Share = 0.95,
+    nesterov: Switch = True,
+    b1: Share = 0.9,
+    b2: Share = 0.99,
 ) -> Transformation:
     """Orthogonalised momentum for the blocks' kernels, AdamW for all else.
 
@@ -153,7 +157,7 @@ def muon(
 
 
 def schedule_free(
-    around: Around, b1: OpenShare = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+    around: UpdateParts, b1: OpenShare = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
 ) -> Transformation:
     """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
 
@@ -161,7 +165,7 @@ def schedule_free(
     `warmup_constant`. Models are evaluated, shown and loaded with the mean.
 
     Args:
-      around: see Around.
+      around: see UpdateParts.
       b1: how much gradients are taken at the mean.
       b2: decay of the mean of squares a step.
       eps: added to its root.
@@ -177,7 +181,7 @@ def _of_norm_1(updates: Any) -> Any:
 
 
 def sam(
-    around: Around,
+    around: UpdateParts,
     rho: Positive = 0.05,
     b1: Share = 0.9,
     b2: Share = 0.99,
@@ -340,7 +344,7 @@ def make_optimizer(
     gain = _width_gain(config, allow)
     frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
     stop = optax.masked(optax.set_to_zero(), frozen)
-    around = Around(
+    around = UpdateParts(
         decay=_decay_by_path(config, gain),
         rate=_rate_by_path(config, schedule, gain),
         clip=optax.chain(stop, clip),

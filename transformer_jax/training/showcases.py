@@ -22,7 +22,7 @@ _SHOWN = 5
 _FEWEST_SENTENCES = 20  # that a BLEU is taken of
 
 
-class Written(NamedTuple):
+class GenerationScores(NamedTuple):
     """Scores of generated output.
 
     Attributes:
@@ -37,12 +37,12 @@ class Written(NamedTuple):
     parts: Mapping[str, Mapping[str, float]] = {}
 
 
-def no_scores(run: Run, task: Any, split: str) -> Written:
+def no_scores(run: Run, task: Any, split: str) -> GenerationScores:
     """Nothing is generated."""
-    return Written({}, {})
+    return GenerationScores({}, {})
 
 
-def translation_scores(run: Run, task: Translation, split: str) -> Written:
+def translation_scores(run: Run, task: Translation, split: str) -> GenerationScores:
     """BLEU and chrF by sacrebleu over greedy translations of a split.
 
     Each source sentence is translated once and compared with all its translations in the split
@@ -67,7 +67,7 @@ def translation_scores(run: Run, task: Translation, split: str) -> Written:
             scored = sacrebleu.BLEU().corpus_score([hypotheses[p] for p in places], some)
             by_words[str(end)] = scored.score
     protocol = {"generated": "greedy", "sentences": len(hypotheses), **signatures}
-    return Written(means, protocol, {"by_words": by_words})
+    return GenerationScores(means, protocol, {"by_words": by_words})
 
 
 def streams_of(references: list[list[str]]) -> Any:
@@ -95,13 +95,13 @@ def _writes_answers(model: Any) -> Callable[..., Any]:
     return jax.jit(write)
 
 
-def free_running_scores(run: Run, task: ExactTask, split: str) -> Written:
+def free_running_scores(run: Run, task: ExactTask, split: str) -> GenerationScores:
     """Share of right answers where the model reads its own and not the true ones before them.
 
     None where chance decides the answer.
     """
     if task.language.floor:
-        return Written({}, {})
+        return GenerationScores({}, {})
     columns = []
     for batch in task.evaluation_batches(split, run.config.evaluation.batch_size):
         written = np.asarray(_writes_answers(run.model)(run.params, batch))[:, 1:]
@@ -116,7 +116,7 @@ def free_running_scores(run: Run, task: ExactTask, split: str) -> Written:
         if (count := asked[distances == distance].sum())
     }
     means = {"generated_accuracy": float(right.sum() / asked.sum())}
-    return Written(means, {"generated": "greedy"}, {"by_distance": by_distance})
+    return GenerationScores(means, {"generated": "greedy"}, {"by_distance": by_distance})
 
 
 def show_answers(run: Run, task: ExactTask) -> str:
@@ -234,7 +234,7 @@ class Demonstration(NamedTuple):
 
     show: Callable[..., str]
     answer: Callable[..., str]
-    scores: Callable[..., Written] = no_scores
+    scores: Callable[..., GenerationScores] = no_scores
     needs: tuple[str, ...] = ()
 
 

@@ -45,12 +45,12 @@ class StepRecord(NamedTuple):
 def make_initial_state(
     model: Any, optimizer: optax.GradientTransformation, seed: int | Array
 ) -> Callable[[], TrainState]:
-    """Returns a function that draws the state at step 0 from the seed of a run.
+    """Returns a function that draws the state at step 0.
 
     Args:
       model: gives `example_inputs`.
       optimizer: from optax.
-      seed: of the run.
+      seed: of the initial values.
     """
 
     def initial_state() -> TrainState:
@@ -78,7 +78,7 @@ def make_train_step(
     Args:
       model: takes the batch's inputs and `train`.
       optimizer: from optax.
-      seed: of the run; the dropout key of a step is fold_in(key, step).
+      seed: of dropout, whose key in a step is fold_in(key, step).
       accumulation: parts that a batch is computed in.
       smoothing: of the targets, see cross_entropy.
       own_inputs: probability of an input that is the model's own, see with_own_inputs.

@@ -21,7 +21,7 @@ class Breakdown(NamedTuple):
     says: str
 
 
-# By the name under which a task's `Written.parts`, evaluation.json and verdicts.json hold them.
+# By the name in a task's `GenerationScores.parts`, evaluation.json and verdicts.json.
 BREAKDOWNS = {
     "by_distance": Breakdown(
         "accuracy by distance",

@@ -1,4 +1,7 @@
-"""From a study's cells to its verdicts, and when to refuse one."""
+"""From a study's cells to its verdicts, and when to refuse one.
+
+The words better, worse, no different, ... are decided in inference/statistics.
+"""
 
 import itertools
 import json
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import replace
+from transformer_jax.runs.files import inside, replace
 from transformer_jax.studies.asking.cells import (
     DIVERGED,
     DONE,
@@ -245,8 +248,9 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
 
 def sequences_of(cell: Cell, metric: str) -> np.ndarray | None:
     """Scores of each test sequence, [q], scaled so that their mean is the metric."""
+    path = inside(cell.path, "sequences.npz")
     try:
-        with np.load(cell.path / "sequences.npz") as stored:
+        with np.load(path) as stored:
             columns = {
                 name.removeprefix("test/"): stored[name]
                 for name in stored.files

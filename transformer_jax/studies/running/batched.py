@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from transformer_jax.studies.asking.cells import ALONE, TOGETHER
-from transformer_jax.training.coroutine import Answer, Call, Story
+from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
 from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.programs import (
     Traced,
@@ -92,7 +92,7 @@ class Group:
         widest = max(self._programs, default=0)
         return self._programs[widest].nbytes // widest if widest else 0
 
-    def answer(self, calls: Sequence[tuple[str, Call]], width: int) -> list[Answer]:
+    def answer(self, calls: Sequence[tuple[str, StepRequest]], width: int) -> list[StepResult]:
         """Computes what members want, all of them in one call of the program.
 
         Args:
@@ -114,7 +114,7 @@ class Group:
             return [answer for part in parts for answer in self.answer(part, len(part))]
         seconds = time.monotonic() - started
         return [
-            Answer(state, record, seconds)
+            StepResult(state, record, seconds)
             for state, record, _ in zip(states, records, calls, strict=False)
         ]
 
@@ -240,11 +240,11 @@ class Member(NamedTuple):
 
     Attributes:
       arm: its name.
-      story: the run.
+      coroutine: the run.
     """
 
     arm: str
-    story: Story
+    coroutine: RunCoroutine
 
 
 def run_together(
@@ -261,13 +261,15 @@ def run_together(
       width: members that the program is compiled for.
       ended: is told of each member's end, and of the error that ended it.
     """
-    waiting: list[tuple[Member, Call]] = []
+    waiting: list[tuple[Member, StepRequest]] = []
 
-    def go_on(member: Member, answer: Answer | None, error: BaseException | None = None) -> None:
+    def go_on(
+        member: Member, answer: StepResult | None, error: BaseException | None = None
+    ) -> None:
         try:
             if error is not None:
-                member.story.throw(error)  # it leaves its directory in order and raises
-            call = member.story.send(answer) if answer else next(member.story)
+                member.coroutine.throw(error)  # it leaves its directory in order and raises
+            call = member.coroutine.send(answer) if answer else next(member.coroutine)
             waiting.append((member, call))
         except StopIteration:
             ended(member, None)

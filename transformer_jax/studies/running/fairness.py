@@ -118,7 +118,7 @@ def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[
 # ---------------------------------------------------------------- did the change take?
 
 
-class Certificate(NamedTuple):
+class ManipulationCheck(NamedTuple):
     """How an arm differs from the base before training; seed 0, first batch.
 
     Attributes:
@@ -155,8 +155,8 @@ class Probe(NamedTuple):
       gradients: path -> gradient of the first batch's mean loss.
       logits: of the first batch.
       loss: its mean.
-      input_rms: see Certificate.
-      sees_ahead: see Certificate.
+      input_rms: see ManipulationCheck.
+      sees_ahead: see ManipulationCheck.
       traced: the training step.
       start: the drawing of the initial state.
       batch: the first one.
@@ -221,12 +221,12 @@ def _look(model: Any) -> Callable:
     return jax.jit(look, compiler_options=quickly)
 
 
-def certify(
+def check_manipulation(
     arm: Probe,
     base: Probe,
     changes: Mapping[str, Any],
     without: Callable[[str], Prepared],
-) -> Certificate:
+) -> ManipulationCheck:
     """Compares an arm with the base.
 
     Args:
@@ -245,7 +245,7 @@ def certify(
     size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
     comparable = arm.logits.shape == base.logits.shape
     logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
-    return Certificate(
+    return ManipulationCheck(
         changes=not _same(arm, base),
         only_here=tuple(path for path in arm.params if path not in shared),
         only_base=tuple(path for path in base.params if path not in shared),
@@ -259,7 +259,9 @@ def certify(
     )
 
 
-def refuse_without_effect(name: str, certificate: Certificate, changes: Mapping[str, Any]) -> None:
+def refuse_without_effect(
+    name: str, certificate: ManipulationCheck, changes: Mapping[str, Any]
+) -> None:
     """Raises InvalidInput where an arm is the base by another name."""
     told = ", ".join(f"{key}={value}" for key, value in changes.items())
     if not certificate.changes:
@@ -274,7 +276,7 @@ def refuse_without_effect(name: str, certificate: Certificate, changes: Mapping[
         )
 
 
-def refuse_looking_ahead(name: str, certificate: Certificate) -> None:
+def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
     """Raises InvalidInput where earlier logits depend on the last token, or are no numbers."""
     ahead = certificate.sees_ahead
     if ahead is not None and math.isnan(ahead):

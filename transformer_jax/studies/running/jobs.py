@@ -25,7 +25,7 @@ from transformer_jax.studies.asking.cells import (
 )
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.cluster import Cluster
-from transformer_jax.studies.running.planning import Arm, Estimate, Workshop
+from transformer_jax.studies.running.planning import Arm, ArmBuilder, Estimate
 from transformer_jax.studies.running.workers import Workers
 
 _POLL = 2.0  # seconds between looks at the cells
@@ -144,7 +144,7 @@ def train_cells(
         for name, changes, folder, _ in batch:
             if name not in arms:
                 of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
-                arms[name] = Workshop(of_arm).make(name, name)
+                arms[name] = ArmBuilder(of_arm).make(name, name)
                 arms[name].place(estimate.how)
                 if arms[name].hash != folder:
                     raise Stop(

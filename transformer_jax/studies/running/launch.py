@@ -34,7 +34,7 @@ from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.fairness import unmatched
 from transformer_jax.studies.running.jobs import run_as_jobs
-from transformer_jax.studies.running.planning import Arm, Workshop, calibrate, nothing_to_run
+from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.loop import refuse_what_is_not_installed
 
@@ -124,7 +124,7 @@ class Launch:
         if study.record and root is None:
             self.root = study.root
         self.how = how or study.record.get("how")
-        self.workshop = Workshop(design, _solved(study, design))
+        self.builder = ArmBuilder(design, _solved(study, design))
         self.started = time.monotonic()
 
     # ---- the plan
@@ -137,7 +137,7 @@ class Launch:
             self.cluster.executor(inside(self.study.path, "jobs"))
         refuse_what_is_not_installed(design.config_of(design.base))
         with progress.busy(f"preparing {len(design.arms)} arms"):
-            self.arms = self.workshop.arms()
+            self.arms = self.builder.arms()
             self._take_tuned()
             self._place(self.how or "loop")
         missing = [cell.arm for cell in self._cells(self.arms) if self._has_to_run(cell, True)]
@@ -154,7 +154,7 @@ class Launch:
         self.workers = Workers(self.estimate, progress, self.stop, design.also)
         self._place(self.estimate.how)
         with progress.busy("looking whether each arm's change took"):
-            self.certificates = self.workshop.certificates(self.arms, self._known_certificates())
+            self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         states = {cell: cell.state() for cell in self._cells(self.arms)}
         show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
         known = known_noise(self.arms[design.base].config, Path(design.path).parent / "noise")
@@ -170,7 +170,7 @@ class Launch:
             if name in self.arms and chosen is not None and self.design.tuning:
                 matched = self.arms[name].matched
                 more = {**matched, self.design.tuning.key: chosen}
-                self.arms[name] = self.workshop.make(name, name, more)
+                self.arms[name] = self.builder.make(name, name, more)
                 self.arms[name].matched = matched
 
     def _known_certificates(self) -> dict[str, dict]:
@@ -297,7 +297,7 @@ class Launch:
                 found[cell.arm].append(cell.means("tuning") if has_outcome else None)
             return found
 
-        results = tuning.tune(self.design, self.workshop, self.arms, run_trials)
+        results = tuning.tune(self.design, self.builder, self.arms, run_trials)
         for name, result in results.items():
             self.study.arms[name]["tuning"] = as_plain(result)
         self._take_tuned()

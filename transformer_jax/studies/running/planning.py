@@ -27,7 +27,7 @@ from transformer_jax.studies.running.batched import (
     members_at_once,
 )
 from transformer_jax.training.build import make_task
-from transformer_jax.training.coroutine import Call
+from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.warm_start import fingerprint_of
@@ -72,7 +72,7 @@ class Arm:
         )
 
 
-class Workshop:
+class ArmBuilder:
     """Makes arms of a design; data that several arms read is read once."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Workshop:
 
     def certificates(
         self, arms: Mapping[str, Arm], known: Mapping[str, Any]
-    ) -> dict[str, fairness.Certificate | dict]:
+    ) -> dict[str, fairness.ManipulationCheck | dict]:
         """Looks whether each arm's change took; refuses those whose did not.
 
         Args:
@@ -173,7 +173,7 @@ class Workshop:
 
             is_base = name == self.design.base
             its = base_probe if is_base else fairness.probe(arm.prepared)
-            found[name] = fairness.certify(its, base_probe, changes, without)
+            found[name] = fairness.check_manipulation(its, base_probe, changes, without)
             fairness.refuse_looking_ahead(name, found[name])
             if not is_base:
                 fairness.refuse_without_effect(name, found[name], changes)
@@ -200,7 +200,7 @@ def measure(group: Group, arms: list[str], width: int) -> tuple[float, float, in
       Seconds a step of one member, seconds that compiling took, and bytes of the program.
     """
     calls = [
-        (arm, Call(group.arms[arm][0], first_arguments(group.arms[arm][0]), Silent()))
+        (arm, StepRequest(group.arms[arm][0], first_arguments(group.arms[arm][0]), Silent()))
         for arm in arms
     ]
     answers = group.answer(calls, width)
@@ -220,7 +220,7 @@ def measure(group: Group, arms: list[str], width: int) -> tuple[float, float, in
     return plain_statistics.median(times[1:] or times), program.seconds, program.nbytes
 
 
-def _next(call: Call, answer: Any) -> tuple:
+def _next(call: StepRequest, answer: Any) -> tuple:
     seed, _, batches, _ = call.arguments
     return seed, answer.state, batches
 

@@ -7,7 +7,7 @@ from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.studies.asking.cells import DONE, Cell
 
 
-class Board:
+class StudyProgress:
     """Progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
@@ -68,7 +68,7 @@ class Board:
 class _OfCell(Silent):
     """Hands a cell's steps to the board, and is silent about the rest."""
 
-    def __init__(self, board: Board, cell: Cell) -> None:
+    def __init__(self, board: StudyProgress, cell: Cell) -> None:
         super().__init__()
         self._board, self._cell = board, cell
 

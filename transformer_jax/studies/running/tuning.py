@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.inference import statistics
-from transformer_jax.studies.running.planning import Arm, Workshop
+from transformer_jax.studies.running.planning import Arm, ArmBuilder
 
 # Trials -> the tuning split's means of each seed: {} where it diverged, None without an outcome.
 RunTrials = Callable[[Mapping[str, Arm]], dict[str, list[dict | None]]]
@@ -46,13 +46,13 @@ def count(design: Design) -> int:
 
 
 def tune(
-    design: Design, workshop: Workshop, arms: Mapping[str, Arm], run_trials: RunTrials
+    design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
 ) -> dict[str, Tuned]:
     """Runs the trials of all arms.
 
     Args:
       design: with its tuning.
-      workshop: makes trials.
+      builder: makes trials.
       arms: name -> arm, made equal already.
       run_trials: trains them and returns the tuning split's means of each seed.
     """
@@ -63,7 +63,7 @@ def tune(
     lost: set[str] = set()
     for growth in range(design.tuning.extensions + 1):
         trials = {
-            f"{name} | {key}={value:g}": workshop.make(
+            f"{name} | {key}={value:g}": builder.make(
                 f"{name} | {key}={value:g}", name, {**arm.matched, key: value}
             )
             for name, arm in arms.items()

@@ -22,7 +22,7 @@ from transformer_jax.studies.running.batched import (
 )
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.planning import Arm, Estimate
-from transformer_jax.studies.running.study_progress import Board
+from transformer_jax.studies.running.study_progress import StudyProgress
 from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
 
@@ -71,7 +71,7 @@ class Workers:
                     self._run_batch(arms, group, together, board)
             left = self._wait_for_others(board)
 
-    def _wait_for_others(self, board: Board) -> list[Cell]:
+    def _wait_for_others(self, board: StudyProgress) -> list[Cell]:
         """Waits a little for cells that other processes train; returns those not ended there."""
         if not self.elsewhere:
             return []
@@ -82,10 +82,10 @@ class Workers:
             board.ended(cell, cell.state(), "by another process")
         return [cell for cell in self.elsewhere if cell not in ended]
 
-    def board(self, waiting: Sequence[Cell], total: int) -> Board:
+    def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:
         """Returns what tells how far the cells are."""
         seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
-        return Board(self.progress, seconds, total)
+        return StudyProgress(self.progress, seconds, total)
 
     def _batches(
         self, arms: Mapping[str, Arm], groups: list[Group], left: list[Cell]
@@ -103,19 +103,21 @@ class Workers:
             yield group, batch
 
     def _run_batch(
-        self, arms: Mapping[str, Arm], group: Group, cells: list[Cell], board: Board
+        self, arms: Mapping[str, Arm], group: Group, cells: list[Cell], board: StudyProgress
     ) -> None:
         members = [
             (
                 cell,
-                Member(cell.arm, self._training(arms[cell.arm], cell, board, len(cells)).story()),
+                Member(
+                    cell.arm, self._training(arms[cell.arm], cell, board, len(cells)).coroutine()
+                ),
             )
             for cell in cells
         ]
-        of_story = {id(member.story): cell for cell, member in members}
+        cell_of = {id(member.coroutine): cell for cell, member in members}
 
         def ended(member: Member, error: BaseException | None) -> None:
-            cell = of_story[id(member.story)]
+            cell = cell_of[id(member.coroutine)]
             if isinstance(error, Interrupted):
                 return
             if isinstance(error, InUse):
@@ -130,7 +132,7 @@ class Workers:
         run_together(group, [member for _, member in members], len(cells), ended)
         self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
 
-    def _training(self, arm: Arm, cell: Cell, board: Board, width: int) -> Training:
+    def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
         brief = width * self.estimate.seconds_of(arm.name) < _BRIEF
         config = with_seed(arm.config, cell.seed, brief)
         facts = {
