@@ -14,6 +14,7 @@ from typing import Any
 from experiments.command import Parser, execute
 from experiments.speed import RATIOS
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference.statistics import benjamini_hochberg
@@ -65,14 +66,15 @@ def add(path: Path) -> None:
     folder = HERE / "results" / study.path.absolute().name
     folder.mkdir(parents=True, exist_ok=True)
     for name in _KEPT:
-        if (study.path / name).exists():  # figures need matplotlib
-            shutil.copy(study.path / name, folder / name)
+        file = inside(study.path, name)
+        if file.exists():  # figures need matplotlib
+            shutil.copy(file, folder / name)
     record = study.record
     (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _add_ladder(path: Path) -> None:
-    ladder = _read(path / "ladder.json")
+    ladder = _read(inside(path, "ladder.json"))
     for value in ladder["values"]:
         rung = load_study(rung_path(path, ladder["key"], value))
         if rung.record["exploratory"]:
@@ -80,7 +82,7 @@ def _add_ladder(path: Path) -> None:
     folder = HERE / "results" / path.absolute().name
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("ladder.json", "ladder.md"):
-        shutil.copy(path / name, folder / name)
+        shutil.copy(inside(path, name), folder / name)
 
 
 def catalogue() -> str:

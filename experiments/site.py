@@ -43,8 +43,9 @@ _REFERENCE = {
     ),
     "Training": ("training.step", "training.losses", "training.metrics", "training.loop"),
     "Studies": (
-        *("studies.design", "studies.statistics", "studies.power", "studies.ladder"),
-        *("studies.noise", "studies.judging", "studies.study"),
+        *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
+        *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),
+        *("studies.inference.variance_components", "studies.judging.judge"),
     ),
 }
 

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import importlib
 import io
-import json
 import os
 import subprocess
 import sys
@@ -19,11 +18,12 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / os.environ.get("PYTEST_XDI
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation, so this process optimises little, and so do the commands
 # that it starts, which find its programs in the cache. What shows a user's bits or times is compiled
-# as a user's is: older runs, and all that `make commands` runs; see `user_environment`. (The preset
-# CPU_OPT_PRESET_FAST_COMPILE would save more, but equal expressions in two programs then differ.)
+# as a user's is: older runs, and all that `make commands` runs; see `user_environment`. More would be
+# saved by CPU_OPT_PRESET_FAST_COMPILE, with which equal expressions in two programs differ, and by
+# parallel_codegen_split_count=1, with which a logit can change by 2e-10 with a later token.
 FLAGS = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    "--xla_cpu_use_fusion_emitters=false"
 )
 os.environ["XLA_FLAGS"] = FLAGS
 
@@ -32,12 +32,14 @@ import numpy as np
 import pytest
 
 from experiments.command import execute, use_compilation_cache
-from transformer_jax.options.config import load_config, to_json
+from transformer_jax.options.config import load_config
 from transformer_jax.runs.progress import Silent
+from transformer_jax.runs.provenance import surroundings
 
 use_compilation_cache()
 # Keeping small programs costs more than compiling them again.
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+_WORTH_KEEPING = 0.2  # seconds that compiling took
+jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 gc.set_threshold(50_000, 20, 50)
 jax.config.update("jax_debug_key_reuse", True)
 
@@ -67,7 +69,8 @@ def _at_root(monkeypatch):
 def _forget_programs():
     """A process that keeps all programs of the suite holds 5 GB, and its collector crawls."""
     yield
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    statm = Path("/proc/self/statm")  # of Linux; elsewhere they are forgotten in any case
+    pages = int(statm.read_text().split()[1]) if statm.exists() else _MOST_BYTES
     if pages * os.sysconf("SC_PAGE_SIZE") > _MOST_BYTES:
         jax.clear_caches()
         gc.collect()
@@ -76,8 +79,13 @@ def _forget_programs():
 @pytest.fixture(autouse=True)
 def _as_users_compile(request, monkeypatch):
     """What is marked `commands` or `as_user` starts commands that are compiled as a user's are."""
-    if any(request.node.get_closest_marker(name) for name in ("commands", "as_user")):
+    is_marked = any(request.node.get_closest_marker(name) for name in ("commands", "as_user"))
+    if is_marked:
         monkeypatch.delenv("XLA_FLAGS")
+        surroundings.cache_clear()
+    yield
+    if is_marked:
+        surroundings.cache_clear()
 
 
 _PROGRAMS = {}
@@ -85,20 +93,14 @@ _PROGRAMS = {}
 
 @pytest.fixture
 def one_program(monkeypatch):
-    """Runs of one config share one compiled program, however often it is started anew.
-
-    For tests that are about something else than compiling, and patch nothing that is compiled.
-    """
+    """Equal programs, by what is handed to XLA, are compiled once, however often they are made."""
     from transformer_jax.training import coroutine
 
-    honest = coroutine.compiled
-
-    def remembered(call):
-        config = json.loads(to_json(call.prepared.config)) | {"seed": 0}
-        shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), call.arguments)
-        key = (json.dumps(config), repr(call.prepared.model), str(shapes))
+    def remembered(request):
+        program = jax.jit(request.prepared.advance, donate_argnums=1).lower(*request.arguments)
+        key = hashlib.sha256(program.as_text().encode()).hexdigest()
         if key not in _PROGRAMS:
-            _PROGRAMS[key] = honest(call)
+            _PROGRAMS[key] = program.compile()
         return _PROGRAMS[key]
 
     monkeypatch.setattr(coroutine, "compiled", remembered)
@@ -153,6 +155,7 @@ def attempt(verb, *arguments, cwd=ROOT):
             execute(functools.partial(_with_arguments, main, [str(a) for a in arguments]))
         except SystemExit as end:
             code = end.code
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
     return subprocess.CompletedProcess([verb, *arguments], code, out.getvalue(), err.getvalue())
 
 

@@ -130,7 +130,10 @@ def test_tables_of_tasks_are_complete():
 
 def test_a_config_from_before_an_option_means_what_it_meant(monkeypatch):
     """A default changes; a run that is older than the option still has what it had."""
-    key, old = "training.label_smoothing", {"data": {"length": 32}}
+    key = "training.label_smoothing"
+    old = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
+    old["data"]["length"] = 32
+    del old["training"]["label_smoothing"], old["model"]["max_length"]
     assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 0.0
     assert flatten(configs.from_json(json.dumps(old), "old"))["model.max_length"] == 32
     monkeypatch.setitem(schema.DEFAULTS, key, 0.1)
@@ -149,6 +152,42 @@ def test_what_a_config_means_by_leaving_an_option_out_never_changes():
     then = json.loads(MEANT.read_text())
     assert {key: now[key] for key in then} == then
     assert now.keys() == then.keys(), "a new option: add its neutral default to the file"
+
+
+@pytest.mark.parametrize("lost", ["seed", "model", "training", "sample"])
+def test_a_stored_config_that_lost_a_part_is_refused(lost):
+    whole = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
+    del whole[lost]
+    with pytest.raises(InvalidInput, match=rf"not a whole config: it has no {lost}"):
+        configs.from_json(json.dumps(whole), "here")
+
+
+def test_a_config_states_what_differs_from_the_defaults_and_nothing_else():
+    flat = flatten(tiny_config(data__length=24, model__max_length=48))
+    said = stated(flat)
+    assert said["data.length"] == 24
+    assert said["model.max_length"] == 48
+    assert said["model.width"] == 32
+    assert "model.max_length" not in stated(flatten(tiny_config(data__length=24)))
+    assert "training.label_smoothing" not in said
+    assert {**completed(said)} == flat
+
+
+def test_every_option_that_changes_is_stated():
+    flat = flatten(reference.get_config())
+    said = stated(flat)
+    for key in OPTIONS:
+        assert stated({**flat, key: "another value"}) != said, key
+
+
+def test_rows_of_ones_own_may_be_annotated_with_anything(tmp_path, monkeypatch):
+    (tmp_path / "own_mod.py").write_text(
+        "def my_mask(positions, causal, shape: Annotated[Array, 'L D'] = None,\n"
+        "            other: Annotated[int, 3] = 2, size: Count = 4):\n"
+        "    n: int = 3\n    print(n)\n    return causal\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert list(tables.own_row("own_mod.my_mask").options) == ["size"]
 
 
 _NEW_OPTION = """    patience: Natural = 0

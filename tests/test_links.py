@@ -7,6 +7,7 @@ import shutil
 import zipfile
 
 import pytest
+from ml_collections import ConfigDict
 
 from tests.conftest import tiny_config
 from transformer_jax.errors import InvalidInput
@@ -14,6 +15,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import entries, inside, replace, walk
 from transformer_jax.runs.listing import facts_of
 from transformer_jax.runs.progress import Silent
+from transformer_jax.training.warm_start import fingerprint_of
 
 OURS = [
     ".lock",
@@ -82,6 +84,23 @@ def test_c75_a_linked_checkpoint_is_refused(mailed):
     before = snapshot(own)
     with pytest.raises(InvalidInput, match="00000045: it is a link"):
         train(tiny_config(), run, Silent())
+    assert snapshot(own) == before
+
+
+@pytest.mark.parametrize("name", ["state", "manifest.json"])
+def test_c75_a_link_inside_a_checkpoint_is_refused(mailed, name):
+    from transformer_jax import load_run
+
+    run, own = mailed
+    checkpoint = run / "checkpoints" / "00000040"
+    (checkpoint / name).rename(own / "moved")
+    (checkpoint / name).symlink_to(own / "moved")
+    before = snapshot(own)
+    with pytest.raises(InvalidInput, match=rf"{name}: it is a link"):
+        load_run(run)
+    if name == "manifest.json":  # which is all that is read of a run to start from before it loads
+        with pytest.raises(InvalidInput, match=rf"{name}: it is a link"):
+            fingerprint_of(ConfigDict({"weights": str(run)}))
     assert snapshot(own) == before
 
 

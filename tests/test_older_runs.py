@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import jax
@@ -12,8 +14,10 @@ import pytest
 from tests.conftest import ROOT, attempt, command, tiny_config
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import load_config
 from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training.loop import train
 
@@ -97,13 +101,31 @@ def test_older_runs_compare_with_new_ones(tmp_path):
     assert "3.6351" in result.stdout
 
 
+class EndAtOnce(Silent):
+    def step(self, *_):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def test_going_on_with_other_numerics_is_refused_unless_it_is_asked_for(tmp_path, monkeypatch):
     from transformer_jax.runs import directory
 
     shutil.copytree(OLDER / "stopped", tmp_path / "run")
     monkeypatch.setattr(directory, "NUMERICS", provenance.NUMERICS + 1)
     run = RunDirectory(tmp_path / "run")
-    with pytest.raises(InvalidInput, match=r"began with version 1 .* this code has 2") as refusal:
+    with pytest.raises(InvalidInput, match=r"it has version 1 .* this code has 2") as refusal:
         run.refuse_other_numerics()
     assert "--across_numerics" in str(refusal.value)
     RunDirectory(OLDER / "finished").refuse_other_numerics()  # nothing is computed any more
+    config = load_config("configs/tiny.py", {**STOPPED, "training.steps": "600"})
+    with pytest.raises(InvalidInput, match="across_numerics"):
+        train(config, tmp_path / "run", Silent())
+    monkeypatch.setattr(provenance, "NUMERICS", provenance.NUMERICS + 1)
+    provenance.surroundings.cache_clear()
+    with pytest.raises(Interrupted):
+        train(config, tmp_path / "run", EndAtOnce(), across_numerics=True)
+    assert run.manifest()["launches"][-1]["numerics"] == 2
+    run.refuse_other_numerics()  # from now on it has these
+    monkeypatch.setattr(directory, "NUMERICS", 1)
+    with pytest.raises(InvalidInput, match=r"it has version 2 .* this code has 1"):
+        run.refuse_other_numerics()
+    provenance.surroundings.cache_clear()

@@ -1,5 +1,7 @@
 """The site: its commands are the README's, its links lead somewhere, a browser shows it quietly."""
 
+import importlib
+import itertools
 import re
 
 import pytest
@@ -30,6 +32,13 @@ def test_python_examples_run(monkeypatch):
     held = {}
     exec(compile(block[1], "index.md", "exec"), held)
     assert held["logits"].shape == (8, 64, 65)
+
+
+def test_the_reference_names_modules_that_are_there():
+    from experiments.site import _REFERENCE
+
+    for module in itertools.chain.from_iterable(_REFERENCE.values()):
+        importlib.import_module(f"transformer_jax.{module}")
 
 
 def test_studies_name_configs_that_load():

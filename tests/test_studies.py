@@ -292,6 +292,8 @@ def test_the_hash_covers_what_decides_and_nothing_else():
     others = [
         hashed(tiny_config(model__init_std=0.03)),
         hashed(tiny_config(evaluation__stride=8)),
+        hashed(tiny_config(data__length=8)),
+        hashed(tiny_config(model__max_length=48)),
         hashed(data=data | {"sha256": "y"}),
         hashed(data=data | {"tokenizer_sha256": "y"}),
         hashed(computed="together"),

@@ -17,7 +17,7 @@ class Decoder(Transformer, kw_only=True):
     Attributes:
       vocab_size: tokens, V.
       max_length: longest input, L; a longer one is refused.
-      tie_embeddings: whether the output layer is the token embedding.
+      tie_embeddings: whether the output layer is the token embedding; of recurrent decoders too.
     """
 
     vocab_size: int

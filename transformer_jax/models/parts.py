@@ -44,11 +44,13 @@ class Transformer(nn.Module):
     Attributes:
       width: model width, D.
       depth: number of blocks.
-      num_heads: attention heads, H.
-      num_kv_heads: heads of keys and values, G, a divisor of H; H if not given.
+      num_heads: attention heads, H; a divisor of width unless head_dim is given.
+      num_kv_heads: heads of keys and values, G, a divisor of H; H if not given; 1 is multi-query
+        attention.
       head_dim: features of one head, K; width / num_heads if not given.
       value_dim: features of one head's values, V; head_dim if not given.
-      mlp_dim: features inside the feed-forward layer, F; that of the row if not given.
+      mlp_dim: features inside the feed-forward layer, F; if not given 4 * width, or 8/3 of the
+        width where a gate makes it three maps.
       position: a row of POSITIONS.
       position_options: its fields.
       position_in_every_layer: whether what positions add to the embeddings is added again before
@@ -58,7 +60,8 @@ class Transformer(nn.Module):
       attention_scale: what scores are multiplied with; 1 / sqrt(head_dim) if not given.
       projections: a row of PROJECTIONS.
       query_key_norm: a row of NORMS, for the queries and the keys of each head.
-      mask: a row of MASKS, for self-attention.
+      mask: a row of MASKS, for self-attention; causal is for an encoder, unmasked shows a decoder
+        even the answers.
       mask_options: its arguments.
       feed_forward: a row of FEED_FORWARDS.
       feed_forward_options: its fields.

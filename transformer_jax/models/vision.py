@@ -49,9 +49,9 @@ class VisionTransformer(Transformer, kw_only=True):
     Attributes:
       image_shape: height, width and channels of the images.
       num_classes: classes, C; 0 gives the hidden vectors of all places instead.
-      patch_size: pixels along each side of a patch.
+      patch_size: pixels along each side of a patch, a divisor of the image's sides.
       variant: a usual name such as "Ti/4"; it sets width, depth, heads, mlp_dim and patch_size.
-      stem: a name in STEMS.
+      stem: a name in STEMS; convolutional needs a patch_size that is a power of 2.
       pooling: a name in POOLINGS: a class token, or the mean or the maximum over the patches.
     """
 

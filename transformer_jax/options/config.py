@@ -27,6 +27,13 @@ from transformer_jax.options.types import SameAs
 
 _UNREADABLE = object()  # no rule accepts it
 
+# What every version has stored; a config without them lost a part.
+_ALWAYS_STORED = (
+    *("seed", "data.source", "data.length", "model.width", "training.steps", "optimizer.name"),
+    *("schedule.name", "evaluation.every", "logging.every", "checkpoint.every"),
+    "sample.num_tokens",
+)
+
 # Changing these changes no bit of the trained parameters, so a run may be resumed with others.
 CADENCE = ("evaluation.every", "evaluation.batch_size", "logging.", "checkpoint.", "sample.")
 
@@ -240,9 +247,13 @@ def from_json(stored: str, origin: str) -> ConfigDict:
       InvalidInput: no JSON, or a key or a value that this version does not know.
     """
     try:
-        flat = completed(flatten(json.loads(stored)))
+        said = flatten(json.loads(stored))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
+    lost = [key for key in _ALWAYS_STORED if key not in said]
+    if lost:
+        raise InvalidInput(f"{origin}: not a whole config: it has no {', '.join(lost)}")
+    flat = completed(said)
     try:
         report(problems_of(flat))
     except InvalidInput as error:

@@ -65,4 +65,4 @@ def _default(option: Option) -> Any:
     value = option.default
     if isinstance(value, SameAs):
         return value.key
-    return ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return (",".join(map(str, value)) or "()") if isinstance(value, tuple) else value

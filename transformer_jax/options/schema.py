@@ -42,7 +42,9 @@ MEANT_BEFORE: dict[str, Any] = {}
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a flattened config with every option that it leaves out, as it meant before."""
-    return _filled(flat, {**DEFAULTS, **MEANT_BEFORE})
+    whole = {**DEFAULTS, **MEANT_BEFORE, **flat}
+    followed = {key: whole[v.key] for key, v in whole.items() if isinstance(v, SameAs)}
+    return whole | followed
 
 
 def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,14 +52,11 @@ def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
 
     Hashes are made of it, so that an option that is added later changes none of them.
     """
-    unsaid = completed({key: flat[key] for key in ("data.length",) if key in flat})
+    unsaid = {**DEFAULTS, **MEANT_BEFORE}
+    for key, value in unsaid.items():
+        if isinstance(value, SameAs):  # following the other option is what it says by itself
+            unsaid[key] = flat.get(value.key)
     return {key: value for key, value in flat.items() if key not in unsaid or unsaid[key] != value}
-
-
-def _filled(flat: Mapping[str, Any], otherwise: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {**otherwise, **flat}
-    same = {key: whole[v.key] for key, v in whole.items() if isinstance(v, SameAs)}
-    return whole | same
 
 
 def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:

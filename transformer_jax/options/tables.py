@@ -262,8 +262,8 @@ def _said_of_value(tree: ast.Module, name: str) -> str:
     """The string behind a value of a file; empty for a row from elsewhere."""
     for before, after in itertools.pairwise(tree.body):
         is_it = isinstance(before, ast.AnnAssign) and ast.unparse(before.target) == name
-        if is_it and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            return inspect.cleandoc(str(after.value.value))
+        if is_it and _is_text(after):
+            return _text(after)
     return ""
 
 
@@ -296,8 +296,16 @@ def _options(found: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Op
             rule = (own_or_one_of if key in OWN else one_of)(*_names(key))
         if rule is not None:
             value = _default(default, f"{found.name}.{field}")
-            options[key] = Option(rule, value, meanings.get(field, ""))
+            options[key] = Option(_with_example(rule, value), value, meanings.get(field, ""))
     return options
+
+
+def _with_example(rule: Rule, default: Any) -> Rule:
+    """The rule with the default as its example, where there is one to be shown."""
+    if default is None or default == () or isinstance(default, SameAs):
+        return rule
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return dataclasses.replace(rule, example=shown) if rule.accepts(default) else rule
 
 
 def _names(key: str) -> list[str]:
@@ -319,10 +327,20 @@ def _meanings(found: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
             said[name] += " " + line.strip()
         else:
             break
-    for before, after in itertools.pairwise(found.body):
-        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
-            said[ast.unparse(before.target)] = " ".join(ast.literal_eval(after.value).split())
+    for before, after in itertools.pairwise(found.body if isinstance(found, ast.ClassDef) else ()):
+        if isinstance(before, ast.AnnAssign) and _is_text(after):
+            said[ast.unparse(before.target)] = " ".join(_text(after).split())
     return said
+
+
+def _is_text(node: ast.stmt) -> bool:
+    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return is_constant and isinstance(node.value.value, str)
+
+
+def _text(node: ast.stmt) -> str:
+    """The string that a statement is."""
+    return inspect.cleandoc(ast.literal_eval(node.value))  # ty: ignore[missing-attribute]
 
 
 def _refuse_supplied(row: Row) -> None:
@@ -367,10 +385,12 @@ def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
     if name == "tuple" and ast.unparse(parts[0]).startswith("Literal["):
         names = parts[0].slice  # ty: ignore[missing-attribute]
         return some_of(*(ast.literal_eval(n) for n in getattr(names, "elts", [names])))
-    if name == "Annotated":
-        kind, words = ast.unparse(parts[0]), ast.literal_eval(parts[1])
-        return text(words, "runs/a", bool) if kind == "str" else bounded(kind, words)
-    return None
+    kind, *said = parts
+    if name == "Annotated" and said and isinstance(said[0], ast.Constant):
+        kind, words = ast.unparse(kind), said[0].value
+        if kind in ("int", "float", "str") and isinstance(words, str):
+            return text(words, "runs/a", bool) if kind == "str" else bounded(kind, words)
+    return None  # annotated with something of the user's own
 
 
 # The names of types.py that stand for an Annotated.

@@ -23,7 +23,7 @@ import numpy as np
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
-from transformer_jax.runs.files import entries, walk
+from transformer_jax.runs.files import entries, inside, walk
 
 _FORMAT = 1
 _WRITING, _DAMAGED = ".writing-", "damaged-"
@@ -149,11 +149,11 @@ class Checkpoints:
         return None
 
     def _read(self, path: Path, template: Any) -> Restored:
-        manifest = _read_manifest(path / "manifest.json")
+        manifest = _read_manifest(inside(path, "manifest.json"))
         _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
         target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), template)
         with _checkpointer() as orbax:
-            state = orbax.restore(path / "state", target)
+            state = orbax.restore(inside(path, "state"), target)
         return Restored(manifest["step"], state, manifest["extra"])
 
     def _set_aside(self, path: Path, why: str) -> None:
@@ -183,8 +183,8 @@ def damage_of(path: Path) -> str | None:
         them damaged.
     """
     try:
-        manifest = _read_manifest(path / "manifest.json")
-        expected, found = manifest["files"], _hashes(path / "state")
+        manifest = _read_manifest(inside(path, "manifest.json"))
+        expected, found = manifest["files"], _hashes(inside(path, "state"))
     except InvalidInput:
         raise
     except OSError as error:

@@ -62,7 +62,7 @@ class Status(NamedTuple):
 def parse_status(text: str) -> Status:
     """Reads `WORD TIME step N REASON`, as far as it is there."""
     word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
-    return Status(word or "missing", when, int(step) if step.isdigit() else 0, reason.strip())
+    return Status(word or "missing", when, int(step) if step.isdecimal() else 0, reason.strip())
 
 
 class RunDirectory:
@@ -317,10 +317,12 @@ class RunDirectory:
         """Raises InvalidInput where a run would go on with code that computes other bits."""
         if not self.has_begun() or self.status() == "done":
             return
-        began = self.manifest().get("numerics", 1)
-        if began != NUMERICS:
+        manifest = self.manifest()
+        known = [manifest.get("numerics", 1)]
+        known += [launch["numerics"] for launch in manifest["launches"] if "numerics" in launch]
+        if known[-1] != NUMERICS:
             raise InvalidInput(
-                f"--workdir={self.path}: it began with version {began} of the numerics, this code "
+                f"--workdir={self.path}: it has version {known[-1]} of the numerics, this code "
                 f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"
                 "to go on all the same give --across_numerics; manifest.json names the old code"
             )

@@ -50,7 +50,8 @@ class WeightsAndBiases:
     def __init__(self, workdir: Path, config: Mapping[str, Any], step: int) -> None:
         import wandb
 
-        inside(workdir, "wandb")  # refused where it is a link
+        for name in ("wandb", ".wandb"):  # it takes the second where that is there
+            inside(workdir, name)
         place = str(workdir.absolute())
         self._run = wandb.init(
             project="transformer_jax",

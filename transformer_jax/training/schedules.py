@@ -22,7 +22,7 @@ def warmup_constant(peak: float, steps: int, warmup_steps: Natural = 100) -> opt
     Args:
       peak: learning rate.
       steps: updates in the run.
-      warmup_steps: updates of linear warm-up.
+      warmup_steps: updates of linear warm-up, fewer than the run has.
     """
     return _warmed_up(peak, warmup_steps, lambda update: jnp.ones_like(update))
 
@@ -37,7 +37,7 @@ def warmup_cosine(
     Args:
       peak: learning rate after the warm-up.
       steps: updates in the run.
-      warmup_steps: updates of linear warm-up.
+      warmup_steps: updates of linear warm-up, fewer than the run has.
       final_fraction: learning rate of the last update over the peak.
     """
     curve = optax.warmup_cosine_decay_schedule(
@@ -54,7 +54,7 @@ def warmup_linear(
     Args:
       peak: learning rate after the warm-up.
       steps: updates in the run.
-      warmup_steps: updates of linear warm-up.
+      warmup_steps: updates of linear warm-up, fewer than the run has.
       final_fraction: learning rate of the last update over the peak.
     """
     span = max(steps - warmup_steps, 1)
@@ -80,7 +80,7 @@ def warmup_stable_decay(
     Args:
       peak: learning rate after the warm-up.
       steps: updates in the run.
-      warmup_steps: updates of linear warm-up.
+      warmup_steps: updates of linear warm-up, fewer than the run has.
       decay_fraction: share of the run's updates in which the rate falls.
       final_fraction: learning rate of the last update over the peak.
     """
@@ -102,7 +102,7 @@ def inverse_square_root(peak: float, steps: int, warmup_steps: Count = 4000) -> 
     Args:
       peak: learning rate after the warm-up.
       steps: updates in the run; the curve does not depend on them.
-      warmup_steps: updates of linear warm-up.
+      warmup_steps: updates of linear warm-up, fewer than the run has.
     """
 
     def rate(count: Any) -> Any:

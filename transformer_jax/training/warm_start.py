@@ -17,6 +17,7 @@ from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import options_in_effect
 from transformer_jax.paths import begins, by_path
+from transformer_jax.runs.files import entries, inside
 from transformer_jax.training.loading import load_run
 
 # Fields that change what is computed and no shape. Masks and stretched rotations are left to the
@@ -110,8 +111,12 @@ def fingerprint_of(initial: ConfigDict) -> dict[str, str]:
 def _files_of(option: str, path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    patterns = ("*.safetensors", "checkpoints/*/manifest.json")
-    found = [file for pattern in patterns for file in sorted(path.glob(pattern))]
+    found = sorted(path.glob("*.safetensors"))  # of Hugging Face's cache, which is made of links
+    found += [
+        inside(step, "manifest.json")
+        for step in entries(inside(path, "checkpoints"))
+        if (step / "manifest.json").is_file()
+    ]
     if not found:
         raise InvalidInput(
             f"initial.{option}={path}: expected a run with a checkpoint, a folder with "

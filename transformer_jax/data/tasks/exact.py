@@ -66,7 +66,7 @@ class ExactTask:
           splits: shares of train, tuning and test, where a language has finitely many examples.
           split_seed: of the split.
           batch_size: examples in a batch, B.
-          symbols: of the language, nouns of agreement, the modulus of modular_addition.
+          symbols: symbols of the language, nouns of agreement, the modulus of modular_addition.
         """
         language = load_exact(source, length, symbols)
         if language.finite is None:

@@ -30,7 +30,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 
 PACKAGE = Path(__file__).parents[1]
 _NO_PART_OF_A_RUN = ("studies", "laws.py", "options/")  # what options decide is in the config
-HOWS = ("loop", "scan", "vmap", "devices")  # see execution
+HOWS = ("loop", "scan", "vmap", "devices")  # see running.batched
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
 
 FREQUENCY_BINS = 4  # of details.json: shares of the targets' mass, rare tokens first

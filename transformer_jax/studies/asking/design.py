@@ -47,7 +47,8 @@ class Tuning:
 class Design:
     """A study, before anything ran: a value, whatever becomes of the file that it was read from.
 
-    What is sealed is everything here except where it came from.
+    What is sealed is everything here except where it came from. Jobs get it by cloudpickle, which
+    takes the references inside a config.
 
     Attributes:
       question: in one sentence.

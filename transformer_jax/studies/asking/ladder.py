@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
+from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms
 from transformer_jax.studies.inference.scales import FEWEST
@@ -60,4 +61,4 @@ def _rung(design: Design, key: str, value: float) -> Design:
 
 def rung_path(workdir: str | Path, key: str, value: float) -> Path:
     """Returns the directory of a rung's study."""
-    return Path(workdir) / f"{key}={value:g}"
+    return inside(Path(workdir), f"{key}={value:g}")

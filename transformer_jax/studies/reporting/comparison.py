@@ -265,7 +265,7 @@ class Comparison:
             "computed",
         )
         rows = []
-        for key in (*shown, "own_rows", "computed"):
+        for key in shown:
             values = [manifest.get(key) for manifest in self._manifests.values()]
             if _differ(values):
                 rows.append([key, *[json.dumps(value) for value in values]])

@@ -63,7 +63,7 @@ def run(
       design: what is asked.
       workdir: of the study.
       seeds: wanted; those of earlier launches stay.
-      how: a way of computing (execution.HOWS); None: what it had, or the fastest.
+      how: a way of computing (cells.HOWS); None: what it had, or the fastest.
       retry: whether cells that failed are tried again.
       dry_run: whether to stop after the plan.
       root: holds `cells`, shared by all studies below it; workdir's parent if not given.
