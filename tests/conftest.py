@@ -18,13 +18,11 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / os.environ.get("PYTEST_XDI
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation, so this process optimises little, and so do the commands
 # that it starts, which find its programs in the cache. What shows a user's bits or times is compiled
-# as a user's is: older runs, and all that `make commands` runs; see `user_environment`. More would be
-# saved by CPU_OPT_PRESET_FAST_COMPILE, with which equal expressions in two programs differ, and by
-# parallel_codegen_split_count=1, with which a logit can change by 2e-10 with a later token.
-FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false"
-)
+# as a user's is: older runs, and all that `make commands` runs; see `user_environment`. Flags that
+# save more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions
+# in two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
+# 2e-10 with a later token.
+FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ["XLA_FLAGS"] = FLAGS
 
 import jax
