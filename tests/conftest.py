@@ -77,13 +77,9 @@ def _forget_programs():
 @pytest.fixture(autouse=True)
 def _as_users_compile(request, monkeypatch):
     """What is marked `commands` or `as_user` starts commands that are compiled as a user's are."""
-    is_marked = any(request.node.get_closest_marker(name) for name in ("commands", "as_user"))
-    if is_marked:
+    if any(request.node.get_closest_marker(name) for name in ("commands", "as_user")):
+        surroundings()  # this process goes on with what it was compiled with
         monkeypatch.delenv("XLA_FLAGS")
-        surroundings.cache_clear()
-    yield
-    if is_marked:
-        surroundings.cache_clear()
 
 
 _PROGRAMS = {}
