@@ -1,17 +1,14 @@
 """Runs of an older version (commit 192ace9): they load, sample, compare, and go on to their end."""
 
-import hashlib
 import json
 import os
 import shutil
 import signal
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
-from tests.conftest import ROOT, attempt, command, tiny_config
+from tests.conftest import ROOT, attempt, command, tiny_config, tree_hash
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
@@ -41,15 +38,6 @@ def expected(name):
     return json.loads((OLDER / f"{name}.expected.json").read_text())
 
 
-def params_hash(params):
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        array = np.asarray(leaf)
-        digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
 def rows_of(path):
     return [
         {key: value for key, value in row.items() if not key.startswith("time/")}
@@ -69,7 +57,7 @@ def compiled_alike():
 
 def test_a_finished_run_loads_to_the_same_bits_and_writes_the_same_text():
     run, wanted = load_run(OLDER / "finished"), expected("finished")
-    assert params_hash(run.params) == wanted["params_sha256"]
+    assert tree_hash(run.params) == wanted["params_sha256"]
     assert rows_of(OLDER / "finished")[-1] == wanted["last"]
     assert run.sample("ROMEO:", num_tokens=40, seed=3) == wanted["sample"]
 
@@ -88,7 +76,7 @@ def test_a_stopped_run_goes_on_to_the_end_it_would_have_had(tmp_path):
     assert rows[:32] == rows_of(OLDER / "stopped")[:32]
     if compiled_alike():
         run = load_run(tmp_path / "run")
-        assert params_hash(run.params) == wanted["params_sha256"]
+        assert tree_hash(run.params) == wanted["params_sha256"]
         assert rows[-1] == wanted["last"]
         assert run.sample("ROMEO:", num_tokens=40, seed=3) == wanted["sample"]
 
