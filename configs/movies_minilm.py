@@ -31,7 +31,7 @@ def get_config():
     config.model.dropout_rate = 0.1
     config.training.steps = 1550
     config.training.batch_size = 16
-    config.training.label_smoothing = 0.1
+    config.objective.cross_entropy.smoothing = 0.1
     config.optimizer.learning_rate = 5e-5
     config.optimizer.weight_decay = 0.01
     config.optimizer.adamw.b2 = 0.999

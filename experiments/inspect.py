@@ -54,14 +54,14 @@ def _tokens_of(run: Any, prompt: str) -> tuple[list[str], Any]:
     """The words of a prompt as the model reads them, and their numbers."""
     import numpy as np
 
-    from transformer_jax.data.tasks import ExactTask
+    from transformer_jax.data.tasks import SyntheticTask
     from transformer_jax.data.tokenizers import special_tokens
     from transformer_jax.training.build import make_task
 
     task = run.config.data.task
-    if task == "exact":
+    if task == "synthetic":
         language = make_task(run.config)
-        assert isinstance(language, ExactTask)
+        assert isinstance(language, SyntheticTask)
         words = prompt.split()
         known = list(language.language.words)
         unknown = [word for word in words if word not in known]

@@ -1,6 +1,7 @@
 r"""Writes a component of your own to begin with: a file that works, and its test by the laws.
 
-Families: position, attention, mask, feed_forward, activation, norm, wiring, optimizer, schedule.
+Families: position, attention, mask, feed_forward, activation, norm, wiring, objective, optimizer,
+schedule.
 
 Example:
   python -m experiments.new attention my_attention
@@ -21,6 +22,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 FAMILIES = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted(_TEMPLATES.glob("[a-z]*.py"))
 }
+_OF_TRAINING = ("objective", "optimizer", "schedule")
 _LAWS = '''"""Does my component keep the laws that every component keeps?"""
 
 import pytest
@@ -80,7 +82,7 @@ def main(argv: list[str]) -> None:
 
 
 def _key(family: str) -> str:
-    return f"{family}.name" if family in ("optimizer", "schedule") else f"model.{family}"
+    return f"{family}.name" if family in _OF_TRAINING else f"model.{family}"
 
 
 def _name(family: str, module: str) -> str:
@@ -90,7 +92,7 @@ def _name(family: str, module: str) -> str:
 
 
 def _test(family: str, module: str) -> str:
-    text = _TRAINS if family in ("optimizer", "schedule") else _LAWS
+    text = _TRAINS if family in _OF_TRAINING else _LAWS
     for word, value in (("MODULE", module), ("FAMILY", family), ("KEY", _key(family))):
         text = text.replace(word, value)
     return text.replace("NAME", _name(family, module))

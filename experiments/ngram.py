@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
     assert isinstance(task, LanguageModelling)
     train = task.splits["train"]
     text = train.windows(np.array([0]), len(train))[0]
-    tuning: dict[int, float] = {}
+    validation: dict[int, float] = {}
     for order in orders:
         grams = NGrams.fit(text, task.tokenizer.vocab_size, order)
 
@@ -46,18 +46,19 @@ def main(argv: list[str]) -> None:
             return Sums(losses, 0 * losses, batch["weights"].sum(-1))
 
         told = []
-        for split in ("tuning", "test"):
+        for split in ("validation", "test"):
             scored = evaluate(score, grams, task, split, config.evaluation.batch_size)
             told.append(
                 "  ".join(
                     f"{name} {m:.4f}" for name, m in scored.means.items() if name != "accuracy"
                 )
             )
-            if split == "tuning":
-                tuning[order] = scored.means["loss"]
-        print(f"{order} tokens   tuning: {told[0]}   test: {told[1]}", flush=True)
-    best = min(tuning, key=lambda order: tuning[order])
-    print(f"best on the tuning split: {best} tokens (windows of {task.length}, as models see them)")
+            if split == "validation":
+                validation[order] = scored.means["loss"]
+        print(f"{order} tokens   validation: {told[0]}   test: {told[1]}", flush=True)
+    best = min(validation, key=lambda order: validation[order])
+    windows = f"windows of {task.length}, as models see them"
+    print(f"best on the validation split: {best} tokens ({windows})")
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ def main(argv: list[str]) -> None:
     given = [option for option, value in config.initial.items() if value is not None]
     if given:
         raise InvalidInput(f"initial.{given[0]}: the design draws all initial values; give None")
-    model, training = config.model, config.training
-    draws = model.dropout_rate or model.stochastic_depth or training.own_inputs
+    model, objective = config.model, config.objective.name
+    draws = model.dropout_rate or model.stochastic_depth or objective != "cross_entropy"
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
     cells = cells_of(levels)
     prepared = prepare(config)

@@ -36,12 +36,18 @@ _REFERENCE = {
     "Weights of others": ("interop.huggingface",),
     "Data": (
         "data.tasks.batch",
-        "data.sources.exact",
+        "data.sources.synthetic",
         "data.ngrams",
         "data.tokenizers",
         "data.word_vectors",
     ),
-    "Training": ("training.step", "training.losses", "training.metrics", "training.loop"),
+    "Training": (
+        "training.step",
+        "training.losses",
+        "training.metrics",
+        "training.objectives",
+        "training.loop",
+    ),
     "Studies": (
         *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
         *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),

@@ -133,13 +133,20 @@ def random_params(model):
     return jax.tree.map(draw, shapes["params"])
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CASES],
-)
+def _grouped(names):
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+
+
+@pytest.fixture(scope="module", params=_grouped(CASES))
 def case(request):
     model, inputs = CASES[request.param]
     return Case(request.param, model, inputs, random_params(model))
+
+
+def cases_where(is_meant):
+    """Only the cases that a law is about, by name and inputs."""
+    names = [name for name, (_, inputs) in CASES.items() if is_meant(name, inputs)]
+    return pytest.mark.parametrize("case", _grouped(names), indirect=True)
 
 
 def test_every_architecture_is_here():
@@ -204,15 +211,19 @@ def test_vmap_over_the_parameters_of_seeds_equals_a_loop(case):
         np.testing.assert_allclose(together[seed], one, atol=1e-5)
 
 
+_PADDED = {"tokens": "segments", "source": "source_segments", "vectors": "segments"}
+
+
+def _padded(inputs):
+    return [name for name, segments in _PADDED.items() if name in inputs and segments in inputs]
+
+
+@cases_where(lambda name, inputs: _padded(inputs))
 def test_c57_padding_changes_nothing_whatever_it_holds(case):
     """Rows 1 and 2 hold padding; other values there leave what is not padding as it was."""
-    padded = {"tokens": "segments", "source": "source_segments", "vectors": "segments"}
-    names = [n for n, segments in padded.items() if n in case.inputs and segments in case.inputs]
-    if not names:
-        return  # images have no padding
     base = case.apply()
-    for name in names:
-        hidden = case.inputs[padded[name]] == 0
+    for name in _padded(case.inputs):
+        hidden = case.inputs[_PADDED[name]] == 0
         array = case.inputs[name]
         hidden = hidden[..., None] if array.ndim == 3 else hidden
         changed = case.apply(case.inputs | {name: jnp.where(hidden, 5, array)})
@@ -222,21 +233,29 @@ def test_c57_padding_changes_nothing_whatever_it_holds(case):
         assert jnp.isfinite(changed).all()
 
 
+@cases_where(lambda name, inputs: "segments" in inputs)
 def test_padding_equals_a_shorter_input(case):
-    if "segments" in case.inputs:
-        names = [name for name in case.inputs if name != "images"]
-        short = {name: case.inputs[name][1:2, :4] for name in names}
-        alone, base = case.apply(short)[0], case.apply()[1]
-        base = base[:4] if case.name in _BY_PLACE else base
-        np.testing.assert_allclose(base, alone, atol=3e-5)
-    if "source" in case.inputs:
-        short = case.inputs | {n: case.inputs[n][:, :4] for n in ("source", "source_segments")}
-        np.testing.assert_allclose(case.apply(short)[1], case.apply()[1], atol=3e-5)
+    short = {name: array[1:2, :4] for name, array in case.inputs.items()}
+    alone, base = case.apply(short)[0], case.apply()[1]
+    base = base[:4] if case.name in _BY_PLACE else base
+    np.testing.assert_allclose(base, alone, atol=3e-5)
 
 
+@cases_where(lambda name, inputs: "source" in inputs)
+def test_padding_of_a_source_equals_a_shorter_source(case):
+    short = case.inputs | {n: case.inputs[n][:, :4] for n in ("source", "source_segments")}
+    np.testing.assert_allclose(case.apply(short)[1], case.apply()[1], atol=3e-5)
+
+
+def test_logits_of_a_part_are_a_part_of_the_logits(case):
+    """What an objective reads: `hidden`, and `project` of any of it."""
+    hidden = case.model.apply({"params": case.params}, **case.inputs, method="hidden")
+    part = case.model.apply({"params": case.params}, hidden[1:], method="project")
+    np.testing.assert_allclose(part, case.apply()[1:], atol=3e-5)
+
+
+@cases_where(lambda name, inputs: "decoder" in name)
 def test_c49_no_target_sees_what_comes_after_it(case):
-    if "decoder" not in case.name:
-        return  # encoders look at everything on purpose
     base = case.apply()
     length = case.inputs["tokens"].shape[1]
     for place in range(1, length):

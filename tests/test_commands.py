@@ -47,7 +47,7 @@ def test_evaluate_scores_a_whole_split(tiny_run):
     stored = json.loads((tiny_run / "evaluation.json").read_text())["test"]
     assert f"loss {stored['loss']:.4f}" in done.stdout
     assert f"targets {stored['protocol']['targets']}" in done.stdout
-    refused(attempt("evaluate", f"--workdir={tiny_run}", "--split=dev"), "dev", "tuning")
+    refused(attempt("evaluate", f"--workdir={tiny_run}", "--split=dev"), "dev", "validation")
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--stride=99"), "--stride=99", "16")
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--batch_size=0"), "--batch_size=0")
 

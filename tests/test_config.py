@@ -130,17 +130,44 @@ def test_tables_of_tasks_are_complete():
 
 def test_a_config_from_before_an_option_means_what_it_meant(monkeypatch):
     """A default changes; a run that is older than the option still has what it had."""
-    key = "training.label_smoothing"
+    key = "training.clip_norm"
     old = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
     old["data"]["length"] = 32
-    del old["training"]["label_smoothing"], old["model"]["max_length"]
-    assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 0.0
+    del old["training"]["clip_norm"], old["model"]["max_length"]
+    assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 1.0
     assert flatten(configs.from_json(json.dumps(old), "old"))["model.max_length"] == 32
     monkeypatch.setitem(schema.DEFAULTS, key, 0.1)
     assert flatten(configs.defaults())[key] == 0.1
-    monkeypatch.setitem(schema.MEANT_BEFORE, key, 0.0)
-    assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 0.0
+    monkeypatch.setitem(schema.MEANT_BEFORE, key, 1.0)
+    assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 1.0
     assert stated(flatten(configs.defaults())) == {key: 0.1}
+
+
+def test_options_that_were_renamed_are_read_by_their_new_names():
+    old = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
+    assert "exact" in old["data"]
+    today = flatten(configs.from_json(json.dumps(old), "old"))
+    assert today["objective.name"] == "cross_entropy"
+    assert today["objective.scheduled_sampling.share"] == 0.25, "0 meant that there was none"
+    assert not {"training.own_inputs", "data.exact.symbols"} & today.keys()
+    assert stated(today) == stated(flatten(old)), "no hash moves"
+    old["training"] |= {"label_smoothing": 0.1}
+    today = flatten(configs.from_json(json.dumps(old), "old"))
+    assert today["objective.cross_entropy.smoothing"] == 0.1
+    old["training"] |= {"own_inputs": 0.5}
+    old["data"] |= {"task": "exact", "source": "copy", "exact": {"symbols": 5}}
+    today = flatten(configs.from_json(json.dumps(old), "old"))
+    assert today["data.task"] == "synthetic"
+    assert today["data.synthetic.symbols"] == 5
+    assert today["objective.name"] == "scheduled_sampling"
+    assert today["objective.scheduled_sampling.share"] == 0.5
+    assert today["objective.scheduled_sampling.smoothing"] == 0.1
+    assert today["objective.cross_entropy.smoothing"] == 0.0
+    with pytest.raises(InvalidInput, match=r"own_inputs: no such option; it is now objective\."):
+        tiny_config(training__own_inputs=0.5)
+    assert {schema.renamed({old: 1.0}).popitem()[0] for old in schema.RENAMED} <= {
+        *RULES, "data.synthetic."
+    }  # fmt: skip
 
 
 MEANT = ROOT / "tests" / "golden" / "meant_before.json"
@@ -169,7 +196,7 @@ def test_a_config_states_what_differs_from_the_defaults_and_nothing_else():
     assert said["model.max_length"] == 48
     assert said["model.width"] == 32
     assert "model.max_length" not in stated(flatten(tiny_config(data__length=24)))
-    assert "training.label_smoothing" not in said
+    assert "training.clip_norm" not in said
     assert {**completed(said)} == flat
 
 

@@ -101,7 +101,7 @@ def test_embedded_shakespeare_is_the_published_file():
     assert loaded.text_sha256 == hashlib.sha256(text).hexdigest()
     splits = loaded.stream.split((0.9, 0.05, 0.05))
     assert len(splits["train"]) == 1_003_854
-    assert len(splits["tuning"]) + len(splits["test"]) == 111_540
+    assert len(splits["validation"]) + len(splits["test"]) == 111_540
 
 
 @pytest.mark.parametrize("counted_at_once", [7, 1 << 24])
@@ -176,7 +176,7 @@ def test_c66_unusable_sources_are_refused(tmp_path, make, message):
 def test_c66_a_text_shorter_than_a_window_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("abc" * 50)
     stream, tokenizer, _ = load_text(str(tmp_path / "a.txt"), "char")
-    with pytest.raises(InvalidInput, match=r"\(tuning\): 7 tokens are too few .*data.length=8"):
+    with pytest.raises(InvalidInput, match=r"\(validation\): 7 tokens are too few .*data.length=8"):
         LanguageModelling(tokenizer, stream.split((0.9, 0.05, 0.05)), 8, 2)
 
 
@@ -281,7 +281,7 @@ def make_task(text="abcdefghijklmnopqrstuvwxyz", starts=(0,), length=4, end=None
     tokens = tokenizer.encode(text)
     stream = TokenStream(tokens, np.array(starts), 0, len(tokens), "test")
     part = dataclasses.replace(stream, end=end or len(tokens))
-    splits = {"train": stream, "tuning": stream, "test": part}
+    splits = {"train": stream, "validation": stream, "test": part}
     return LanguageModelling(tokenizer, splits, length, 2, **options)
 
 

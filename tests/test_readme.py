@@ -85,10 +85,10 @@ def test_the_numbers_over_seeds_are_the_records():
     both = [float(n) for n in re.search(r"both parts +([\d., ]+)", record)[1].split(", ")]
     parts = [
         [float(n) for n in re.search(rf"{name} +([\d., ]+)", record)[1].split(", ")]
-        for name in ("tuning", "test")
+        for name in ("validation", "test")
     ]
-    for mean, tuning, test in zip(both, *parts, strict=True):
-        assert mean == pytest.approx((tuning + test) / 2, abs=1e-4)
+    for mean, validation, test in zip(both, *parts, strict=True):
+        assert mean == pytest.approx((validation + test) / 2, abs=1e-4)
     text = " ".join(README.split())
     assert ", ".join(f"{mean:.3f}" for mean in both) in text
     assert f"mean {statistics.mean(both):.3f}" in text
@@ -112,7 +112,7 @@ def check_the_main_job(place):
     started = time.monotonic()
     output = run(place, recipe("train"))
     seconds = time.monotonic() - started
-    losses = r"loss +([\d.]+) tuning, ([\d.]+) test"
+    losses = r"loss +([\d.]+) validation, ([\d.]+) test"
     measured = [float(number) for number in re.search(losses, output).groups()]
     printed = [float(number) for number in re.search(losses, README).groups()]
     # Other processors round otherwise, which moves a run about as far as another seed does.

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.templates.objective import Mine as ZLoss
 from tests.conftest import tiny_config
 from transformer_jax.training.build import make_model
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.metrics import summary, sums_of, total
+from transformer_jax.training.objectives import CrossEntropy
 from transformer_jax.training.optimizers import (
     decay_of,
     evaluated_params,
@@ -196,6 +198,21 @@ def test_single_steps_give_the_same_bits_as_the_loop():
     for index in range(4):
         state, _ = one(state, jax.tree.map(lambda leaf, i=index: leaf[i], batches))
     leaves_equal(whole, state)
+
+
+def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy():
+    _, model, optimizer, state = setup(model__dropout_rate=0.0)
+    batch = random_batch(0)
+    records = [
+        jax.jit(make_train_step(model, optimizer, 0, objective=objective))(state, batch)[1]
+        for objective in (CrossEntropy(), ZLoss(0.0), ZLoss(0.5))
+    ]
+    assert float(records[0].loss) == pytest.approx(float(records[1].loss), rel=1e-6)
+    logits = model.apply({"params": state.params}, **batch["inputs"])
+    weights = batch["weights"]
+    fine = (weights * jax.nn.logsumexp(logits, axis=-1) ** 2).sum() / weights.sum()
+    assert float(records[2].loss - records[0].loss) == pytest.approx(0.5 * float(fine), rel=1e-5)
+    assert records[2].gradient_norm != records[0].gradient_norm
 
 
 def test_c60_dropout_differs_by_step_and_by_part():

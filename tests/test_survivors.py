@@ -36,6 +36,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.training import loop
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.metrics import sums_of
+from transformer_jax.training.objectives import CrossEntropy
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.showcases import streams_of
 from transformer_jax.training.step import TrainState, make_train_step
@@ -164,6 +165,13 @@ def test_smoothing_is_a_mean_of_the_target_and_of_all_classes():
     loss = cross_entropy(logits, jnp.array([0]), jnp.ones(1), smoothing=0.3)
     nats = -np.log([0.5, 0.25, 0.25])
     np.testing.assert_allclose(loss, [0.7 * nats[0] + 0.3 * nats.mean()], rtol=1e-6)
+
+
+def test_the_objective_smooths_what_training_sees():
+    logits, targets, weights = jnp.array([[[2.0, 0.0, 1.0]]]), jnp.array([[0]]), jnp.ones((1, 1))
+    sums = CrossEntropy(0.3).sums(logits, lambda hidden: hidden, targets, weights, None)
+    np.testing.assert_allclose(sums.loss, cross_entropy(logits, targets, weights, 0.3)[0])
+    assert sums.loss > sums_of(logits, targets, weights).loss
 
 
 def test_a_target_of_weight_two_counts_twice_and_one_of_weight_0_never():

@@ -194,22 +194,28 @@ def test_a_perturbation_is_of_its_size_and_resumes(tmp_path):
 
 
 def test_free_running_trains_and_is_refused_where_nothing_is_written(tmp_path):
-    exact = {"data__task": "exact", "data__source": "copy"}
+    exact = {"data__task": "synthetic", "data__source": "copy"}
+    free_running = {
+        "objective__name": "scheduled_sampling",
+        "objective__scheduled_sampling__share": 1.0,
+    }
     teacher, free = (
-        trained(tmp_path / name, training__own_inputs=share, **exact)
-        for name, share in (("teacher", 0.0), ("free", 1.0))
+        trained(tmp_path / name, **given, **exact)
+        for name, given in (("teacher", {}), ("free", free_running))
     )
     assert teacher[1] != free[1]
     given = ("--config=configs/movies.py", f"--workdir={tmp_path / 'x'}")
-    refused(attempt("train", *given, "--config.training.own_inputs=0.5"), "writes nothing")
+    refused(
+        attempt("train", *given, "--config.objective.name=scheduled_sampling"), "writes nothing"
+    )
 
 
-# ---------------------------------------------------------------- studies of exact tasks
+# ---------------------------------------------------------------- studies of synthetic tasks
 
 
-def test_a_study_of_an_exact_task_knows_distances_and_the_floor(tmp_path):
+def test_a_study_of_a_synthetic_task_knows_distances_and_the_floor(tmp_path):
     changes = {
-        "data.task": "exact",
+        "data.task": "synthetic",
         "data.source": "agreement",
         "training.steps": "12",
         "evaluation.every": "6",

@@ -34,7 +34,7 @@ def test_special_tokens_follow_the_vocabulary():
 
 def test_a_translation_batch_written_out():
     tokenizer = CharTokenizer.train(["abcd"], 0)
-    splits = {"train": np.array([0, 1]), "tuning": np.array([1]), "test": np.array([0, 1])}
+    splits = {"train": np.array([0, 1]), "validation": np.array([1]), "test": np.array([0, 1])}
     task = Translation(tokenizer, [("ab", "c"), ("a", "cd")], splits, length=4, batch_size=2)
     padding, begin, end = special_tokens(tokenizer)[:3]
     (batch,) = task.evaluation_batches("test", 2)
@@ -56,7 +56,7 @@ def masked_task(tokens=4000, length=9, **options):
     text = "".join(chr(ord("a") + n % 26) for n in range(tokens))
     tokenizer = CharTokenizer.train([text], 0)
     stream = TokenStream(tokenizer.encode(text), np.array([0]), 0, tokens, "test")
-    splits = dict.fromkeys(("train", "tuning", "test"), stream)
+    splits = dict.fromkeys(("train", "validation", "test"), stream)
     return MaskedLanguageModelling(tokenizer, splits, length, 64, **options)
 
 
@@ -418,7 +418,7 @@ def test_fewer_examples_are_among_more_and_the_test_is_the_same(sources):
         train = [set(task.splits["train"].tolist()) for task in tasks]
         assert [len(split) for split in train[:2]] == [5, 20]
         assert train[0] < train[1] < train[2]
-        for split in ("tuning", "test"):
+        for split in ("validation", "test"):
             assert all(t.splits[split].tolist() == tasks[0].splits[split].tolist() for t in tasks)
         assert tasks[0].facts["counts"]["train"] == 5
         with pytest.raises(InvalidInput, match=r"data.train_examples=99999: the training split of"):
@@ -536,7 +536,7 @@ def test_an_evaluation_of_nothing_is_refused_at_once(sources, tmp_path):
     config = config_for(
         "text", sources["text"], **{"data.masked_language_modelling.mask_rate": 1e-6}
     )
-    with pytest.raises(InvalidInput, match="the tuning split has no hidden token to score"):
+    with pytest.raises(InvalidInput, match="the validation split has no hidden token to score"):
         train(config, tmp_path / "a", Silent())
 
 

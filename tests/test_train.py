@@ -415,14 +415,14 @@ def test_c69_evaluation_is_exact_for_any_batch_size(tiny_run):
 def test_final_evaluation_is_kept_by_window(tiny_run):
     kept = json.loads((tiny_run / "evaluation.json").read_text())
     windows = np.load(tiny_run / "sequences.npz")
-    for split in ("tuning", "test"):
+    for split in ("validation", "test"):
         protocol = kept[split]["protocol"]
         assert windows[f"{split}/weight"].sum() == protocol["targets"] > 11_000
         assert len(windows[f"{split}/loss"]) == protocol["examples"]
         mean = windows[f"{split}/loss"].sum() / protocol["targets"]
         assert mean == pytest.approx(kept[split]["loss"])
     last = RunDirectory(tiny_run).metrics()[-1]
-    assert last["eval/loss"] == kept["tuning"]["loss"]
+    assert last["eval/loss"] == kept["validation"]["loss"]
     assert last["test/loss"] == kept["test"]["loss"]
 
 

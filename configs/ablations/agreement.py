@@ -5,12 +5,12 @@ Command:   python -m experiments.ablate --config=configs/ablations/agreement.py 
 Takes:     about 3 minutes on 2 CPU cores that had other work.
 """
 
-from configs.ablations import beside_recurrent_nets, exact
+from configs.ablations import beside_recurrent_nets, synthetic
 
 
 def get_config():
     """Returns the base: the transformer, up to 4 other nouns in between, 1,000 updates."""
-    config = exact.get_config()
+    config = synthetic.get_config()
     config.data.source = "agreement"
     config.data.length = 15
     config.training.steps = 1000

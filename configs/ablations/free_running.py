@@ -5,12 +5,12 @@ Command:   python -m experiments.ablate --config=configs/ablations/free_running.
 Takes:     about 3 minutes on 2 CPU cores that had other work.
 """
 
-from configs.ablations import exact
+from configs.ablations import synthetic
 
 
 def get_config():
     """Returns the base: teacher forcing, rows of 8 symbols to be reversed."""
-    config = exact.get_config()
+    config = synthetic.get_config()
     config.data.source = "reverse"
     config.training.steps = 300
     return config
@@ -18,8 +18,12 @@ def get_config():
 
 def get_arms():
     """Returns the share of inputs that are the model's own."""
-    share = "training.own_inputs"
-    return {"teacher forcing": {}, "half own": {share: 0.5}, "free running": {share: 1.0}}
+    sampling, share = "scheduled_sampling", "objective.scheduled_sampling.share"
+    return {
+        "teacher forcing": {},
+        "half own": {"objective.name": sampling, share: 0.5},
+        "free running": {"objective.name": sampling, share: 1.0},
+    }
 
 
 def get_study():

@@ -5,12 +5,12 @@ Command:   python -m experiments.ablate --config=configs/ablations/leak.py --see
 Takes:     36 seconds on 2 CPU cores.
 """
 
-from configs.ablations import exact
+from configs.ablations import synthetic
 
 
 def get_config():
     """Returns the base: a causal decoder that copies rows of 8 symbols."""
-    config = exact.get_config()
+    config = synthetic.get_config()
     config.data.source = "copy"
     config.training.steps = 300
     return config

@@ -5,12 +5,12 @@ Command:   python -m experiments.ablate --config=configs/ablations/recall.py --s
 Takes:     about 4 minutes on 2 CPU cores that had other work.
 """
 
-from configs.ablations import beside_recurrent_nets, exact
+from configs.ablations import beside_recurrent_nets, synthetic
 
 
 def get_config():
     """Returns the base: the transformer, 4 pairs of a key and a value."""
-    config = exact.get_config()
+    config = synthetic.get_config()
     return config
 
 

@@ -5,12 +5,12 @@ Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --
 Takes:     about 2 minutes on 2 CPU cores that had other work.
 """
 
-from configs.ablations import exact
+from configs.ablations import synthetic
 
 
 def get_config():
     """Returns the base: learned positions, rows of 8 symbols."""
-    config = exact.get_config()
+    config = synthetic.get_config()
     config.data.source = "reverse"
     config.training.steps = 500
     return config

@@ -5,14 +5,14 @@ Command:   python -m experiments.ablate --config=configs/ablations/sums.py --see
 Takes:     about 1 minute on 2 CPU cores that had other work.
 """
 
-from configs.ablations import exact
+from configs.ablations import synthetic
 
 
 def get_config():
     """Returns the base: one layer, 60 % of the sums modulo 31 seen."""
-    config = exact.get_config()
+    config = synthetic.get_config()
     config.data.source = "modular_addition"
-    config.data.exact.symbols = 31
+    config.data.synthetic.symbols = 31
     config.data.splits = (0.6, 0.1, 0.3)
     config.model.depth = 1
     config.training.steps = 1500

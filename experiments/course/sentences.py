@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 import jax
 import numpy as np
 
-from transformer_jax.data.tasks import ExactTask
+from transformer_jax.data.tasks import SyntheticTask
 from transformer_jax.inspection import attention_maps, head_similarity
 from transformer_jax.options.config import load_config
 from transformer_jax.training.prepared import Prepared, prepare
@@ -60,7 +60,7 @@ def look_at_sentences() -> Looks:
     }
     prepared = prepare(load_config("configs/ablations/agreement.py", changes))
     params = prepared.train(prepared.draw(np.uint32(0)), 0, 0).params
-    task = cast(ExactTask, prepared.task)
+    task = cast(SyntheticTask, prepared.task)
     batch = next(iter(task.evaluation_batches("test", 512)))
     logits, maps = _apply(prepared, params, batch["inputs"]["tokens"])
     right = (logits[:, -1].argmax(-1) == batch["targets"][:, -1]).mean()

@@ -299,7 +299,7 @@ STATEMENTS = (
         27,
         "Teacher forcing leaves a model unprepared for its own mistakes.",
         "x_i or argmax p(x_i)",
-        "training.own_inputs",
+        "objective.scheduled_sampling.share",
         note="a decoder that reverses eight symbols makes no mistakes to be prepared for",
         claims=(Claim("free_running", "half own", "better"),),
     ),

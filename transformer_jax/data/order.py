@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SPLITS = ("train", "tuning", "test")
+SPLITS = ("train", "validation", "test")
 
 
 def example_order(
@@ -92,7 +92,7 @@ def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dic
 
     Args:
       keys: of each example.
-      shares: of the examples in train, tuning and test; they sum to 1.
+      shares: of the examples in train, validation and test; they sum to 1.
       seed: another seed, another split.
     Returns:
       split -> ascending indices; a share holds up to chance.

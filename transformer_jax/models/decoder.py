@@ -24,7 +24,12 @@ class Decoder(Transformer, kw_only=True):
     max_length: int
     tie_embeddings: Switch = True
 
-    @nn.compact
+    def setup(self) -> None:
+        """Makes what reads tokens and what gives logits."""
+        self.token_embedding = self.make_embedding(self.vocab_size)
+        if not self.tie_embeddings:
+            self.output = self.make_output(self.vocab_size, use_bias=False)
+
     def __call__(
         self,
         tokens: Array,
@@ -46,15 +51,27 @@ class Decoder(Transformer, kw_only=True):
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
+        return self.project(self.hidden(tokens, segments, positions, train))
+
+    @nn.compact
+    def hidden(
+        self,
+        tokens: Array,
+        segments: Array | None = None,
+        positions: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns what `project` reads, [..., L, D]; arguments as above."""
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
-        embedding = self.make_embedding(self.vocab_size, name="token_embedding")
-        hidden = self.run_blocks(
-            embedding(tokens), positions, True, segments, train, max_length=self.max_length
+        embedded = self.token_embedding(tokens)
+        return self.run_blocks(
+            embedded, positions, True, segments, train, max_length=self.max_length
         )
+
+    def project(self, hidden: Array) -> Array:
+        """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         hidden = self.for_logits(hidden)
-        if self.tie_embeddings:
-            return embedding.attend(hidden)
-        return self.make_output(self.vocab_size, use_bias=False, name="output")(hidden)
+        return self.token_embedding.attend(hidden) if self.tie_embeddings else self.output(hidden)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

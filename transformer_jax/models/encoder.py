@@ -7,7 +7,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.layers.blocks import Wiring
-from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
@@ -44,7 +43,19 @@ class Encoder(Transformer, kw_only=True):
     embedding_norm: bool = True
     wiring: str | Callable[..., Wiring] = "post"
 
-    @nn.compact
+    def setup(self) -> None:
+        """Makes what reads tokens and what gives logits."""
+        if self.vocab_size is not None:
+            self.token_embedding = self.make_embedding(self.vocab_size)
+        elif self.num_classes is None:
+            raise ValueError("num_classes: expected 0 or more for inputs that are vectors")
+        if self.num_classes:
+            self.head = self.make_output(self.num_classes, use_bias=True)
+        elif self.num_classes is None:
+            self.transform = Linear(self.width, True, self.embedding_init, self.dtype)
+            self.transform_norm = self.make_norm()
+            self.output_bias = OutputBias()
+
     def __call__(
         self,
         tokens: Array | None = None,
@@ -70,16 +81,27 @@ class Encoder(Transformer, kw_only=True):
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
+        return self.project(self.hidden(tokens, vectors, segments, types, positions, train))
+
+    @nn.compact
+    def hidden(
+        self,
+        tokens: Array | None = None,
+        vectors: Array | None = None,
+        segments: Array | None = None,
+        types: Array | None = None,
+        positions: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns what `project` reads, [..., L, D], or [..., D] of classes; arguments as above."""
         pooling = row(POOLINGS, self.pooling, "pooling")()
-        embedding = None
         if self.vocab_size is not None:
             if tokens is None:
                 raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
             check_tokens(
                 self.max_length, tokens, segments=segments, types=types, positions=positions
             )
-            embedding = self.make_embedding(self.vocab_size, name="token_embedding")
-            hidden = embedding(tokens)
+            hidden = self.token_embedding(tokens)
         else:
             hidden, segments = self._project(vectors, segments, pooling)
         positions = jnp.arange(hidden.shape[-2]) if positions is None else positions
@@ -89,17 +111,27 @@ class Encoder(Transformer, kw_only=True):
         hidden = self.run_blocks(
             hidden, positions, False, segments, train, max_length=self._most_places()
         )
-        if self.num_classes is None:
-            return self._token_logits(hidden, embedding)
-        if self.num_classes == 0:
+        if not self.num_classes:
             return hidden
         pooled = pooling(hidden, None if segments is None else segments > 0)
-        if pooling.adds_token and embedding is not None:
+        if pooling.adds_token and self.vocab_size is not None:
             pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
             pooled = jnp.tanh(pooler(pooled))
-        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
-        head = self.make_output(self.num_classes, use_bias=True, name="head")
-        return head(self.for_logits(pooled))
+        return nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+
+    def project(self, hidden: Array) -> Array:
+        """Returns what `num_classes` asks for, of any part of `hidden`: [..., D] -> [..., V or C].
+
+        The logits of tokens are BERT's: a layer, an activation, a norm, then the tied embedding and
+        a bias.
+        """
+        if self.num_classes == 0:
+            return hidden
+        if self.num_classes is not None:
+            return self.head(self.for_logits(hidden))
+        activation = row(ACTIVATIONS, self.activation, "activation")
+        hidden = self.transform_norm(activation(self.transform(hidden)))
+        return self.output_bias(self.token_embedding.attend(self.for_logits(hidden)))
 
     def _most_places(self) -> int:
         """Longest sequence inside: a class token in front of vectors is one more."""
@@ -122,15 +154,6 @@ class Encoder(Transformer, kw_only=True):
             front = [(0, 0)] * (segments.ndim - 1) + [(1, 0)]
             segments = jnp.pad(segments, front, constant_values=1)
         return ClassToken(self.embedding_init, name="class_token")(hidden), segments
-
-    def _token_logits(self, hidden: Array, embedding: TokenEmbedding | None) -> Array:
-        """BERT's head: a layer, an activation, a norm, then the tied embedding and a bias."""
-        if embedding is None:
-            raise ValueError("num_classes: expected 0 or more for inputs that are vectors")
-        transform = Linear(self.width, True, self.embedding_init, self.dtype, name="transform")
-        activation = row(ACTIVATIONS, self.activation, "activation")
-        hidden = self.make_norm(name="transform_norm")(activation(transform(hidden)))
-        return OutputBias(name="output_bias")(embedding.attend(self.for_logits(hidden)))
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

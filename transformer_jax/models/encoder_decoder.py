@@ -76,8 +76,19 @@ class EncoderDecoder(Transformer, kw_only=True):
         Raises:
           ValueError: an input is longer than max_length, or a shape or a name is wrong.
         """
+        return self.project(self.hidden(source, tokens, source_segments, segments, train))
+
+    def hidden(
+        self,
+        source: Array,
+        tokens: Array,
+        source_segments: Array | None = None,
+        segments: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns what `project` reads, [..., L, D]; arguments as above."""
         memory = self.encode(source, source_segments=source_segments, train=train)
-        return self.decode(tokens, memory, segments=segments, train=train)
+        return self._decode(tokens, memory, segments, train)
 
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
@@ -119,15 +130,28 @@ class EncoderDecoder(Transformer, kw_only=True):
         Returns:
           [..., L, V].
         """
+        return self.project(self._decode(tokens, memory, segments, train))
+
+    def _decode(
+        self,
+        tokens: Array,
+        memory: tuple[Array, Array | None],
+        segments: Array | None,
+        train: bool,
+    ) -> Array:
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded = self._scaled(embedding(tokens))
         seen = memory if self.cross_attention else ()
-        hidden = self.decoder(
+        return self.decoder(
             embedded, None, True, segments, train, *seen, max_length=self.max_length
         )
+
+    def project(self, hidden: Array) -> Array:
+        """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         hidden = self.for_logits(hidden)
-        logits = embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
+        tied = self.share_embeddings
+        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
         return self.logits_bias(logits) if self.output_bias else logits
 
     def _scaled(self, embedded: Array) -> Array:

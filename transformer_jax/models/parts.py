@@ -179,10 +179,10 @@ class Transformer(nn.Module):
         """Makes a token embedding of this width."""
         return TokenEmbedding(vocab_size, self.width, self.embedding_init, self.dtype, name=name)
 
-    def make_output(self, features: int, use_bias: bool, name: str | None = None) -> Linear:
+    def make_output(self, features: int, use_bias: bool) -> Linear:
         """Makes the map to logits, whose sums are float32 or wider whatever the dtype."""
         wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
-        return Linear(features, use_bias, self.embedding_init, self.dtype, wide, name=name)
+        return Linear(features, use_bias, self.embedding_init, self.dtype, wide)
 
     def for_logits(self, hidden: Array) -> Array:
         """What the output layer reads: [..., D], as large as the parametrisation wants it."""

@@ -108,7 +108,14 @@ class RecurrentDecoder(nn.Module):
     init_std: float = 0.02
     dtype: DTypeLike | None = None
 
-    @nn.compact
+    def setup(self) -> None:
+        """Makes what reads tokens and what gives logits."""
+        init = nn.initializers.normal(self.init_std)
+        self.token_embedding = TokenEmbedding(self.vocab_size, self.width, init, self.dtype)
+        if not self.tie_embeddings:
+            wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
+            self.output = Linear(self.vocab_size, False, init, self.dtype, wide)
+
     def __call__(
         self,
         tokens: Array,
@@ -130,25 +137,35 @@ class RecurrentDecoder(nn.Module):
         Raises:
           ValueError: the input is longer than max_length, or a shape is wrong.
         """
+        return self.project(self.hidden(tokens, segments, positions, train))
+
+    @nn.compact
+    def hidden(
+        self,
+        tokens: Array,
+        segments: Array | None = None,
+        positions: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns what `project` reads, [..., L, D]; arguments as above."""
+        del positions
         check_tokens(self.max_length, tokens, segments=segments)
         if segments is not None and uses_cache(self):
             raise ValueError("cache: it holds one text; give no segments")
         segments = jnp.ones_like(tokens) if segments is None else segments
-        init = nn.initializers.normal(self.init_std)
-        embedding = TokenEmbedding(
-            self.vocab_size, self.width, init, self.dtype, name="token_embedding"
-        )
-        hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(embedding(tokens))
+        embedded = self.token_embedding(tokens)
+        hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded)
         is_fresh = None if uses_cache(self) else fresh_places(segments)
         for layer in range(self.depth):
             recurrence = Recurrence(self.cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
             state, hidden = recurrence(hidden, segments, kept_state(self, layer), is_fresh=is_fresh)
             keep_state(self, layer, state)
             hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        if self.tie_embeddings:
-            return embedding.attend(hidden)
-        wide = jnp.promote_types(hidden.dtype, jnp.float32)
-        return Linear(self.vocab_size, False, init, self.dtype, wide, name="output")(hidden)
+        return hidden
+
+    def project(self, hidden: Array) -> Array:
+        """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
+        return self.token_embedding.attend(hidden) if self.tie_embeddings else self.output(hidden)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""
@@ -225,8 +242,19 @@ class RecurrentEncoderDecoder(nn.Module):
         train: bool = False,
     ) -> Array:
         """Returns the logits of each next target token; arguments as in EncoderDecoder."""
+        return self.project(self.hidden(source, tokens, source_segments, segments, train))
+
+    def hidden(
+        self,
+        source: Array,
+        tokens: Array,
+        source_segments: Array | None = None,
+        segments: Array | None = None,
+        train: bool = False,
+    ) -> Array:
+        """Returns what `project` reads, [..., L, D]; arguments as above."""
         memory = self.encode(source, source_segments=source_segments, train=train)
-        return self.decode(tokens, memory, segments=segments, train=train)
+        return self._decode(tokens, memory, segments, train)
 
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
@@ -265,6 +293,11 @@ class RecurrentEncoderDecoder(nn.Module):
         train: bool = False,
     ) -> Array:
         """Returns the logits of each next target token, [..., L, V]."""
+        return self.project(self._decode(tokens, memory, segments, train))
+
+    def _decode(
+        self, tokens: Array, memory: list[Any], segments: Array | None, train: bool
+    ) -> Array:
         check_tokens(self.max_length, tokens, segments=segments)
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
@@ -273,7 +306,11 @@ class RecurrentEncoderDecoder(nn.Module):
             state, hidden = recurrence(hidden, segments, kept_state(self, layer, memory[layer]))
             keep_state(self, layer, state)
             hidden = self.dropout(hidden, deterministic=not train)
-        return embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
+        return hidden
+
+    def project(self, hidden: Array) -> Array:
+        """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
+        return self.token_embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""

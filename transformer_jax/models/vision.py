@@ -69,7 +69,11 @@ class VisionTransformer(Transformer, kw_only=True):
                 object.__setattr__(self, name, value)
         super().__post_init__()
 
-    @nn.compact
+    def setup(self) -> None:
+        """Makes what gives logits."""
+        if self.num_classes:
+            self.head = self.make_output(self.num_classes, use_bias=True)
+
     def __call__(self, images: Array, *, train: bool = False) -> Array:
         """Returns the logits of the classes.
 
@@ -81,6 +85,11 @@ class VisionTransformer(Transformer, kw_only=True):
         Raises:
           ValueError: the images have another shape than image_shape.
         """
+        return self.project(self.hidden(images, train))
+
+    @nn.compact
+    def hidden(self, images: Array, train: bool = False) -> Array:
+        """Returns what `project` reads, [..., D], or [..., P, D] without classes."""
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
         pooling = row(POOLINGS, self.pooling, "pooling")()
@@ -98,9 +107,11 @@ class VisionTransformer(Transformer, kw_only=True):
         if self.num_classes == 0:
             return hidden
         pooled = pooling(hidden, None)
-        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
-        head = self.make_output(self.num_classes, use_bias=True, name="head")
-        return head(self.for_logits(pooled))
+        return nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+
+    def project(self, hidden: Array) -> Array:
+        """Returns the logits of the classes, [..., D] -> [..., C]; without any, `hidden` itself."""
+        return self.head(self.for_logits(hidden)) if self.num_classes else hidden
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

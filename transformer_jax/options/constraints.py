@@ -11,7 +11,7 @@ from transformer_jax.options.tables import rows_of
 ARCHITECTURES = {
     "language_modelling": ("decoder", "recurrent_decoder"),
     "masked_language_modelling": ("encoder",),
-    "exact": ("decoder", "recurrent_decoder"),
+    "synthetic": ("decoder", "recurrent_decoder"),
     "translation": ("encoder_decoder", "recurrent_encoder_decoder"),
     "text_classification": ("encoder",),
     "image_classification": ("vision_transformer",),
@@ -21,7 +21,7 @@ ARCHITECTURES = {
 SOURCE_KINDS = {
     "language_modelling": "text",
     "masked_language_modelling": "text",
-    "exact": "made-up languages",
+    "synthetic": "made-up languages",
     "translation": "pairs",
     "text_classification": "labelled text",
     "image_classification": "images",
@@ -29,7 +29,7 @@ SOURCE_KINDS = {
 }
 
 # tasks in which a model reads what was written before
-_WRITING = ("language_modelling", "exact", "translation")
+_WRITING = ("language_modelling", "synthetic", "translation")
 # position encodings that add to the scores
 _BIASES = ("alibi", "t5", "shaw", "contextual")
 # those that add to the embeddings
@@ -315,11 +315,11 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     ends = schedule in ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
     falling = flat["schedule.warmup_stable_decay.decay_fraction"]
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
-    own, task = flat["training.own_inputs"], flat["data.task"]
+    objective, task = flat["objective.name"], flat["data.task"]
     return [
         (
-            f"training.own_inputs={own}: data.task={task} writes nothing that could be read again",
-            own and task not in _WRITING,
+            f"objective.name={objective}: data.task={task} writes nothing that could be read again",
+            objective == "scheduled_sampling" and task not in _WRITING,
         ),
         (
             f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "

@@ -39,10 +39,41 @@ DEFAULTS: dict[str, Any] = {key: option.default for key, option in OPTIONS.items
 # option that is new needs no entry while its default changes nothing.
 MEANT_BEFORE: dict[str, Any] = {}
 
+# Options and values that stored configs hold by another name: the old key, or how it begins, -> its
+# name of today.
+RENAMED = {
+    "training.label_smoothing": "objective.cross_entropy.smoothing",
+    "training.own_inputs": "objective.scheduled_sampling.share",
+    "data.exact.": "data.synthetic.",
+}
+RENAMED_VALUES = {("data.task", "exact"): "synthetic"}
+
+
+def renamed(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a flattened config, or some changes of one, by the names of today."""
+    share = flat.get("training.own_inputs")
+    by_name = {
+        _renamed(key): RENAMED_VALUES.get((key, value), value)
+        for key, value in flat.items()
+        if key != "training.own_inputs" or share
+    }
+    if share:  # what was one option is now the choice of a row, which has the others' options too
+        by_name["objective.name"] = "scheduled_sampling"
+        smoothing = by_name.pop("objective.cross_entropy.smoothing", 0.0)
+        by_name["objective.scheduled_sampling.smoothing"] = smoothing
+    return by_name
+
+
+def _renamed(key: str) -> str:
+    for old, new in RENAMED.items():
+        if key.startswith(old):
+            return new + key.removeprefix(old)
+    return key
+
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a flattened config with every option that it leaves out, as it meant before."""
-    whole = {**DEFAULTS, **MEANT_BEFORE, **flat}
+    whole = {**DEFAULTS, **MEANT_BEFORE, **renamed(flat)}
     followed = {key: whole[v.key] for key, v in whole.items() if isinstance(v, SameAs)}
     return whole | followed
 
@@ -52,7 +83,7 @@ def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
 
     Hashes are made of it, so that an option that is added later changes none of them.
     """
-    unsaid = {**DEFAULTS, **MEANT_BEFORE}
+    flat, unsaid = renamed(flat), {**DEFAULTS, **MEANT_BEFORE}
     for key, value in unsaid.items():
         if isinstance(value, SameAs):  # following the other option is what it says by itself
             unsaid[key] = flat.get(value.key)
@@ -115,8 +146,9 @@ def problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
 
 
 def unknown_key(key: str) -> str:
-    """Says that there is no such option, and which is nearest."""
-    return f"{key}: no such option{suggest(key, RULES)}"
+    """Says that there is no such option, and what it is called today, or which is nearest."""
+    new = _renamed(key)
+    return f"{key}: no such option" + (f"; it is now {new}" if new != key else suggest(key, RULES))
 
 
 def refused_value(key: str, value: Any, rule: Rule) -> str:

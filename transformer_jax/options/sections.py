@@ -12,7 +12,6 @@ from transformer_jax.options.types import (
     AnyText,
     Choice,
     Count,
-    Fraction,
     Multipliers,
     Natural,
     NonNegative,
@@ -21,7 +20,6 @@ from transformer_jax.options.types import (
     Positive,
     SameAs,
     Seed,
-    Share,
     Splits,
     Switch,
     Text,
@@ -62,7 +60,7 @@ class Data:
     """Embedded data, or a path. By task:
     language modelling, masked or not: shakespeare, movie_snippets; a text file, a folder of .txt
     files, or a folder of shards made by `python -m experiments.tokenize`;
-    exact: copy, reverse, recall, agreement, markov, modular_addition; made up, with a best loss
+    synthetic: copy, reverse, recall, agreement, markov, modular_addition; made up, with a best loss
     that is known;
     translation: tatoeba_en_es; a .tsv or .csv file of sentence pairs, without a header;
     text_classification: movie_snippets; a .tsv or .csv file with the columns text and label;
@@ -84,9 +82,9 @@ class Data:
     """Whether documents in one window neither see nor predict each other."""
 
     splits: Splits = (0.9, 0.05, 0.05)
-    """Shares for train, tuning and test. A text is cut in its order, rows and images are drawn at
-    random (a sentence with several translations as one). A source's own test set stays the test
-    set, and tuning is drawn from the rest."""
+    """Shares for train, validation and test. A text is cut in its order, rows and images are drawn
+    at random (a sentence with several translations as one). A source's own test set stays the test
+    set, and validation is drawn from the rest."""
 
     split_seed: Natural = 0
     """Another seed draws other rows for the splits. Not part of `seed`, so that runs with other
@@ -144,14 +142,6 @@ class Training:
     """Parts that a batch is computed in, to save memory; a divisor of batch_size. The gradient is
     that of the whole batch, each part with its own dropout."""
 
-    label_smoothing: Share = 0.0
-    """Share of the target's probability that is spread over all classes. Only the training loss
-    has it."""
-
-    own_inputs: Fraction = 0.0
-    """Probability with which an input token of a decoder is what the model itself would have
-    written there, and not the text's; 0 is teacher forcing, 1 is free running."""
-
     frozen: ParameterPaths = ()
     """Parameters that stay as they start: token_embedding or block_0/attention say."""
 
@@ -161,6 +151,13 @@ class Training:
 
     clip_norm: Positive | None = 1.0
     """Largest global norm of the gradient, larger ones are scaled down."""
+
+
+class Objective:
+    """What training makes small. Evaluation is always by cross-entropy."""
+
+    name: Choice = "cross_entropy"
+    """See docs/catalogue.md."""
 
 
 class Optimizer:
@@ -198,8 +195,8 @@ class Evaluation:
     """What is measured; none of it changes a bit of the trained parameters."""
 
     every: Count = 500
-    """Updates between evaluations on the tuning split. The last update is always followed by one,
-    on the tuning and the test split."""
+    """Updates between evaluations on the validation split. The last update is always followed by
+    one, on the validation and the test split."""
 
     batch_size: Count = 64
     """Windows in an evaluation batch."""

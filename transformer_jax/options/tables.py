@@ -49,6 +49,7 @@ TABLES = {
     "model.wiring": ("layers/blocks.py", "WIRINGS"),
     "model.initialisation": ("layers/initialisation.py", "INITIALISATIONS"),
     "model.parametrisation": ("layers/parametrisation.py", "PARAMETRISATIONS"),
+    "objective.name": ("training/objectives.py", "OBJECTIVES"),
     "optimizer.name": ("training/optimizers.py", "OPTIMIZERS"),
     "schedule.name": ("training/schedules.py", "SCHEDULES"),
 }
@@ -64,6 +65,7 @@ FAMILIES = {
     "model.wiring": "model.wiring_options",
     "model.initialisation": "model.initialisation_options",
     "model.parametrisation": "model.parametrisation_options",
+    "objective.name": "objective",
     "optimizer.name": "optimizer",
     "schedule.name": "schedule",
 }
@@ -81,6 +83,7 @@ SECTIONS = {
     ),
     "initial.": (("options/sections.py", "Initial"),),
     "training.": (("options/sections.py", "Training"),),
+    "objective.": (("options/sections.py", "Objective"),),
     "optimizer.": (("options/sections.py", "Optimizer"),),
     "schedule.": (("options/sections.py", "Schedule"),),
     "evaluation.": (("options/sections.py", "Evaluation"),),
@@ -88,7 +91,7 @@ SECTIONS = {
     "checkpoint.": (("options/sections.py", "Checkpoint"),),
     "sample.": (("options/sections.py", "Sample"),),
 }
-# Tables whose rows' options stand by row in the section itself: data.exact.symbols.
+# Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
 BY_NAME = {"data.task": "data", "model.architecture": "model"}
 
 

@@ -19,7 +19,7 @@ import shutil
 import socket
 import sys
 import traceback
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +63,11 @@ def parse_status(text: str) -> Status:
     """Reads `WORD TIME step N REASON`, as far as it is there."""
     word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
     return Status(word or "missing", when, int(step) if step.isdecimal() else 0, reason.strip())
+
+
+def by_split(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns split -> what is known of it, where older runs call the validation split tuning."""
+    return {"validation" if split == "tuning" else split: fact for split, fact in facts.items()}
 
 
 class RunDirectory:
@@ -193,7 +198,14 @@ class RunDirectory:
         for old, new in _OLD_FACTS.items():
             if old in manifest["data"]:
                 manifest["data"][new] = manifest["data"].pop(old)
+        manifest["data"]["counts"] = by_split(manifest["data"].get("counts", {}))
         return manifest
+
+    def evaluation(self) -> dict[str, Any]:
+        """The final scores of each split and their protocol; {} before the end."""
+        if not self.file("evaluation.json").exists():
+            return {}
+        return by_split(_parse(self._text("evaluation.json"), self.path / "evaluation.json"))
 
     def status(self) -> str:
         """The first word of STATUS; `missing` without one."""

@@ -6,14 +6,14 @@ from typing import Any
 
 _CURVES = {
     "train/loss": {"label": "train (mean since the last row)", "color": "#9aa5b1"},
-    "eval/loss": {"label": "tuning split", "color": "#0b5fa5", "marker": "o"},
+    "eval/loss": {"label": "validation split", "color": "#0b5fa5", "marker": "o"},
     "test/loss": {"label": "test split", "color": "#c2410c", "marker": "D", "linestyle": ""},
 }
 _MARKERS = "os^Dv*XP"
 
 
 def draw_loss_curve(rows: list[dict], path: Path) -> Path:
-    """Draws the training, tuning and test loss of one run over its updates.
+    """Draws the training, validation and test loss of one run over its updates.
 
     Args:
       rows: of metrics.jsonl.

@@ -17,6 +17,7 @@ from transformer_jax.models import MODELS, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN
+from transformer_jax.training.objectives import OBJECTIVES
 from transformer_jax.training.own import chosen
 
 
@@ -105,6 +106,18 @@ def _matched(model: ConfigDict, sizes: Mapping[str, Any], wanted: int) -> Any:
     root = max(np.roots(np.polyfit(widths, counts, 2)).real)
     candidates = [with_width(max(1, int(root) + step)) for step in (0, 1)]
     return min(candidates, key=lambda candidate: abs(candidate[0] - wanted))[1]
+
+
+def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
+    """Makes what a config's training makes small.
+
+    Args:
+      config: whole.
+      allow: modules of the user's own that may be imported.
+    """
+    name = config.objective.name
+    make = chosen(OBJECTIVES, name, "objective.name", allow)
+    return make(**options_of(config.objective, name))
 
 
 def count_parameters(model: Any) -> int:

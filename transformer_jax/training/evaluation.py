@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
-from transformer_jax.training.metrics import Sums, score_batch, summary
+from transformer_jax.training.metrics import Sums, summary
+from transformer_jax.training.objectives import score_batch
 
 
 class Evaluation(NamedTuple):
@@ -45,7 +46,7 @@ def evaluate(
       score: from make_score.
       params: of the model.
       task: gives the examples.
-      split: train, tuning or test.
+      split: train, validation or test.
       batch_size: examples in a batch.
     """
     columns: dict[str, list[np.ndarray]] = {}

@@ -316,8 +316,8 @@ class Training:
         return answer.state, rows, taken == num_steps
 
     def _add_evaluation(self, rows: list[dict], state: TrainState, is_last: bool) -> None:
-        """Scores the tuning split into the step's row; at the end the test split too."""
-        names = {"tuning": "eval"} | ({"test": "test"} if is_last else {})
+        """Scores the validation split into the step's row; at the end the test split too."""
+        names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
         batch_size, scored = self.config.evaluation.batch_size, {}
         parts: dict[str, Mapping[str, Any]] = {}
         params = evaluated_params(state.opt_state, state.params)
@@ -400,7 +400,7 @@ class Training:
         units = {"loss": f"nats per {self.task.target}"}
         names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
         return "\n".join(
-            f"{name:<13} {row[f'eval/{name}']:.4f} tuning, {row[f'test/{name}']:.4f} test"
+            f"{name:<13} {row[f'eval/{name}']:.4f} validation, {row[f'test/{name}']:.4f} test"
             + (f" ({units[name]})" if name in units else "")
             for name in names
         )

@@ -1,14 +1,12 @@
 """Sums first, one division at the end: padding, accumulation and devices average exactly."""
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.training.losses import cross_entropy
 
 
@@ -39,27 +37,12 @@ def sums_of(logits: Array, targets: Array, weights: Array, smoothing: float = 0.
     """
     losses = cross_entropy(logits, targets, weights, smoothing)
     correct = weights * (logits.argmax(-1) == targets)
-    by_example = lambda values: values.reshape(len(values), -1).sum(-1)  # noqa: E731
     return Sums(by_example(losses), by_example(correct), by_example(weights))
 
 
-def score_batch(
-    model: nn.Module, params: Any, batch: Batch, smoothing: float = 0.0, **options: Any
-) -> tuple[Sums, Array]:
-    """Applies a model to a batch; returns sums by example, and what layers add to the loss.
-
-    Args:
-      model: takes the batch's inputs.
-      params: of the model.
-      batch: as data makes it.
-      smoothing: of the targets, in training.
-      **options: further arguments of `model.apply`, such as train and rngs.
-    Returns:
-      Sums of [B] each; and [B], the sum of what is sown under `losses`, 0 in most models.
-    """
-    logits, sown = model.apply({"params": params}, **batch["inputs"], **options, mutable=["losses"])
-    sums = sums_of(cast(Array, logits), batch["targets"], batch["weights"], smoothing)
-    return sums, sum(jax.tree.leaves(sown), jnp.zeros_like(sums.loss))
+def by_example(values: Array) -> Array:
+    """Adds up what belongs to each example: [B, ...] -> [B]."""
+    return values.reshape(len(values), -1).sum(-1)
 
 
 def total(sums: Sums) -> Sums:

@@ -14,7 +14,12 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.training.build import count_parameters, make_model, make_task
+from transformer_jax.training.build import (
+    count_parameters,
+    make_model,
+    make_objective,
+    make_task,
+)
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.programs import Traced, trace
@@ -55,6 +60,7 @@ class Prepared:
       task: the data.
       model: the Linen module.
       optimizer: from optax.
+      objective: what is made small.
       allow: modules of the user's own that the config names; they may be imported.
     """
 
@@ -62,6 +68,7 @@ class Prepared:
     task: Task
     model: Any
     optimizer: optax.GradientTransformationExtraArgs
+    objective: Any
     allow: frozenset[str] = frozenset()
 
     def initial_state(self, seed: int | Array) -> TrainState:
@@ -72,15 +79,8 @@ class Prepared:
         self, seed: int | Array, state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
         """Takes some of the stacked batches [C, B, ...], see make_run_steps."""
-        training = self.config.training
-        train_step = make_train_step(
-            self.model,
-            self.optimizer,
-            seed,
-            training.accumulation,
-            training.label_smoothing,
-            training.own_inputs,
-        )
+        accumulation = self.config.training.accumulation
+        train_step = make_train_step(self.model, self.optimizer, seed, accumulation, self.objective)
         return make_run_steps(train_step)(state, batches, num_steps)
 
     def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
@@ -182,10 +182,10 @@ def prepare(
     task = task or make_task(config, tokenizer)
     _refuse_empty_evaluation(config, task)
     own = own_modules(config) | set(allow)  # the user's config names its own modules
-    optimizer = make_optimizer(config, own)
+    optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     try:
         model = make_model(config.model, task.sizes, own)
-        prepared = Prepared(config, task, model, optimizer, frozenset(own))
+        prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
         refuse_unknown_prefixes(prepared.template.params, config)
     except InvalidInput:
         raise
@@ -196,7 +196,7 @@ def prepare(
 
 def _refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
     """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
-    for split in ("tuning", "test"):
+    for split in ("validation", "test"):
         batches = task.evaluation_batches(split, config.evaluation.batch_size)
         if not any(batch["weights"].any() for batch in batches):
             raise InvalidInput(

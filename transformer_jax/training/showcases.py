@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.tasks import Classification, ExactTask, LanguageModelling, Translation
+from transformer_jax.data.tasks import Classification, LanguageModelling, SyntheticTask, Translation
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
@@ -95,7 +95,7 @@ def _writes_answers(model: Any) -> Callable[..., Any]:
     return jax.jit(write)
 
 
-def free_running_scores(run: Run, task: ExactTask, split: str) -> GenerationScores:
+def free_running_scores(run: Run, task: SyntheticTask, split: str) -> GenerationScores:
     """Share of right answers where the model reads its own and not the true ones before them.
 
     None where chance decides the answer.
@@ -119,7 +119,7 @@ def free_running_scores(run: Run, task: ExactTask, split: str) -> GenerationScor
     return GenerationScores(means, {"generated": "greedy"}, {"by_distance": by_distance})
 
 
-def show_answers(run: Run, task: ExactTask) -> str:
+def show_answers(run: Run, task: SyntheticTask) -> str:
     """Some examples of the test split, and what the model writes."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     written = np.asarray(_writes_answers(run.model)(run.params, batch))
@@ -241,7 +241,7 @@ class Demonstration(NamedTuple):
 DEMONSTRATIONS = {
     "language_modelling": Demonstration(show_continuation, continue_prompt),
     "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),
-    "exact": Demonstration(show_answers, answer_nothing, free_running_scores),
+    "synthetic": Demonstration(show_answers, answer_nothing, free_running_scores),
     "translation": Demonstration(
         show_translations, translate_prompt, translation_scores, needs=("sacrebleu",)
     ),

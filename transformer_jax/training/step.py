@@ -1,7 +1,7 @@
 """One optimizer update as a pure function, and many of them in one compiled program."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -10,8 +10,8 @@ import optax
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.generation import feed_back
-from transformer_jax.training.metrics import Sums, safe_mean, score_batch, total
+from transformer_jax.training.metrics import Sums, safe_mean, total
+from transformer_jax.training.objectives import CrossEntropy, score_batch
 
 
 class TrainState(NamedTuple):
@@ -66,8 +66,7 @@ def make_train_step(
     optimizer: optax.GradientTransformationExtraArgs,
     seed: int | Array,
     accumulation: int = 1,
-    smoothing: float = 0.0,
-    own_inputs: float = 0.0,
+    objective: Any = CrossEntropy(),  # noqa: B008, it is frozen
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
     """Returns one optimizer update as a pure function.
 
@@ -80,17 +79,18 @@ def make_train_step(
       optimizer: from optax.
       seed: of dropout, whose key in a step is fold_in(key, step).
       accumulation: parts that a batch is computed in.
-      smoothing: of the targets, see cross_entropy.
-      own_inputs: probability of an input that is the model's own, see with_own_inputs.
+      objective: what is made small, see objectives.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
+    prepare = getattr(objective, "prepare", None)
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        if own_inputs:
-            key, coins = jax.random.split(key)
-            part = with_own_inputs(model, params, part, own_inputs, coins)
-        options = {"train": True, "rngs": {"dropout": key}}
-        sums, added = score_batch(model, params, part, smoothing, **options)
+        if prepare is not None:
+            key, draws = jax.random.split(key)
+            predict = lambda inputs: model.apply({"params": params}, **inputs)  # noqa: E731
+            part = prepare(part, predict, draws)
+        options = {"key": jax.random.fold_in(key, 1), "train": True, "rngs": {"dropout": key}}
+        sums, added = score_batch(model, params, part, objective, **options)
         # What layers add to the loss counts for each example as much as its targets do.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
@@ -132,34 +132,6 @@ def make_train_step(
         return jax.lax.cond(finite, update, lambda: state), StepRecord(loss, norm, finite)
 
     return train_step
-
-
-def with_own_inputs(model: nn.Module, params: Any, batch: Batch, share: float, key: Array) -> Batch:
-    """Puts what the model itself would have written in place of some of a decoder's inputs.
-
-    The targets stay, so the model learns to go on after its own mistakes: scheduled sampling
-    (Bengio et al. 2015, arXiv:1506.03099, section 2.4) with a constant probability, and with the
-    likeliest token in place of a drawn one. With probability 1 this is free running. Inputs that
-    the model is not asked to predict stay as well. No gradient flows through what was written.
-
-    Args:
-      model: takes the batch's inputs, `tokens` among them.
-      params: of the model.
-      batch: as data makes it.
-      share: probability, for each input alone.
-      key: of the draws.
-    """
-    inputs = batch["inputs"]
-    tokens = inputs["tokens"]
-    asked = jnp.pad(batch["weights"][..., :-1] > 0, ((0, 0), (1, 0)))
-    replaced = asked & jax.random.bernoulli(key, share, tokens.shape)
-
-    def logits_of(tokens: Array) -> Array:
-        others: Any = {**inputs, "tokens": tokens}
-        return cast(Array, model.apply({"params": params}, **others))
-
-    written = feed_back(logits_of, tokens, replaced)
-    return {**batch, "inputs": {**inputs, "tokens": jax.lax.stop_gradient(written)}}
 
 
 def make_run_steps(train_step: Callable) -> Callable:

@@ -255,7 +255,7 @@ def _read_picture_folder(folder: Path) -> Arrays:
     if strays:
         raise InvalidInput(
             f"{folder}: {', '.join(strays)}: expected one folder of pictures for each class, or "
-            "these below train and test alone; tuning is drawn from train"
+            "these below train and test alone; validation is drawn from train"
         )
     if len(classes) < 2:
         raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")

@@ -81,7 +81,7 @@ class TokenStream:
     def split(
         self, fractions: tuple[float, ...], token_bytes: np.ndarray | None = None
     ) -> dict[str, "TokenStream"]:
-        """Cuts the stream into consecutive parts: train, tuning, test.
+        """Cuts the stream into consecutive parts: train, validation, test.
 
         Args:
           fractions: share of each part; they sum to 1.

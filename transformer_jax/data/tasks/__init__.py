@@ -12,15 +12,15 @@ from transformer_jax.data.tasks.classification import (
     text_classification,
     vector_classification,
 )
-from transformer_jax.data.tasks.exact import ExactTask
 from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer_jax.data.tasks.synthetic import SyntheticTask
 from transformer_jax.data.tasks.translation import Translation
 
 TASKS: dict[str, Callable[..., Task]] = {
     "language_modelling": LanguageModelling.load,
     "masked_language_modelling": MaskedLanguageModelling.load,
-    "exact": ExactTask.load,
+    "synthetic": SyntheticTask.load,
     "translation": Translation.load,
     "text_classification": text_classification,
     "image_classification": image_classification,
@@ -31,9 +31,9 @@ __all__ = [
     "TASKS",
     "Batch",
     "Classification",
-    "ExactTask",
     "LanguageModelling",
     "MaskedLanguageModelling",
+    "SyntheticTask",
     "Task",
     "Translation",
     "count_of_batch",

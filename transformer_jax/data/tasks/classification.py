@@ -161,12 +161,12 @@ def image_classification(
 ) -> Classification:
     """Images with labels; pixels are normalised by the training split's mean and deviation.
 
-    A source's own test set stays the test set; the tuning split is then drawn from the rest, its
-    share being of the rest's.
+    A source's own test set stays the test set; the validation split is then drawn from the rest,
+    its share being of the rest's.
 
     Args:
       source: see load_images.
-      splits: shares of train, tuning and test.
+      splits: shares of train, validation and test.
       split_seed: of the split.
       train_examples: how many to learn from; None: all.
       batch_size: images in a batch, B.
@@ -343,8 +343,8 @@ def _array_splits(
         parts = split_by_key(keys, shares, seed)
     else:
         rest = [str(index) for index in range(arrays.first_test)]
-        train, tuning, _ = shares
-        parts = split_by_key(rest, (train / (train + tuning), tuning / (train + tuning), 0.0), seed)
+        both = shares[0] + shares[1]
+        parts = split_by_key(rest, (shares[0] / both, shares[1] / both, 0.0), seed)
         parts[SPLITS[-1]] = np.arange(arrays.first_test, count)
     return with_fewer_to_train_on(parts, train_examples, seed, source)
 

@@ -24,7 +24,7 @@ from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import OWN, own_file
-from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.directory import RunDirectory, by_split
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.inference.outcome import Outcome
 
@@ -188,7 +188,7 @@ class Cell(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _read_json(path: Path, stamp: int) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+    return by_split(json.loads(path.read_text(encoding="utf-8")))
 
 
 def _evaluation(path: Path) -> dict:

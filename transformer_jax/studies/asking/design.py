@@ -28,7 +28,7 @@ _MOST_ARMS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """Options that each arm may choose for itself, on the tuning split and with seeds of its own.
+    """Options that each arm may choose for itself: on the validation split, with seeds of its own.
 
     Attributes:
       key: of the config, `optimizer.learning_rate` say.

@@ -20,7 +20,7 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
-from transformer_jax.options.schema import completed, stated
+from transformer_jax.options.schema import completed, renamed, stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
@@ -46,9 +46,16 @@ class Study:
         if self._file.exists():
             try:
                 self.record = json.loads(self._file.read_text(encoding="utf-8"))
+                is_as_sealed = seal_of(self.record["sealed"]) == self.record["seal"]
                 self.sealed["metric"]
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise InvalidInput(f"{self._file}: expected a study as JSON: {error}") from error
+            if not is_as_sealed:
+                raise InvalidInput(
+                    f"{self._file}: what was asked is not what was sealed "
+                    f"{self.record.get('sealed_at', '')}: `sealed` was edited since; "
+                    "ask another question in another --workdir"
+                )
         elif self.path.exists() and not self.path.is_dir():
             raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
 
@@ -58,8 +65,10 @@ class Study:
 
     @property
     def sealed(self) -> dict[str, Any]:
-        """What was declared before the first cell."""
-        return self.record["sealed"]
+        """What was declared before the first cell, its options by their names of today."""
+        sealed = self.record["sealed"]
+        arms = {name: renamed(changes) for name, changes in sealed["arms"].items()}
+        return {**sealed, "arms": arms}
 
     @property
     def root(self) -> Path:

@@ -56,7 +56,7 @@ def sensitivity_of(study: Study) -> dict[str, Any]:
     if not series:
         return {}
     key = next(arm["tuning"]["key"] for arm in study.arms.values() if arm.get("tuning"))
-    label = f"tuning split, {study.metric}"
+    label = f"validation split, {study.metric}"
     chart = {"series": series, "xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
     return {"sensitivity": {**chart, "logX": True, "points": True}}
 

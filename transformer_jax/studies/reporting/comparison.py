@@ -293,9 +293,9 @@ def _differ(values: Sequence[Any]) -> bool:
 
 def _protocol(run: RunDirectory) -> str:
     """How a finished run was scored, beside what its data decides; of others, how they will be."""
-    path = run.file("evaluation.json")
-    if path.exists():
-        stored = json.loads(path.read_text(encoding="utf-8"))["tuning"]["protocol"]
+    evaluation = run.evaluation()
+    if evaluation:
+        stored = evaluation["validation"]["protocol"]
         counts = ("split", "examples", "targets", "bytes", "sentences")
         scored = {name: value for name, value in stored.items() if name not in counts}
     else:

@@ -21,7 +21,8 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.layers.blocks import Block
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
-from transformer_jax.training.metrics import safe_mean, score_batch
+from transformer_jax.training.metrics import safe_mean
+from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.programs import Traced
 

@@ -294,7 +294,7 @@ class Launch:
             found: dict[str, list[dict | None]] = {name: [] for name in trials}
             for cell in cells:
                 has_outcome = cell.state() in (DONE, DIVERGED)
-                found[cell.arm].append(cell.means("tuning") if has_outcome else None)
+                found[cell.arm].append(cell.means("validation") if has_outcome else None)
             return found
 
         results = tuning.tune(self.design, self.builder, self.arms, run_trials)

@@ -306,7 +306,7 @@ def _evaluation_seconds(prepared: Prepared) -> float:
     params = prepared.draw(np.uint32(0)).params
     size = config.evaluation.batch_size
     counts = {}
-    for split in ("tuning", "test"):
+    for split in ("validation", "test"):
         batches = list(prepared.task.evaluation_batches(split, size))
         counts[split] = len(batches)
     jax.block_until_ready(score(params, batches[0]))
@@ -314,4 +314,4 @@ def _evaluation_seconds(prepared: Prepared) -> float:
     jax.block_until_ready(score(params, batches[0]))
     one = time.monotonic() - started
     times = -(-config.training.steps // config.evaluation.every)
-    return one * (times * counts["tuning"] + counts["test"])
+    return one * (times * counts["validation"] + counts["test"])

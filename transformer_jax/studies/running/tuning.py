@@ -1,7 +1,7 @@
 """Per-arm tuning under an equal budget: the same grid, trials and seeds for every arm.
 
-Trials are scored on the tuning split with seeds that no verdict uses. Where an arm's optimum is at
-the edge, the grid grows for all arms; where it stays there, the arm gets no verdict.
+Trials are scored on the validation split with seeds that no verdict uses. Where an arm's optimum is
+at the edge, the grid grows for all arms; where it stays there, the arm gets no verdict.
 """
 
 import math
@@ -12,7 +12,7 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.running.planning import Arm, ArmBuilder
 
-# Trials -> the tuning split's means of each seed: {} where it diverged, None without an outcome.
+# Trials -> the validation means of each seed: {} where it diverged, None without an outcome.
 RunTrials = Callable[[Mapping[str, Arm]], dict[str, list[dict | None]]]
 
 
@@ -22,7 +22,7 @@ class Tuned(NamedTuple):
     Attributes:
       key: of the config.
       values: of the grid, ascending.
-      scores: mean over the tuning seeds, on the tuning split; not a number where a trial diverged.
+      scores: mean over the tuning seeds, on the validation split; not a number where one diverged.
       chosen: the best value.
       sensitivity: see statistics.sensitivity.
       trials: that this arm had.
@@ -54,7 +54,7 @@ def tune(
       design: with its tuning.
       builder: makes trials.
       arms: name -> arm, made equal already.
-      run_trials: trains them and returns the tuning split's means of each seed.
+      run_trials: trains them and returns the validation split's means of each seed.
     """
     assert design.tuning is not None
     key, grid = design.tuning.key, list(design.tuning.grid)

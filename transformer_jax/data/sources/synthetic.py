@@ -1,7 +1,7 @@
 """Made-up sequences whose best possible loss is known, so that a mechanism can be looked at alone.
 
-Each row of EXACT draws examples as a pure function of a generator. A sequence has one token more
-than a model reads; `scored` marks the tokens that have to be predicted.
+Each row of LANGUAGES draws examples as a pure function of a generator. A sequence has one token
+more than a model reads; `scored` marks the tokens that have to be predicted.
 """
 
 import itertools
@@ -27,7 +27,7 @@ class Examples(NamedTuple):
     distance: np.ndarray
 
 
-class Exact(NamedTuple):
+class Language(NamedTuple):
     """A made-up language.
 
     Attributes:
@@ -44,17 +44,17 @@ class Exact(NamedTuple):
     finite: Examples | None = None
 
 
-def copy(length: int, symbols: int) -> Exact:
+def copy(length: int, symbols: int) -> Language:
     """A row of symbols, a bar, and the same row again: c1 c2 c3 | c1 c2 c3."""
     return _echo(length, symbols, lambda row: row)
 
 
-def reverse(length: int, symbols: int) -> Exact:
+def reverse(length: int, symbols: int) -> Language:
     """A row of symbols, a bar, and the row backwards: c1 c2 c3 | c3 c2 c1."""
     return _echo(length, symbols, lambda row: row[:, ::-1])
 
 
-def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) -> Exact:
+def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) -> Language:
     count = length // 2
     bar = symbols
 
@@ -66,10 +66,10 @@ def _echo(length: int, symbols: int, order: Callable[[np.ndarray], np.ndarray]) 
         source = np.concatenate([places[: count + 1], order(places[None, :count])[0]])
         return _examples(tokens, places > count, places - source)
 
-    return Exact((*_letters(symbols), "|"), draw)
+    return Language((*_letters(symbols), "|"), draw)
 
 
-def recall(length: int, symbols: int) -> Exact:
+def recall(length: int, symbols: int) -> Language:
     """Pairs of a key and its value, then all keys in another order, each with its value again.
 
     k1 v1 k2 v2 k2 v2 k1 v1: associative recall with many queries (Arora et al. 2023,
@@ -80,8 +80,8 @@ def recall(length: int, symbols: int) -> Exact:
         raise InvalidInput(f"data.length={length}: a pair and its question are 3 tokens or more")
     if pairs > symbols:
         raise InvalidInput(
-            f"data.exact.symbols={symbols}: data.length={length} holds {pairs} pairs whose keys "
-            f"differ; expected at least {pairs}"
+            f"data.synthetic.symbols={symbols}: data.length={length} holds {pairs} pairs whose "
+            f"keys differ; expected at least {pairs}"
         )
 
     def draw(numbers: np.random.Generator, size: int) -> Examples:
@@ -97,14 +97,14 @@ def recall(length: int, symbols: int) -> Exact:
         return _examples(tokens, (places >= 2 * pairs) & (places % 2 == 1), places - source)
 
     letters = _letters(symbols)
-    return Exact((*letters, *(letter.upper() for letter in letters)), draw)
+    return Language((*letters, *(letter.upper() for letter in letters)), draw)
 
 
 _NOUNS = ("key", "door", "letter", "window", "picture", "garden", "river", "machine")
 _PREPOSITIONS = ("near", "behind", "above", "beside")
 
 
-def agreement(length: int, symbols: int) -> Exact:
+def agreement(length: int, symbols: int) -> Language:
     """A subject, nouns between, and a verb that agrees with the first: the keys near the door are.
 
     Linzen et al. 2016, arXiv:1611.01368, made small: each distractor is a preposition, "the" and a
@@ -114,7 +114,7 @@ def agreement(length: int, symbols: int) -> Exact:
     `symbols` is how many nouns there are, each in two numbers.
     """
     if symbols > len(_NOUNS):
-        raise InvalidInput(f"data.exact.symbols={symbols}: there are {len(_NOUNS)} nouns")
+        raise InvalidInput(f"data.synthetic.symbols={symbols}: there are {len(_NOUNS)} nouns")
     nouns = tuple(itertools.chain(*((noun, noun + "s") for noun in _NOUNS[:symbols])))
     words = (".", "the", "is", "are", *_PREPOSITIONS, *nouns)
     the, verbs, first_noun = 1, 2, 4 + len(_PREPOSITIONS)
@@ -141,10 +141,10 @@ def agreement(length: int, symbols: int) -> Exact:
         places = np.arange(tokens.shape[1])
         return _examples(tokens, places == places[-1], 1 + 3 * kept[:, None])
 
-    return Exact(words, draw)
+    return Language(words, draw)
 
 
-def markov(length: int, symbols: int) -> Exact:
+def markov(length: int, symbols: int) -> Language:
     """A chain in which each symbol depends on the last one alone; its entropy rate is the floor.
 
     H = - sum_i pi_i sum_j P_ij log P_ij with pi P = pi (Shannon 1948, section 7). The rows of P are
@@ -165,10 +165,10 @@ def markov(length: int, symbols: int) -> Exact:
             tokens[:, place + 1] = np.minimum(reached.sum(1), symbols - 1)
         return _examples(tokens, np.arange(length + 1) > 0, np.array(1))
 
-    return Exact(_letters(symbols), draw, floor)
+    return Language(_letters(symbols), draw, floor)
 
 
-def modular_addition(length: int, symbols: int) -> Exact:
+def modular_addition(length: int, symbols: int) -> Language:
     """A b = c with c = (a + b) mod p, p the number of symbols; splits share out the p * p sums.
 
     Power et al. 2022, arXiv:2201.02177, section 3. The test split holds sums never seen.
@@ -184,7 +184,7 @@ def modular_addition(length: int, symbols: int) -> Exact:
         chosen = numbers.integers(len(tokens), size=size)
         return Examples(*(array[chosen] for array in finite))
 
-    return Exact((*map(str, range(symbols)), "="), draw, finite=finite)
+    return Language((*map(str, range(symbols)), "="), draw, finite=finite)
 
 
 def _letters(count: int) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ def _examples(tokens: np.ndarray, scored: np.ndarray, distance: np.ndarray) -> E
     return Examples(tokens.astype(np.int32), *wide)
 
 
-EXACT: dict[str, Callable[[int, int], Exact]] = {
+LANGUAGES: dict[str, Callable[[int, int], Language]] = {
     "copy": copy,
     "reverse": reverse,
     "recall": recall,
@@ -209,16 +209,16 @@ EXACT: dict[str, Callable[[int, int], Exact]] = {
 }
 
 
-def load_exact(source: str, length: int, symbols: int) -> Exact:
+def load_language(source: str, length: int, symbols: int) -> Language:
     """Returns the made-up language of that name.
 
     Args:
-      source: a name in EXACT.
+      source: a name in LANGUAGES.
       length: most tokens that a model reads, T.
       symbols: of the language; nouns of `agreement`, the modulus of `modular_addition`.
     Raises:
       InvalidInput: no such language, or it cannot be of that size.
     """
-    if source not in EXACT:
-        raise InvalidInput(f"data.source={source}: expected one of {', '.join(EXACT)}")
-    return EXACT[source](length, symbols)
+    if source not in LANGUAGES:
+        raise InvalidInput(f"data.source={source}: expected one of {', '.join(LANGUAGES)}")
+    return LANGUAGES[source](length, symbols)

@@ -9,17 +9,17 @@ import pytest
 
 from tests.conftest import attempt, refused, tiny_config
 from transformer_jax.data.ngrams import NGrams
-from transformer_jax.data.sources.exact import EXACT, load_exact
 from transformer_jax.data.sources.files import EMBEDDED
-from transformer_jax.data.tasks import ExactTask
+from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
+from transformer_jax.data.tasks import SyntheticTask
 from transformer_jax.generation import feed_back
 from transformer_jax.models import Decoder
 from transformer_jax.training.build import make_task
-from transformer_jax.training.step import with_own_inputs
+from transformer_jax.training.objectives import ScheduledSampling
 
 
 def language(source, length=16, symbols=8):
-    return load_exact(source, length, symbols)
+    return load_language(source, length, symbols)
 
 
 def drawn(source, size=400, **sizes):
@@ -29,10 +29,10 @@ def drawn(source, size=400, **sizes):
 
 
 def test_the_names_of_sources_are_those_of_the_table():
-    assert set(EMBEDDED["made-up languages"]) == set(EXACT)
+    assert set(EMBEDDED["made-up languages"]) == set(LANGUAGES)
 
 
-@pytest.mark.parametrize("source", EXACT)
+@pytest.mark.parametrize("source", LANGUAGES)
 def test_examples_fit_the_model_and_the_vocabulary(source):
     found, (tokens, scored, distance) = drawn(source)
     assert tokens.shape[1] - 1 <= 16
@@ -84,7 +84,11 @@ def test_verbs_agree_with_the_first_noun():
 
 
 def test_sums_are_shared_out_and_right():
-    config = {"data__task": "exact", "data__source": "modular_addition", "data__exact__symbols": 11}
+    config = {
+        "data__task": "synthetic",
+        "data__source": "modular_addition",
+        "data__synthetic__symbols": 11,
+    }
     task = make_task(tiny_config(**config, data__splits="(0.6,0.1,0.3)"))
     parts = [{tuple(row) for row in task.held[split].tokens[:, :2]} for split in task.held]
     assert set.union(*parts) == set(itertools.product(range(11), repeat=2))
@@ -111,15 +115,15 @@ def test_the_floor_of_a_chain_is_its_entropy_rate():
 
 
 def test_batches_are_functions_of_seed_and_step_and_splits_of_neither():
-    task = make_task(tiny_config(data__task="exact", data__source="recall"))
-    assert isinstance(task, ExactTask)
+    task = make_task(tiny_config(data__task="synthetic", data__source="recall"))
+    assert isinstance(task, SyntheticTask)
     same = [task.batch(3, 5)["inputs"]["tokens"] for _ in range(2)]
     np.testing.assert_array_equal(*same)
     assert (task.batch(3, 6)["inputs"]["tokens"] != same[0]).any()
     assert (task.batch(4, 5)["inputs"]["tokens"] != same[0]).any()
-    tuning, test = (task.held[split].tokens for split in ("tuning", "test"))
-    assert len(tuning) == len(test) == 512
-    assert (tuning != test).any()
+    validation, test = (task.held[split].tokens for split in ("validation", "test"))
+    assert len(validation) == len(test) == 512
+    assert (validation != test).any()
     batches = list(task.evaluation_batches("test", 200))
     assert [batch["weights"].sum() for batch in batches] == [800, 800, 448]
 
@@ -129,12 +133,12 @@ def test_what_cannot_be_is_refused(tmp_path):
         "train",
         "--config=configs/tiny.py",
         f"--workdir={tmp_path / 'x'}",
-        "--config.data.task=exact",
+        "--config.data.task=synthetic",
     )
     refused(attempt(*base), "data.source=shakespeare", "copy, reverse, recall")
-    too_many = (*base, "--config.data.source=recall", "--config.data.exact.symbols=3")
-    refused(attempt(*too_many), "data.exact.symbols=3", "at least 4")
-    nouns = (*base, "--config.data.source=agreement", "--config.data.exact.symbols=9")
+    too_many = (*base, "--config.data.source=recall", "--config.data.synthetic.symbols=3")
+    refused(attempt(*too_many), "data.synthetic.symbols=3", "at least 4")
+    nouns = (*base, "--config.data.source=agreement", "--config.data.synthetic.symbols=9")
     refused(attempt(*nouns), "there are 8 nouns")
     encoder = (*base, "--config.data.source=copy", "--config.model.architecture=encoder")
     refused(attempt(*encoder), "decoder or recurrent_decoder")
@@ -232,15 +236,20 @@ def test_free_running_inputs_are_what_generation_writes():
     weights = jnp.ones((3, 8))
     batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
     key = jax.random.key(2)
-    free = with_own_inputs(model, params, batch, 1.0, key)["inputs"]["tokens"]
+
+    def read(share, batch, key):
+        predict = lambda inputs: model.apply({"params": params}, **inputs)
+        return ScheduledSampling(share=share).prepare(batch, predict, key)["inputs"]["tokens"]
+
+    free = read(1.0, batch, key)
     written = tokens[:, :1]
     for _ in range(7):
         logits = model.apply({"params": params}, written)[:, -1]
         written = jnp.concatenate([written, logits.argmax(-1)[:, None]], axis=1)
     np.testing.assert_array_equal(free, written)
     asked = batch | {"weights": weights.at[:, :4].set(0)}
-    some = with_own_inputs(model, params, asked, 1.0, jax.random.key(4))["inputs"]["tokens"]
+    some = read(1.0, asked, jax.random.key(4))
     np.testing.assert_array_equal(some[:, :5], tokens[:, :5])
-    half = with_own_inputs(model, params, batch, 0.5, jax.random.key(3))["inputs"]["tokens"]
+    half = read(0.5, batch, jax.random.key(3))
     assert (half == tokens).any()
     assert (half != tokens).any()

@@ -14,7 +14,7 @@ from transformer_jax.data.order import (
     split_by_key,
     step_generator,
 )
-from transformer_jax.data.sources.exact import Exact, Examples, load_exact
+from transformer_jax.data.sources.synthetic import Examples, Language, load_language
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.translation import refuse_empty_splits
 
@@ -22,23 +22,23 @@ _EVALUATED = 512
 
 
 @dataclasses.dataclass(frozen=True)
-class ExactTask:
+class SyntheticTask:
     """Predict the tokens of a made-up language that can be known.
 
-    Every training batch is drawn anew; tuning and test split are 512 examples each that do not
+    Every training batch is drawn anew; validation and test split are 512 examples each that do not
     depend on the seed of a run. Where all examples can be listed, splits share them out, and
     training draws from its own share.
 
     Attributes:
       source: name of the language.
-      language: see Exact.
+      language: see Language.
       held: split -> its examples; of an endless language without the train split.
       batch_size: examples in a training batch, B.
       facts: see Task.
     """
 
     source: str
-    language: Exact
+    language: Language
     held: dict[str, Examples]
     batch_size: int
     facts: dict[str, Any]
@@ -57,20 +57,20 @@ class ExactTask:
         split_seed: int,
         batch_size: int,
         symbols: Annotated[int, ">= 2"] = 8,
-    ) -> "ExactTask":
+    ) -> "SyntheticTask":
         """Makes the language that the options of a config name.
 
         Args:
           source: a made-up language.
           length: tokens of an example, L.
-          splits: shares of train, tuning and test, where a language has finitely many examples.
+          splits: shares of train, validation and test, where a language has finitely many examples.
           split_seed: of the split.
           batch_size: examples in a batch, B.
           symbols: symbols of the language, nouns of agreement, the modulus of modular_addition.
         """
-        language = load_exact(source, length, symbols)
+        language = load_language(source, length, symbols)
         if language.finite is None:
-            draws = {
+            draws = {  # the word is the task's older name: a seed is what it is
                 split: step_generator(split_seed, index, "exact")
                 for index, split in enumerate(SPLITS)
                 if split != "train"

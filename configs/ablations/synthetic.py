@@ -1,6 +1,6 @@
 """The base of the studies on mechanisms: a made-up language whose best loss is known.
 
-Command:   python -m experiments.train --config=configs/ablations/exact.py --workdir=runs/recall
+Command:   python -m experiments.train --config=configs/ablations/synthetic.py --workdir=runs/recall
 Takes:     10 seconds on 2 CPU cores.
 """
 
@@ -10,7 +10,7 @@ from configs import reference
 def get_config():
     """Returns 2 layers of width 64 that recall the values of 4 keys."""
     config = reference.get_config()
-    config.data.task = "exact"
+    config.data.task = "synthetic"
     config.data.source = "recall"
     config.data.length = 16
     config.model.width = 64

@@ -1,0 +1,129 @@
+"""What training makes small: the rows of `objective.name`.
+
+An objective is any object with the method `sums` of CrossEntropy. If it also has the method
+`prepare` of ScheduledSampling, each part of a batch goes through that first.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.generation import feed_back
+from transformer_jax.options import Fraction, Share
+from transformer_jax.training.metrics import Sums, sums_of
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy:
+    """Minus the logarithm of the target's probability.
+
+    Attributes:
+      smoothing: share of the target's probability that is spread over all classes (Szegedy et al.
+        2016, arXiv:1512.00567, section 7). Only the training loss has it.
+    """
+
+    smoothing: Share = 0.0
+
+    def sums(
+        self,
+        hidden: Array,
+        project: Callable[[Array], Array],
+        targets: Array,
+        weights: Array,
+        key: Array,
+    ) -> Sums:
+        """Returns the sums of each example.
+
+        Args:
+          hidden: [B, ..., D], what the model's output layer reads.
+          project: from any part of `hidden` to its logits, [..., D] -> [..., V].
+          targets: [B, ...] int.
+          weights: [B, ...] float, 0 where nothing is asked.
+          key: of what an objective draws.
+        Returns:
+          Sums of [B] each; the loss is what is made small, per weight.
+        """
+        del key
+        return sums_of(project(hidden), targets, weights, self.smoothing)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledSampling(CrossEntropy):
+    """Cross-entropy where the model reads, in part, what it would have written itself.
+
+    The targets stay, so the model learns to go on after its own mistakes: scheduled sampling
+    (Bengio et al. 2015, arXiv:1506.03099, section 2.4) with a constant probability, and with the
+    likeliest token in place of a drawn one. With probability 1 this is free running.
+
+    Attributes:
+      share: probability with which an input token of a decoder is the model's own; 0 is teacher
+        forcing.
+      smoothing: as in cross_entropy.
+    """
+
+    share: Fraction = 0.25
+    smoothing: Share = 0.0
+
+    def prepare(self, batch: Batch, predict: Callable[[Any], Array], key: Array) -> Batch:
+        """Puts what the model would have written in place of some of a decoder's inputs.
+
+        Inputs that the model is not asked to predict stay. No gradient flows through what was
+        written.
+
+        Args:
+          batch: as data makes it, `tokens` among its inputs.
+          predict: from inputs to logits, without dropout.
+          key: of the draws.
+        """
+        inputs = batch["inputs"]
+        tokens = inputs["tokens"]
+        asked = jnp.pad(batch["weights"][..., :-1] > 0, ((0, 0), (1, 0)))
+        replaced = asked & jax.random.bernoulli(key, self.share, tokens.shape)
+        written = feed_back(lambda tokens: predict({**inputs, "tokens": tokens}), tokens, replaced)
+        return {**batch, "inputs": {**inputs, "tokens": jax.lax.stop_gradient(written)}}
+
+
+OBJECTIVES = {"cross_entropy": CrossEntropy, "scheduled_sampling": ScheduledSampling}
+
+
+def score_batch(
+    model: nn.Module,
+    params: Any,
+    batch: Batch,
+    objective: Any = CrossEntropy(),
+    key: Array | None = None,
+    **options: Any,
+) -> tuple[Sums, Array]:
+    """Applies a model to a batch; returns sums by example, and what layers add to the loss.
+
+    Args:
+      model: takes the batch's inputs, in `hidden`, and gives logits in `project`, as Decoder does;
+        one without them gives logits at once.
+      params: of the model.
+      batch: as data makes it.
+      objective: a row of OBJECTIVES, or one of your own.
+      key: of what the objective draws.
+      **options: further arguments of `model.apply`, such as train and rngs.
+    Returns:
+      Sums of [B] each; and [B], the sum of what is sown under `losses`, 0 in most models.
+    """
+    variables, is_parted = {"params": params}, hasattr(model, "project")
+
+    def project(hidden: Array) -> Any:
+        return model.apply(variables, hidden, method="project") if is_parted else hidden
+
+    hidden, sown = model.apply(
+        variables,
+        **batch["inputs"],
+        **options,
+        method="hidden" if is_parted else None,
+        mutable=["losses"],
+    )
+    sums = objective.sums(hidden, project, batch["targets"], batch["weights"], key)
+    return sums, sum(jax.tree.leaves(sown), jnp.zeros_like(sums.loss))
