@@ -11,8 +11,8 @@ Reading order; * marks the eight files from attention to a trained model:
   options/            what may be asked for, no jax: sections: options of a run (those of models are
                       fields in models/ and layers/); rules, tables, constraints, configs
   runs/               one run as a directory: its files, checkpoints, records, pictures
-  training/           objectives, metrics, schedules, optimizers; step*: one update; loop*: a run, top
-                      to bottom, which asks for steps that coroutine has computed
+  training/           objectives, schedules, optimizers; step*: one update; loop*: a run, top to
+                      bottom, which asks for steps that coroutine has computed
   studies/            asking: a question as a value; running: its cells; inference: statistics,
                       which decides the verdict's word; judging: what may be judged; reporting
   generation          drawing new text, writing after a source
