@@ -81,12 +81,14 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other)
     manifest = json.loads((other / "manifest.json").read_text())
-    manifest["git"] = (manifest["git"] or {}) | {"revision": "f" * 40, "diff_sha256": "0" * 64}
-    manifest["data"]["counts"]["test"] += 1
+    manifest["code"] = "f" * 64
     (other / "manifest.json").write_text(json.dumps(manifest))
+    evaluation = json.loads((other / "evaluation.json").read_text())
+    evaluation["test"]["protocol"]["targets"] += 1
+    (other / "evaluation.json").write_text(json.dumps(evaluation))
     done = attempt("compare", tiny_run, other)
-    assert "warning: different versions of the code" in done.stdout
-    assert "evaluated on different parts" in done.stdout
+    assert "warning: computed by other code" in done.stdout
+    assert "warning: other targets are scored" in done.stdout
 
 
 def test_runs_from_before_there_were_other_tasks_are_read(tiny_run, tmp_path):

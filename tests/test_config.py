@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from transformer_jax.options.tables import (
     rows_of,
 )
 from transformer_jax.options.types import SameAs
+from transformer_jax.training.prepared import prepare
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
 
@@ -292,25 +294,7 @@ def test_c39_a_changed_default_is_a_visible_diff():
     ("changes", "reason"),
     [
         ({"model__attention": "linear", "model__mask": "window"}, "keeps one running sum"),
-        (
-            {"model__attention": "linear", "model__position": "t5"},
-            "adds to scores before a softmax",
-        ),
-        ({"model__attention": "linear", "model__attention_scale": "1"}, "has no scale; give None"),
-        ({"model__attention": "differential", "model__head_dim": "7"}, "halves it"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
-        ({"model__num_kv_heads": "3"}, "expected a divisor of model.num_heads=4, nearest 2"),
-        (
-            {"model__position": "rotary", "model__position_options__rotary__share": "0.1"},
-            "are 0 feat",
-        ),
-        (
-            {
-                "model__feed_forward": "mixture",
-                "model__feed_forward_options__mixture__num_chosen": "9",
-            },
-            "at most num_experts=4",
-        ),
         ({"model__parametrisation": "mup", "optimizer__name": "sgd"}, "for Adam and the like"),
         ({"model__parametrisation": "mup", "model__initialisation": "xavier"}, "take depth_scaled"),
         ({"model__parametrisation": "mup", "model__mlp_dim": "64"}, "has to grow with the width"),
@@ -335,6 +319,38 @@ def test_c39_a_changed_default_is_a_visible_diff():
 )
 def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason):
     assert reason in refusal(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model__num_heads": "3"}, "num_heads: expected a divisor of width 32, got 3, nearest 2"),
+        ({"model__num_kv_heads": "3"}, "expected a divisor of num_heads 4, got 3, nearest 2"),
+        ({"model__attention": "linear", "model__position": "t5"}, "no scores that a bias could"),
+        ({"model__attention": "linear", "model__attention_scale": "1"}, "linear attention has no"),
+        ({"model__attention": "differential", "model__head_dim": "7"}, "even number, got 7"),
+        (
+            {"model__position": "rotary", "model__position_options__rotary__share": "0.1"},
+            "0.1 of 8 features are 0",
+        ),
+        (
+            {"model__position": "sinusoidal", "model__width": "33", "model__head_dim": "8"},
+            "expected an even number, got 33",
+        ),
+        ({"model__position": "sinusoidal_2d"}, "Sinusoidal2DPositions: needs grid, which this"),
+        (
+            {
+                "model__feed_forward": "mixture",
+                "model__feed_forward_options__mixture__num_chosen": "9",
+            },
+            "at most num_experts 4, got 9",
+        ),
+    ],
+)
+def test_what_a_model_cannot_be_is_refused_in_its_own_words(changes, reason):
+    """Sizes are the modules' business; no rule of the config repeats them."""
+    with pytest.raises(InvalidInput, match=f"the model cannot be made .*{re.escape(reason)}"):
+        prepare(tiny_config(**changes))
 
 
 def test_the_same_choices_are_taken_where_they_have_a_meaning():
@@ -426,12 +442,10 @@ def test_c37_all_problems_in_one_report():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"model__num_heads": 5}, "expected a divisor of model.width=32, nearest 4"),
         ({"model__max_length": 8}, "expected at least data.length=16"),
         ({"training__accumulation": 3}, "divisor of training.batch_size=8, nearest 2"),
         ({"training__steps": 10}, "expected less than training.steps=10"),
         ({"evaluation__stride": 17}, "expected at most data.length=16"),
-        ({"model__position": "rotary", "model__head_dim": 5}, "even head size"),
     ],
 )
 def test_values_that_do_not_fit_each_other(overrides, message):

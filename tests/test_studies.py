@@ -32,7 +32,8 @@ from transformer_jax.studies.asking.design import load_design, parse_seeds
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
-from transformer_jax.studies.judging.judge import judge, mixtures
+from transformer_jax.studies.judging.comparability import scored_otherwise
+from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.running import batched, fairness, launch
 from transformer_jax.studies.running.details import look_closer, read_details
@@ -730,7 +731,7 @@ def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
 
 def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(done, tmp_path):
     study = load_study(copied(done, tmp_path))
-    ours, theirs = study.cell("fast", 1), study.cell("learned", 1)
+    ours, theirs = (RunDirectory(study.cell(arm, 1).path) for arm in ("fast", "learned"))
     manifest, evaluation = ours.path / "manifest.json", ours.path / "evaluation.json"
     held = json.loads(manifest.read_text())
     held["data"]["tokenizer_sha256"] = "other"
@@ -740,8 +741,9 @@ def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(done, tmp_path):
     for share, told in ((0.9995, []), (0.99, ["other targets are scored"])):
         scored["test"]["protocol"] |= {"bytes": round(share * count), "targets": 7}
         evaluation.write_text(json.dumps(scored))
-        assert mixtures(ours, theirs, "bits_per_byte") == told
-    assert "other tokenizers: only bits_per_byte compares" in mixtures(ours, theirs, "loss")
+        assert scored_otherwise(ours, theirs, "bits_per_byte") == told
+    only = "other tokenizers: only bits_per_byte compares"
+    assert only in scored_otherwise(ours, theirs, "loss")
 
 
 def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):

@@ -590,22 +590,11 @@ def test_images_that_are_not_whole_patches_are_refused(sources, tmp_path):
     [
         ("pairs", {"model.architecture": "decoder"}, "data.task=translation needs encoder_decoder"),
         ("text", {"data.train_examples": 9}, "has no labelled examples"),
-        (
-            "images",
-            {
-                "model.vision_transformer.stem": "convolutional",
-                "model.vision_transformer.patch_size": 6,
-            },
-            "6 pixels cannot be halved to one; expected a power of 2, nearest 8",
-        ),
-        ("images", {"model.position": "rotary", "model.head_dim": 3}, "an even head size"),
-        ("labelled", {"model.position": "sinusoidal_2d"}, "encoder has no rows and columns"),
         ("labelled", {"model.match_parameters": "decoder"}, "only a recurrent architecture"),
         ("recurrent text", {"model.match_parameters": "encoder_decoder"}, "expected decoder"),
         ("labelled", {"initial.word_vectors": "v.txt"}, "expected word or a tokenizer.json"),
         ("images", {"model.vision_transformer.variant": "M/4"}, "a name like Ti/4"),
         ("text", {"data.separate_documents": True}, "keeps no documents apart"),
-        ("recurrent pairs", {"model.width": 15}, "expected a divisor of model.width=15"),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(kind, changes, words):

@@ -18,6 +18,7 @@ from transformer_jax.layers.weights import (
     check_broadcasts,
     weights_shape,
 )
+from transformer_jax.options.rule import nearest_divisor
 from transformer_jax.shapes import check_shapes
 
 
@@ -184,14 +185,14 @@ class MultiHeadAttention(nn.Module):
         """Head size K and number of key and value heads G."""
         if self.head_dim is None and width % self.num_heads:
             raise ValueError(
-                f"num_heads: expected a divisor of width {width}, got {self.num_heads}; "
-                "give head_dim to choose the size of a head freely"
+                f"num_heads: expected a divisor of width {width}, got {self.num_heads}, nearest "
+                f"{nearest_divisor(width, self.num_heads)}; or give head_dim"
             )
         num_kv_heads = self.num_kv_heads or self.num_heads
         if self.num_heads % num_kv_heads:
             raise ValueError(
                 f"num_kv_heads: expected a divisor of num_heads {self.num_heads}, "
-                f"got {num_kv_heads}"
+                f"got {num_kv_heads}, nearest {nearest_divisor(self.num_heads, num_kv_heads)}"
             )
         return self.head_dim or width // self.num_heads, num_kv_heads
 

@@ -36,13 +36,13 @@ def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000
     Raises:
       ValueError: width is odd.
     """
-    if width % 2:
-        raise ValueError(f"width: expected an even number of features, got {width}")
     return _sinusoids(jnp.arange(length), width, max_wavelength)
 
 
 def _sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
     """[..., L] positions -> [..., L, width], sines and cosines taking turns."""
+    if width % 2:
+        raise ValueError(f"width: sinusoids come in pairs; expected an even number, got {width}")
     angles = _angles(positions, width, max_wavelength)
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     return pairs.reshape(*positions.shape, width)

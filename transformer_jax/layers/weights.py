@@ -288,6 +288,11 @@ class DifferentialAttention(nn.Module):
         self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
     ) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        if query.shape[-1] % 2:
+            raise ValueError(
+                "head_dim: differential attention halves it; expected an even number, "
+                f"got {query.shape[-1]}"
+            )
         start = nn.initializers.constant(self.initial_lambda)
         taken = self.param("lambda", start, (self.num_heads,))[:, None, None]
         halves = zip(jnp.split(query, 2, axis=-1), jnp.split(key, 2, axis=-1), strict=True)

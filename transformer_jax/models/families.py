@@ -49,8 +49,20 @@ def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
 
     So a row of a table, a class with fields or a function, takes what it needs (`max_length`,
     `width`, `head_dim`, ...) and nobody has to know which row it is.
+
+    Raises:
+      ValueError: the row needs what the model does not know: rows and columns of a text, say.
     """
     declared = inspect.signature(module).parameters
+    missing = [
+        name
+        for name, field in declared.items()
+        if field.default is field.empty
+        and field.kind in (field.POSITIONAL_OR_KEYWORD, field.KEYWORD_ONLY)
+        and name not in known.keys() | own.keys()
+    ]
+    if missing:
+        raise ValueError(f"{module.__name__}: needs {missing[0]}, which this model does not have")
     return module(**{name: known[name] for name in declared & known.keys()} | own)
 
 

@@ -1,11 +1,9 @@
 """What is wrong between values of a config that are right one by one."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.options.rule import is_own
-from transformer_jax.options.tables import rows_of
+from transformer_jax.options.rule import is_own, nearest_divisor
 
 # task -> the architectures that take its inputs and give what it scores
 ARCHITECTURES = {
@@ -30,15 +28,13 @@ SOURCE_KINDS = {
 
 # tasks in which a model reads what was written before
 _WRITING = ("language_modelling", "synthetic", "translation")
-# position encodings that add to the scores
-_BIASES = ("alibi", "t5", "shaw", "contextual")
 # those that add to the embeddings
 _ADDED = ("learned", "sinusoidal", "sinusoidal_2d")
 
 
 def problems_between(flat: Mapping[str, Any]) -> list[str]:
     """Returns what has no meaning together in a flattened config, one line each."""
-    checks = [*_of_sizes(flat), *_of_positions(flat), *_of_attention(flat), *_of_blocks(flat)]
+    checks = [*_of_positions(flat), *_of_attention(flat), *_of_blocks(flat)]
     checks += [*_of_task(flat), *_of_training(flat)]
     return [problem for problem, is_wrong in checks if is_wrong]
 
@@ -53,56 +49,12 @@ def remarks_on(config: Any) -> list[str]:
 Checks = list[tuple[str, Any]]
 
 
-def _of_sizes(flat: Mapping[str, Any]) -> Checks:
-    width, heads = flat["model.width"], flat["model.num_heads"]
-    groups, length = flat["model.num_kv_heads"], flat["data.length"]
-    architecture, matched = flat["model.architecture"], flat["model.match_parameters"]
-    has_own_width = (architecture.startswith("recurrent") and matched is None) or (
-        architecture == "vision_transformer" and flat["model.vision_transformer.variant"]
-    )
+def _of_positions(flat: Mapping[str, Any]) -> Checks:
+    position, length = flat["model.position"], flat["data.length"]
     return [
-        (
-            f"model.num_heads={heads}: expected a divisor of model.width={width}, "
-            f"nearest {_nearest_divisor(width, heads)}; or give model.head_dim",
-            not has_own_width and flat["model.head_dim"] is None and width % heads,
-        ),
-        (
-            f"model.num_kv_heads={groups}: expected a divisor of model.num_heads={heads}, "
-            f"nearest {_nearest_divisor(heads, groups or 1)}",
-            groups is not None and not has_own_width and heads % groups,
-        ),
         (
             f"model.max_length={flat['model.max_length']}: expected at least data.length={length}",
             flat["model.max_length"] < length,
-        ),
-    ]
-
-
-def _of_positions(flat: Mapping[str, Any]) -> Checks:
-    width, position = flat["model.width"], flat["model.position"]
-    architecture = flat["model.architecture"]
-    head_dim = flat["model.head_dim"] or width // flat["model.num_heads"]
-    share = flat["model.position_options.rotary.share"]
-    rotated = int(head_dim * share)
-    return [
-        (
-            f"model.width={width}: sinusoidal positions need an even width, nearest {width + 1}",
-            position == "sinusoidal" and width % 2,
-        ),
-        (
-            f"model.width={width}: sinusoidal_2d positions need a multiple of 4, "
-            f"nearest {max(4, round(width / 4) * 4)}",
-            position == "sinusoidal_2d" and width % 4,
-        ),
-        (
-            f"model.position=sinusoidal_2d: {architecture} has no rows and columns; "
-            "only vision_transformer has",
-            position == "sinusoidal_2d" and architecture != "vision_transformer",
-        ),
-        (
-            f"model.head_dim={head_dim}: rotary positions need an even head size; "
-            f"rotary.share={share} of it are {rotated} features",
-            position == "rotary" and (rotated % 2 or not rotated),
         ),
         (
             "model.position_options.rotary.factor: without a scaling it does nothing; "
@@ -123,60 +75,31 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
             "what is ahead",
             position == "contextual" and flat["model.mask"] == "prefix",
         ),
-        (
-            f"model.position=contextual: it counts up to the query, so only in a decoder, "
-            f"not in {architecture}",
-            position == "contextual" and architecture not in ("decoder", "recurrent_decoder"),
-        ),
     ]
 
 
 def _of_attention(flat: Mapping[str, Any]) -> Checks:
-    attention, position = flat["model.attention"], flat["model.position"]
-    mask, architecture = flat["model.mask"], flat["model.architecture"]
-    scale, task = flat["model.attention_scale"], flat["data.task"]
-    head_dim = flat["model.head_dim"] or flat["model.width"] // flat["model.num_heads"]
-    projections = flat["model.projections"]
+    attention, projections = flat["model.attention"], flat["model.projections"]
+    mask, architecture, task = flat["model.mask"], flat["model.architecture"], flat["data.task"]
     own_sizes = [
         f"model.{name}={flat[f'model.{name}']}"
         for name in ("num_kv_heads", "head_dim", "value_dim")
         if flat[f"model.{name}"] is not None
     ]
-    takes = () if is_own(attention) else rows_of("model.attention")[attention].takes
-    has_scale = is_own(attention) or "scale" in takes
     prefix, unscored = (
         flat["model.mask_options.prefix.length"],
         flat["data.language_modelling.unscored"],
     )
     return [
         (
-            f"model.position={position}: it adds to scores before a softmax, and "
-            "model.attention=linear has none; take rotary, or positions in the embedding",
-            attention == "linear" and position in _BIASES,
-        ),
-        (
             "model.mask=window: model.attention=linear keeps one running sum, from which what has "
             "left the window cannot be taken; take model.mask=full",
             attention == "linear" and mask == "window",
         ),
         (
-            f"model.attention_scale={scale}: model.attention={attention} has no scale; give None",
-            scale is not None and not has_scale,
-        ),
-        (
             f"model.projections={projections}: queries, keys and values are of one size there; "
             f"{', '.join(own_sizes)}, expected None",
             projections != "separate" and own_sizes,
-        ),
-        (
-            f"model.head_dim={head_dim}: model.attention=differential halves it; expected an even "
-            "one",
-            attention == "differential" and head_dim % 2,
-        ),
-        (
-            f"model.mask=prefix: model.architecture={architecture} is not one that reads from left "
-            "to right alone; only decoder has a prefix",
-            mask == "prefix" and architecture not in ("decoder", "recurrent_decoder"),
         ),
         (
             f"data.language_modelling.unscored={unscored}: within a prefix of {prefix} the model "
@@ -190,24 +113,13 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
 
 
 def _of_blocks(flat: Mapping[str, Any]) -> Checks:
-    feed_forward = flat["model.feed_forward"]
-    chosen = flat["model.feed_forward_options.mixture.num_chosen"]
-    experts = flat["model.feed_forward_options.mixture.num_experts"]
     parametrisation, attention = flat["model.parametrisation"], flat["model.attention"]
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
     architecture = flat["model.architecture"]
     is_mup = parametrisation == "mup"
-    variant, stem = (flat[f"model.vision_transformer.{name}"] for name in ("variant", "stem"))
+    stem = flat["model.vision_transformer.stem"]
     is_convolutional = architecture == "vision_transformer" and stem == "convolutional"
-    patch = (
-        int(variant.partition("/")[2]) if variant else flat["model.vision_transformer.patch_size"]
-    )
     return [
-        (
-            f"model.feed_forward_options.mixture.num_chosen={chosen}: expected at most "
-            f"num_experts={experts}",
-            feed_forward == "mixture" and chosen > experts,
-        ),
         (
             f"model.parametrisation=mup: model.initialisation={initialisation} sets deviations by "
             "the width itself; take depth_scaled or normal",
@@ -243,11 +155,6 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             "model.parametrisation=mup: it sets the scale of the scores, and values have to grow; "
             "expected None for model.attention_scale and model.value_dim",
             is_mup and (flat["model.attention_scale"] or flat["model.value_dim"]),
-        ),
-        (
-            f"model.vision_transformer.stem=convolutional: {patch} pixels cannot be halved to one; "
-            f"expected a power of 2, nearest {2 ** max(1, round(math.log2(patch)))}",
-            is_convolutional and (patch < 2 or patch & (patch - 1)),
         ),
         (
             "model.parametrisation=mup: it is not worked out for "
@@ -323,7 +230,7 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "
-            f"nearest {_nearest_divisor(batch, parts)}",
+            f"nearest {nearest_divisor(batch, parts)}",
             batch % parts,
         ),
         (
@@ -351,8 +258,3 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
             optimizer == "schedule_free" and ema is not None,
         ),
     ]
-
-
-def _nearest_divisor(number: int, wanted: int) -> int:
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(divisors, key=lambda divisor: abs(divisor - wanted))

@@ -220,3 +220,9 @@ def suggest(wrong: Any, candidates: Iterable[str]) -> str:
     tail = wrong.rsplit(".", 1)[-1]
     near = near or [last_parts[t] for t in difflib.get_close_matches(tail, last_parts, 1, 0.6)]
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def nearest_divisor(number: int, wanted: int) -> int:
+    """Returns the divisor of a number that is nearest to what was wanted."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    return min(divisors, key=lambda divisor: abs(divisor - wanted))

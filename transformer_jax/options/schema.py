@@ -46,21 +46,22 @@ RENAMED = {
     "training.own_inputs": "objective.scheduled_sampling.share",
     "data.exact.": "data.synthetic.",
 }
-RENAMED_VALUES = {("data.task", "exact"): "synthetic"}
+RENAMED_VALUES = {"data.task": ("exact", "synthetic")}
 
 
 def renamed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a flattened config, or some changes of one, by the names of today."""
     share = flat.get("training.own_inputs")
     by_name = {
-        _renamed(key): RENAMED_VALUES.get((key, value), value)
+        _renamed(key): _renamed_value(key, value)
         for key, value in flat.items()
         if key != "training.own_inputs" or share
     }
     if share:  # what was one option is now the choice of a row, which has the others' options too
         by_name["objective.name"] = "scheduled_sampling"
-        smoothing = by_name.pop("objective.cross_entropy.smoothing", 0.0)
-        by_name["objective.scheduled_sampling.smoothing"] = smoothing
+        if "training.label_smoothing" in flat:
+            smoothing = by_name.pop("objective.cross_entropy.smoothing")
+            by_name["objective.scheduled_sampling.smoothing"] = smoothing
     return by_name
 
 
@@ -69,6 +70,11 @@ def _renamed(key: str) -> str:
         if key.startswith(old):
             return new + key.removeprefix(old)
     return key
+
+
+def _renamed_value(key: str, value: Any) -> Any:
+    old, new = RENAMED_VALUES.get(key, (None, None))
+    return new if old is not None and value == old else value
 
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:

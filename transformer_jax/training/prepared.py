@@ -190,7 +190,7 @@ def prepare(
     except InvalidInput:
         raise
     except ValueError as error:  # patches that do not fit the images, say
-        raise InvalidInput(f"the model cannot take this data: {error}") from error
+        raise InvalidInput(f"the model cannot be made for this data: {error}") from error
     return prepared
 
 

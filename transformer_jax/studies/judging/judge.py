@@ -3,10 +3,9 @@
 The words better, worse, no different, ... are decided in inference/statistics.
 """
 
-import itertools
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from transformer_jax.studies.asking.cells import (
     DIVERGED,
     DONE,
     Cell,
-    device_of,
     key_of,
     read_details,
 )
@@ -25,9 +23,7 @@ from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.breakdowns import taken_apart
-
-_COUNTS = ("targets", "examples", "bytes", "sentences")
-_BYTES_APART = 1e-3  # a share
+from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
 
 
 def judge(study: Study) -> dict[str, Any]:
@@ -168,61 +164,15 @@ def _refusals(study: Study, arm: str) -> list[str]:
             found.append(f"cells of {name!r} are missing: {told}")
     changed = study.arms[arm].get("changes", {})
     done = [
-        (ours, theirs)
+        (RunDirectory(ours.path), RunDirectory(theirs.path))
         for ours, theirs in zip(cells[arm], cells[study.base], strict=True)
         if ours.state() == DONE and theirs.state() == DONE
     ]
     # Within pairs, and between the seeds of the base.
-    pairs = [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]
-    mixed = itertools.chain.from_iterable(
-        mixtures(ours, theirs, study.metric, changed) for ours, theirs in pairs
-    )
-    return found + list(dict.fromkeys(mixed))
-
-
-def mixtures(ours: Cell, theirs: Cell, metric: str, changed: Iterable[str] = ()) -> list[str]:
-    """What a pair of runs has apart that makes a difference of scores meaningless.
-
-    Args:
-      ours: a finished run.
-      theirs: another one.
-      metric: that they are to be compared by.
-      changed: config keys that the arm changes on purpose.
-    """
-    one, other = (RunDirectory(cell.path).manifest() for cell in (ours, theirs))
-    found = []
-    if one["data"]["sha256"] != other["data"]["sha256"]:
-        found.append("evaluated on other data")
-    tokenizers = [m["data"].get("tokenizer_sha256") for m in (one, other)]
-    if tokenizers[0] != tokenizers[1] and metric != "bits_per_byte":
-        found.append("other tokenizers: only bits_per_byte compares")
-    protocols = [cell.means().get("protocol", {}) for cell in (ours, theirs)]
-    scored = [{k: p.get(k) for k in _COUNTS} for p in protocols]
-    if metric == "bits_per_byte":
-        # Parts of a text begin and end with a token, and those of two vocabularies end elsewhere.
-        apart = _BYTES_APART if tokenizers[0] != tokenizers[1] else 0.0
-        ours_bytes, theirs_bytes = (counts["bytes"] or 0 for counts in scored)
-        is_other = abs(ours_bytes - theirs_bytes) > apart * max(ours_bytes, theirs_bytes)
-    else:
-        is_other = scored[0] != scored[1]
-    if is_other:
-        found.append("other targets are scored")
-    if one.get("code") != other.get("code"):
-        found.append("computed by other code")
-    if one.get("computed") != other.get("computed"):
-        found.append("one was computed alone, the other together with others")
-    if device_of(one["device"]) != device_of(other["device"]):
-        found.append("other device")
-    for what, word in (("packages", "packages"), ("environment", "flags of jax or XLA")):
-        if one.get(what) != other.get(what):
-            found.append(f"other {word}")
-    for option, told in one.get("initial", {}).items():
-        if other.get("initial", {}).get(option, told) != told:
-            found.append(f"other weights behind initial.{option}")
-    dtypes = [RunDirectory(cell.path).config().model.dtype for cell in (ours, theirs)]
-    if dtypes[0] != dtypes[1] and "model.dtype" not in changed:
-        found.append("other precision")
-    return found
+    for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
+        found += scored_otherwise(*pair, study.metric, changed)
+        found += computed_otherwise(*pair, changed)
+    return list(dict.fromkeys(found))
 
 
 # ---------------------------------------------------------------- new text

@@ -16,6 +16,11 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.studies.asking.metrics import METRICS, larger_is_better
 from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
+from transformer_jax.studies.judging.comparability import (
+    among,
+    computed_otherwise,
+    scored_otherwise,
+)
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.curves import curves_of
 from transformer_jax.studies.reporting.page import (
@@ -107,7 +112,7 @@ class Comparison:
         unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
         if unfinished:
             told.append(f"not finished: {', '.join(unfinished)}")
-        told += self.differences_of_evaluation()
+        told += self.scored_otherwise()
         budgets = [
             c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs
         ]
@@ -116,32 +121,11 @@ class Comparison:
         counts = [m["parameters"] for m in manifests]
         if max(counts) > 1.02 * min(counts):
             told.append("parameters differ by more than 2 %")
-        if _differ([m["git"] for m in manifests]) or _differ([m.get("code") for m in manifests]):
-            told.append("different versions of the code")
-        if _differ([m.get("own_rows", {}) for m in manifests]):
-            told.append("other classes of the users' own, or other versions of them")
-        if _differ([m["packages"] for m in manifests]) or _differ([m["device"] for m in manifests]):
-            told.append("different packages or devices")
-        if _differ([m.get("computed", "alone") for m in manifests]):
-            told.append("some were computed alone and some together with others")
-        return told
+        return told + among(list(self.runs.values()), computed_otherwise)
 
-    def differences_of_evaluation(self) -> list[str]:
+    def scored_otherwise(self) -> list[str]:
         """What the runs were scored on otherwise; where there is any, nothing is claimed."""
-        manifests, configs = list(self._manifests.values()), list(self._configs.values())
-        told = []
-        if _differ([m["data"]["sha256"] for m in manifests]):
-            told.append("trained and evaluated on different data: their losses do not compare")
-        elif _differ([m["data"].get("tokenizer_sha256") for m in manifests]):
-            told.append("different tokenizers: losses per token do not compare, bits_per_byte do")
-        elif _differ([m["data"]["counts"] for m in manifests]):
-            told.append("the same data split otherwise: they are evaluated on different parts")
-        protocols = [_protocol(run) for run in self.runs.values()]
-        if _differ(protocols):
-            told.append(f"evaluated otherwise: {'; '.join(protocols)}")
-        if _differ([c["data.task"] for c in configs]):
-            told.append("different tasks: their losses are of different things")
-        return told
+        return among(list(self.runs.values()), scored_otherwise, self.metric.rpartition("/")[2])
 
     def verdict(self) -> str:
         """What so few runs can support: nothing about a cause."""
@@ -150,7 +134,7 @@ class Comparison:
             return "the same config and the same seed: one run and its copies"
         if len(self.arms) == 1:
             return "the same config with different seeds: the spread between them is noise"
-        if self.differences_of_evaluation():
+        if self.scored_otherwise():
             return "no claim: the runs were not evaluated alike"
         if fewest < 2 or not self.paired():
             return (
@@ -196,7 +180,7 @@ class Comparison:
 
     def page(self) -> str:
         """All of it as one self-contained page."""
-        claims_nothing = bool(self.differences_of_evaluation())
+        claims_nothing = bool(self.scored_otherwise())
         pairs = [] if claims_nothing else self.paired()
         runs = {
             arm: [self.runs[name].path for name in by_seed.values()]
@@ -289,18 +273,3 @@ class Comparison:
 
 def _differ(values: Sequence[Any]) -> bool:
     return any(value != values[0] for value in values)
-
-
-def _protocol(run: RunDirectory) -> str:
-    """How a finished run was scored, beside what its data decides; of others, how they will be."""
-    evaluation = run.evaluation()
-    if evaluation:
-        stored = evaluation["validation"]["protocol"]
-        counts = ("split", "examples", "targets", "bytes", "sentences")
-        scored = {name: value for name, value in stored.items() if name not in counts}
-    else:
-        config = flatten(run.config())
-        stride = config["evaluation.stride"] or config["data.length"]
-        scored = {"context": config["data.length"], "stride": stride}
-    apart = ", documents apart" if run.config().data.separate_documents else ""
-    return ", ".join(f"{name} {value}" for name, value in scored.items()) + apart

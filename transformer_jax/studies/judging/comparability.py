@@ -1,0 +1,99 @@
+"""Whether two runs can be compared: what they were scored on, and what computed them."""
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from transformer_jax.options.config import flatten
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.studies.asking.cells import device_of
+
+_COUNTS = ("targets", "examples", "bytes", "sentences")
+_BYTES_APART = 1e-3  # a share: parts of a text end with a token, elsewhere for two vocabularies
+_WINDOWS = {"data.length", "evaluation.stride", "data.separate_documents"}
+
+
+def scored_otherwise(
+    one: RunDirectory, other: RunDirectory, metric: str, changed: Collection[str] = ()
+) -> list[str]:
+    """What two runs have apart that makes a difference of their scores meaningless.
+
+    Args:
+      one: a run.
+      other: another one.
+      metric: that they are compared by, without its split.
+      changed: config keys that they differ in on purpose.
+    """
+    found, runs = [], (one, other)
+    facts = [run.manifest()["data"] for run in runs]
+    configs = [flatten(run.config()) for run in runs]
+    if configs[0]["data.task"] != configs[1]["data.task"]:
+        found.append("other tasks: their losses are of different things")
+    if facts[0]["sha256"] != facts[1]["sha256"]:
+        found.append("evaluated on other data")
+    by_byte = metric == "bits_per_byte"
+    has_other_tokens = facts[0].get("tokenizer_sha256") != facts[1].get("tokenizer_sha256")
+    if has_other_tokens and not by_byte:
+        found.append("other tokenizers: only bits_per_byte compares")
+    protocols = [run.evaluation().get("test", {}).get("protocol", {}) for run in runs]
+    if not all(protocols):  # not finished: how they will be scored
+        is_other = facts[0]["counts"] != facts[1]["counts"] and not has_other_tokens
+    elif by_byte:
+        apart = _BYTES_APART if has_other_tokens else 0.0
+        sizes = [protocol.get("bytes") or 0 for protocol in protocols]
+        is_other = abs(sizes[0] - sizes[1]) > apart * max(sizes)
+    else:
+        is_other = any(protocols[0].get(key) != protocols[1].get(key) for key in _COUNTS)
+    if is_other:
+        found.append("other targets are scored")
+    windows = [_window(config) for config in configs]
+    if windows[0] != windows[1] and not _WINDOWS.intersection(changed):
+        found.append(f"evaluated otherwise: {'; '.join(windows)}")
+    return found
+
+
+def computed_otherwise(
+    one: RunDirectory, other: RunDirectory, changed: Collection[str] = ()
+) -> list[str]:
+    """What computed two runs otherwise, so that their bits differ for no reason of theirs.
+
+    Args:
+      one: a run.
+      other: another one.
+      changed: config keys that they differ in on purpose.
+    """
+    ours, theirs = one.manifest(), other.manifest()
+    found = []
+    if "code" in ours and "code" in theirs:
+        has_other_code = ours["code"] != theirs["code"]
+    else:
+        has_other_code = ours["git"] != theirs["git"]
+    if has_other_code:
+        found.append("computed by other code")
+    if ours.get("computed", "alone") != theirs.get("computed", "alone"):
+        found.append("one was computed alone, the other together with others")
+    if device_of(ours["device"]) != device_of(theirs["device"]):
+        found.append("other device")
+    for fact, word in (("packages", "packages"), ("environment", "flags of jax or XLA")):
+        if ours.get(fact, {}) != theirs.get(fact, {}):
+            found.append(f"other {word}")
+    for kind, word in (("initial", "weights behind initial."), ("own_rows", "code of ")):
+        both = ours.get(kind, {}).keys() & theirs.get(kind, {}).keys()
+        found += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]
+    if "model.dtype" not in changed and one.config().model.dtype != other.config().model.dtype:
+        found.append("other precision")
+    return found
+
+
+def among(
+    runs: Sequence[RunDirectory], differences: Callable[..., list[str]], *arguments: Any
+) -> list[str]:
+    """What some run has apart from the first, each said once."""
+    found = (differences(other, runs[0], *arguments) for other in runs[1:])
+    return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+
+def _window(config: dict[str, Any]) -> str:
+    length = config["data.length"]
+    apart = ", documents apart" if config["data.separate_documents"] else ""
+    return f"context {length}, stride {config['evaluation.stride'] or length}{apart}"
