@@ -11,7 +11,7 @@ from pathlib import Path
 from experiments.command import Parser, execute
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
-from transformer_jax.data.sources.text import read_pieces
+from transformer_jax.data.sources.text import first_texts, read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import bounded
@@ -25,18 +25,33 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", required=True, help="a new or empty folder")
     parser.add_argument("--tokenizer", default="bpe", help="byte, char, bpe or a tokenizer.json")
     parser.add_argument("--vocab_size", type=int, default=4096, help="tokens of a bpe (4096)")
+    parser.add_argument(
+        "--train_share",
+        type=float,
+        default=0.9,
+        help="how much of the text a bpe is trained on: the train share of data.splits (0.9)",
+    )
     parser.add_argument("--document_separator", help="line that ends a document (none)")
     parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
     refuse_missing(arguments.source, "text")
-    rules = {"vocab_size": RULES["data.vocab_size"], "shard_tokens": bounded("int", ">= 1")}
+    rules = {
+        "vocab_size": RULES["data.vocab_size"],
+        "train_share": bounded("float", "in (0, 1]"),
+        "shard_tokens": bounded("int", ">= 1"),
+    }
     for name, rule in rules.items():
         value = getattr(arguments, name)
         if not rule.accepts(value):
             raise InvalidInput(f"--{name}={value}: expected {rule.allowed}")
-    texts = lambda: (piece.text for piece in read_pieces(arguments.source))  # noqa: E731
-    tokenizer = make_tokenizer(arguments.tokenizer, texts, arguments.vocab_size)
+    source, share = arguments.source, arguments.train_share
+    tokenizer = make_tokenizer(
+        arguments.tokenizer,
+        lambda: first_texts(source, share),
+        arguments.vocab_size,
+        lambda: first_texts(source),
+    )
     pieces = read_pieces(arguments.source, arguments.document_separator)
     count = write_shards(pieces, tokenizer, Path(arguments.out), arguments.shard_tokens)
     print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")

@@ -405,6 +405,10 @@ MUTANTS = (
            "transformer_jax/data/tokenizers.py", "CharTokenizer.encode",
            "self._order[slots]", "slots",
            ("tests/test_survivors.py::test_characters_keep_the_numbers_of_a_stored_vocabulary",)),
+    Mutant("a tokenizer learns from the test sentences",
+           "transformer_jax/data/tasks/translation.py", "Translation.load",
+           'splits, split_seed)["train"]', 'splits, split_seed)["test"]',
+           ("tests/test_data.py::test_a_tokenizer_is_trained_on_the_training_split_alone",)),
     # the update
     Mutant("dropout of every step from one key",
            "transformer_jax/training/step.py", "make_train_step.train_step",

@@ -8,13 +8,13 @@ import json
 import numpy as np
 import pytest
 
-from tests.conftest import attempt, command, refused
-from transformer_jax.data.order import example_order
+from tests.conftest import attempt, command, refused, tiny_config
+from transformer_jax.data.order import SPLITS, example_order
 from transformer_jax.data.sources import stream
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import TokenStream
-from transformer_jax.data.sources.text import load_text, read_pieces
+from transformer_jax.data.sources.text import first_texts, load_text, read_pieces
 from transformer_jax.data.tasks import LanguageModelling
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
@@ -26,6 +26,7 @@ from transformer_jax.data.tokenizers import (
     tokenizer_text,
 )
 from transformer_jax.errors import InvalidInput
+from transformer_jax.training import build
 
 LOSSLESS = ("byte", "char", "bpe")
 HARD_TEXT = (
@@ -102,6 +103,33 @@ def test_embedded_shakespeare_is_the_published_file():
     splits = loaded.stream.split((0.9, 0.05, 0.05))
     assert len(splits["train"]) == 1_003_854
     assert len(splits["validation"]) + len(splits["test"]) == 111_540
+
+
+def test_a_tokenizer_is_trained_on_the_training_split_alone(tmp_path):
+    text, table = tmp_path / "text.txt", tmp_path / "pairs.tsv"
+    text.write_text("aehnlich und gut\n" * 300 + "zwoelf zwoelf hier\n" * 300)
+    for kind in ("word", "bpe"):
+        whole, part = (load_text(str(text), kind, 300, None, s).tokenizer for s in (1.0, 0.4))
+        assert part.encode("und gut").tolist()
+        assert part.to_json() != whole.to_json()
+        assert ("zwoelf" in str(part.to_json())) < ("zwoelf" in str(whole.to_json()))
+    assert load_text(str(text), "char", train_share=0.4).tokenizer.encode("zwoelf").size == 6
+    assert "".join(first_texts(str(text), 0.5)).encode() == text.read_bytes()[: 150 * 36]
+    rows = [(f"{word}{word}", f"{word} {word}") for word in map(str, range(1000, 1400))]
+    table.write_text("".join(f"{a}\t{b}\n" for a, b in rows))
+    task = build.make_task(
+        tiny_config(
+            data__task="translation", data__source=table, data__tokenizer="word",
+            model__architecture="encoder_decoder", data__splits="0.5,0.25,0.25",
+        )
+    )  # fmt: skip
+    known = {split: [_is_known(task, row) for row in task.splits[split]] for split in SPLITS}
+    assert all(known["train"])
+    assert not any(known["validation"] + known["test"])
+
+
+def _is_known(task, row):
+    return "unknown" not in task.tokenizer.decode(task.tokenizer.encode(task.pairs[row][0]))
 
 
 @pytest.mark.parametrize("counted_at_once", [7, 1 << 24])

@@ -326,22 +326,27 @@ def special_tokens(tokenizer: Tokenizer) -> Specials:
 
 
 def make_tokenizer(
-    choice: str | Tokenizer, texts: Callable[[], Iterable[str]], vocab_size: int
+    choice: str | Tokenizer,
+    texts: Callable[[], Iterable[str]],
+    vocab_size: int,
+    whole: Callable[[], Iterable[str]] | None = None,
 ) -> Tokenizer:
     """Returns the tokenizer that a config names.
 
     Args:
       choice: a name in TOKENIZERS, which is then trained; the path of a tokenizer.json (a run's, or
         Hugging Face's) or of its folder; or a tokenizer.
-      texts: gives the text to train on.
+      texts: gives the text to train on, that of the training split.
       vocab_size: tokens that a trained one shall have at most.
+      whole: gives all text, where that is more: a tokenizer of characters has to know them all.
     Raises:
       InvalidInput: no such name or file.
     """
     if not isinstance(choice, str):
         return choice
     if choice in TOKENIZERS:
-        return TOKENIZERS[choice].train(texts(), vocab_size)
+        everything = whole if whole is not None and choice == "char" else texts
+        return TOKENIZERS[choice].train(everything(), vocab_size)
     path = Path(choice)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():

@@ -73,7 +73,7 @@ class Data:
     own."""
 
     vocab_size: Annotated[int, ">= 257"] = 4096
-    """Tokens of a bpe or word tokenizer, which is trained on the whole text."""
+    """Tokens of a bpe or word tokenizer, which is trained on the training split."""
 
     document_separator: AnyText | None = None
     """Line that ends a document ('' is an empty line); None: each file is a document."""

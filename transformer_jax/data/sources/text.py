@@ -24,6 +24,7 @@ def load_text(
     tokenizer: str | Tokenizer,
     vocab_size: int = 4096,
     document_separator: str | None = None,
+    train_share: float = 1.0,
 ) -> LoadedText:
     """Reads and tokenizes a source, or opens its shards.
 
@@ -31,10 +32,11 @@ def load_text(
       source: an embedded name, a text file (.gz too), a folder of .txt files, a table whose column
         `text` is read as lines (see read_texts), or a folder of shards made by
         `python -m experiments.tokenize`.
-      tokenizer: as in make_tokenizer, trained on the whole text. Shards bring their own.
+      tokenizer: as in make_tokenizer. Shards bring their own.
       vocab_size: tokens that a bpe tokenizer shall have.
       document_separator: the line that ends a document, kept as its last line; None makes each
         file one document.
+      train_share: how much of the text a bpe or word tokenizer is trained on, from its beginning.
     Returns:
       The stream, the tokenizer and the text's hash.
     Raises:
@@ -42,8 +44,9 @@ def load_text(
     """
     if (Path(source) / "index.json").is_file():
         return open_shards(Path(source))
-    texts = lambda: (piece.text for piece in read_pieces(source))  # noqa: E731
-    tokenizer = make_tokenizer(tokenizer, texts, vocab_size)
+    tokenizer = make_tokenizer(
+        tokenizer, lambda: first_texts(source, train_share), vocab_size, lambda: first_texts(source)
+    )
     digest = hashlib.sha256()
     encoded, starts, count = [np.zeros(0, np.int32)], [], 0
     for piece in read_pieces(source, document_separator):
@@ -55,6 +58,20 @@ def load_text(
     tokens = np.concatenate(encoded).astype(narrowest_dtype(tokenizer.vocab_size))
     stream = TokenStream(tokens, np.array(starts, np.int64), 0, len(tokens), source)
     return LoadedText(stream, tokenizer, digest.hexdigest())
+
+
+def first_texts(source: str, share: float = 1.0) -> Iterator[str]:
+    """Yields the text of a source from its beginning, up to a share of its bytes."""
+    if share == 1:
+        yield from (piece.text for piece in read_pieces(source))
+        return
+    left = int(share * sum(len(piece.text.encode()) for piece in read_pieces(source)))
+    for piece in read_pieces(source):
+        encoded = piece.text.encode()
+        yield encoded[:left].decode("utf-8", "ignore")  # a character that is cut is left out
+        left -= len(encoded)
+        if left <= 0:
+            return
 
 
 def read_pieces(source: str, document_separator: str | None = None) -> Iterator[Piece]:

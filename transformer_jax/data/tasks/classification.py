@@ -103,9 +103,10 @@ def text_classification(
     its end, and the facts count how many did.
     """
     loaded = load_labelled_text(source)
-    tokenizer = make_tokenizer(tokenizer, lambda: loaded.texts, vocab_size)
-    inputs, cut = encode_texts(tokenizer, loaded.texts, length)
     parts = split_by_key(loaded.texts, splits, split_seed)
+    training_texts = [loaded.texts[index] for index in parts["train"]]
+    tokenizer = make_tokenizer(tokenizer, lambda: training_texts, vocab_size, lambda: loaded.texts)
+    inputs, cut = encode_texts(tokenizer, loaded.texts, length)
     parts = with_fewer_to_train_on(parts, train_examples, split_seed, source)
     facts = {
         "source": source,

@@ -81,7 +81,9 @@ class LanguageModelling:
           stride: tokens between windows of an evaluation; None: length.
           unscored: tokens at the beginning of each window that are read and not predicted.
         """
-        stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
+        stream, tokenizer, sha256 = load_text(
+            source, tokenizer, vocab_size, document_separator, train_share=splits[0]
+        )
         streams = stream.split(splits, tokenizer.token_bytes)
         facts = text_facts(source, sha256, tokenizer, streams)
         shape = (length, batch_size, separate_documents, stride, unscored)

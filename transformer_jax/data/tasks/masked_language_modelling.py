@@ -70,7 +70,9 @@ class MaskedLanguageModelling:
           batch_size: windows in a batch, B.
           mask_rate: probability that a token has to be predicted.
         """
-        stream, tokenizer, sha256 = load_text(source, tokenizer, vocab_size, document_separator)
+        stream, tokenizer, sha256 = load_text(
+            source, tokenizer, vocab_size, document_separator, train_share=splits[0]
+        )
         streams = stream.split(splits)
         facts = text_facts(source, sha256, tokenizer, streams)
         return cls(tokenizer, streams, length, batch_size, mask_rate, facts)

@@ -58,8 +58,13 @@ class Translation:
     ) -> "Translation":
         """Reads the pairs that the options of a config name."""
         pairs, sha256 = load_pairs(source)
-        texts = lambda: (sentence for pair in pairs for sentence in pair)  # noqa: E731
-        tokenizer = make_tokenizer(tokenizer, texts, vocab_size)
+        to_learn = split_by_key([pair[0] for pair in pairs], splits, split_seed)["train"]
+        tokenizer = make_tokenizer(
+            tokenizer,
+            lambda: (sentence for index in to_learn for sentence in pairs[index]),
+            vocab_size,
+            lambda: (sentence for pair in pairs for sentence in pair),
+        )
         fits = [max(len(tokenizer.encode(text)) for text in pair) < length for pair in pairs]
         kept = [pair for pair, fit in zip(pairs, fits, strict=True) if fit]
         parts = split_by_key([pair[0] for pair in kept], splits, split_seed)
