@@ -21,13 +21,15 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # as a user's is: older runs, and all that `make commands` runs; see `user_environment`. Flags that
 # save more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions
 # in two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
-# 2e-10 with a later token.
+# 2e-10 with a later token. So emitters are left out only in modules that compare no bits of two
+# programs, see _QUICK.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ["XLA_FLAGS"] = FLAGS
 
 import jax
 import numpy as np
 import pytest
+from jax._src import compiler
 
 from experiments.command import execute, use_compilation_cache
 from transformer_jax.options.config import load_config
@@ -39,7 +41,6 @@ use_compilation_cache()
 _WORTH_KEEPING = 0.2  # seconds that compiling took
 jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 gc.set_threshold(50_000, 20, 50)
-jax.config.update("jax_debug_key_reuse", True)
 
 _MOST_BYTES = 3 << 30  # that a process may hold when it has done a module
 TINY = str(ROOT / "configs" / "tiny.py")
@@ -47,6 +48,33 @@ TINY = str(ROOT / "configs" / "tiny.py")
 
 # Modules that take long begin first, so that no process is left with one of them at the end.
 _LONG = ("test_tasks", "test_train", "test_switches", "test_commands", "test_studies", "test_step")
+# Modules whose programs are many and small. They come last, so that none of theirs is met by tests
+# of bits, and check keys only where something is drawn: a fifth of their time.
+_QUICK = {
+    *("test_architectures", "test_attention", "test_components", "test_coordinates", "test_course"),
+    *(
+        "test_generation",
+        "test_inspection",
+        "test_interop",
+        "test_laws",
+        "test_layers",
+        "test_masks",
+    ),
+    *("test_models", "test_optimizers", "test_survivors", "test_transformations"),
+}
+_EMITTERS = {"on": True}
+_compile_options = compiler.get_compile_options
+
+
+def _options_without_emitters(*arguments, env_options_overrides=None, **options):
+    given = dict(env_options_overrides or {})
+    if not _EMITTERS["on"]:
+        given.setdefault("xla_cpu_use_fusion_emitters", "False")
+    return _compile_options(*arguments, env_options_overrides=given, **options)
+
+
+# No public option reaches programs of single operations; without this one the suite is slower.
+compiler.get_compile_options = _options_without_emitters
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,12 +83,28 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-    items.sort(key=lambda item: item.module.__name__.rpartition(".")[2] not in _LONG)
+    names = {item: item.module.__name__.rpartition(".")[2] for item in items}
+    items.sort(key=lambda item: (names[item] in _QUICK, names[item] not in _LONG))
 
 
 @pytest.fixture(autouse=True)
 def _at_root(monkeypatch):
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compile_and_check(request):
+    """Says how this module's programs are compiled, and that no key may be used twice."""
+    is_quick = request.module.__name__.rpartition(".")[2] in _QUICK
+    _EMITTERS["on"] = not is_quick
+    jax.config.update("jax_debug_key_reuse", not is_quick)
+
+
+@pytest.fixture
+def no_key_twice():
+    """In modules that check no keys: here a random key may be used once."""
+    with jax.debug_key_reuse(True):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")

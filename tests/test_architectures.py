@@ -275,6 +275,7 @@ def test_bfloat16_is_near_and_leaves_float32_logits_and_parameters(case):
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(params)} == {"float32"}
 
 
+@pytest.mark.usefixtures("no_key_twice")
 def test_c58_evaluation_equals_a_model_without_dropout(case):
     dropping = case.model.clone(dropout_rate=0.5)
     np.testing.assert_array_equal(_apply(dropping, case.params, case.inputs), case.apply())

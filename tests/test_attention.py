@@ -278,6 +278,7 @@ def test_head_count_must_divide_the_width():
     MultiHeadAttention(num_heads=3, head_dim=4).init(jax.random.key(0), jnp.zeros((1, 5, 16)))
 
 
+@pytest.mark.usefixtures("no_key_twice")
 def test_dropout_on_the_weights_only_in_training(rng):
     module, variables, inputs = make_module(rng, dropout_rate=0.5)
     plain = module.apply(variables, inputs)

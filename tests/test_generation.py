@@ -19,6 +19,7 @@ from transformer_jax.generation import (
 )
 from transformer_jax.models import RecurrentDecoder
 
+pytestmark = pytest.mark.usefixtures("no_key_twice")
 LOGITS = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
 
 

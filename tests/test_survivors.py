@@ -141,6 +141,7 @@ def sum_of_the_last_two(tokens):
     return jax.nn.one_hot((before + tokens) % 11, 11)
 
 
+@pytest.mark.usefixtures("no_key_twice")
 def test_what_is_drawn_follows_the_last_tokens_of_the_text_also_when_it_slides():
     next_logits = windowed_next_logits(sum_of_the_last_two)
     drawn = generate(next_logits, jnp.array([1, 2]), 9, jax.random.key(0), 6, temperature=0)
