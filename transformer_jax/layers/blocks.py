@@ -258,21 +258,21 @@ class Block(nn.Module):
         attention = self.attention(name="attention")
         layer = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
-        whole = nn.Dropout(
+        drop_branch = nn.Dropout(
             self.branch_dropout_rate, broadcast_dims=(-2, -1), deterministic=not train
         )
 
-        def attend(hidden: Array) -> Array:
-            attended = attention(hidden, mask=mask, terms=terms, slot=slot, train=train)
-            return whole(dropout(attended))
+        def attend(hidden_LD: Array) -> Array:
+            attended_LD = attention(hidden_LD, mask=mask, terms=terms, slot=slot, train=train)
+            return drop_branch(dropout(attended_LD))
 
-        def cross_attend(hidden: Array) -> Array:
+        def cross_attend(hidden_LD: Array) -> Array:
             cross = self.attention(name="cross_attention")
-            return whole(dropout(cross(hidden, memory, mask=memory_mask, train=train)))
+            return drop_branch(dropout(cross(hidden_LD, memory, mask=memory_mask, train=train)))
 
-        def feed_forward(hidden: Array) -> Array:
+        def feed_forward(hidden_LD: Array) -> Array:
             assert layer is not None
-            return whole(dropout(layer(hidden)))
+            return drop_branch(dropout(layer(hidden_LD)))
 
         branches: dict[str, Map] = {"attention": attend}
         if memory is not None:

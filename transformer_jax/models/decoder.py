@@ -51,7 +51,8 @@ class Decoder(Transformer, kw_only=True):
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
-        return self.project(self.hidden(tokens, segments, positions, train))
+        hidden_LD = self.hidden(tokens, segments, positions, train)
+        return self.project(hidden_LD)
 
     @nn.compact
     def hidden(
@@ -63,9 +64,9 @@ class Decoder(Transformer, kw_only=True):
     ) -> Array:
         """Returns what `project` reads, [..., L, D]; arguments as above."""
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
-        embedded = self.token_embedding(tokens)
+        embedded_LD = self.token_embedding(tokens)
         return self.run_blocks(
-            embedded, positions, True, segments, train, max_length=self.max_length
+            embedded_LD, positions, True, segments, train, max_length=self.max_length
         )
 
     def project(self, hidden: Array) -> Array:

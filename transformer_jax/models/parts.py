@@ -151,20 +151,20 @@ class Transformer(nn.Module):
         if self.attention_scale is not None:
             return self.attention_scale
         grows = self.head_dim is None
-        return self.parametrised.scale(head_dim, grows, self.width)
+        return self.width_scaling.scale(head_dim, grows, self.width)
 
     @property
-    def parametrised(self) -> Standard:
+    def width_scaling(self) -> Standard:
         """How the model goes with its width."""
         return self._row("parametrisation")(**self.parametrisation_options)
 
     @property
-    def starts(self) -> Initializers:
+    def initializers(self) -> Initializers:
         """Initial values by what a parameter is for."""
         return self.choose(
             "initialisation",
             std=self.init_std,
-            kernel_gain=self.parametrised.kernel_gain(self.width),
+            kernel_gain=self.width_scaling.kernel_gain(self.width),
             branch_gain=self.choose("wiring").branch_gain,
         )
 
@@ -173,7 +173,7 @@ class Transformer(nn.Module):
     @property
     def embedding_init(self) -> Initializer:
         """Initial values of embeddings and of kernels outside the blocks."""
-        return self.starts.embedding
+        return self.initializers.embedding
 
     def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
         """Makes a token embedding of this width."""
@@ -186,7 +186,7 @@ class Transformer(nn.Module):
 
     def for_logits(self, hidden: Array) -> Array:
         """What the output layer reads: [..., D], as large as the parametrisation wants it."""
-        gain = self.parametrised.logits_gain(self.width)
+        gain = self.width_scaling.logits_gain(self.width)
         return hidden if gain == 1 else hidden * gain
 
     @property
@@ -239,19 +239,19 @@ class Transformer(nn.Module):
             positions = jnp.arange(length if slot is None else slot.capacity)
         encoding = self.choose("position", bidirectional=not causal, name="positions", **known)
         terms = encoding(positions)
-        mask = self.attention_mask(positions, causal, segments)
+        mask_LM = self.attention_mask(positions, causal, segments)
         if slot is not None:
-            terms, mask = slot.rows_of(terms), slot.rows(cast(Array, mask))
-        hidden = add_positions(embedded, terms)
+            terms, mask_LM = slot.rows_of(terms), slot.rows(cast(Array, mask_LM))
+        hidden_LD = add_positions(embedded, terms)
         if self.embedding_norm:
-            hidden = self.make_norm(name="embedding_norm")(hidden)
-        hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        given = {"mask": mask, "memory_mask": memory_mask, "slot": slot}
-        wiring, starts = self.choose("wiring"), self.starts
+            hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
+        hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
+        given = {"mask": mask_LM, "memory_mask": memory_mask, "slot": slot}
+        wiring, initializers = self.choose("wiring"), self.initializers
         for layer in range(self.depth):
             block = Block(
-                self._attention_factory(starts),
-                self._feed_forward_factory(starts),
+                self._attention_factory(initializers),
+                self._feed_forward_factory(initializers),
                 self.make_norm,
                 wiring,
                 self.dropout_rate,
@@ -259,10 +259,10 @@ class Transformer(nn.Module):
                 name=f"block_{layer}",
             )
             if layer and self.position_in_every_layer:
-                hidden = add_positions(hidden, terms)
-            hidden = block(hidden, memory, terms=terms, train=train, **given)
-        hidden = self.make_norm(name="final_norm")(hidden) if wiring.final_norm else hidden
-        return nan_on_overflow(hidden, slot)
+                hidden_LD = add_positions(hidden_LD, terms)
+            hidden_LD = block(hidden_LD, memory, terms=terms, train=train, **given)
+        hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if wiring.final_norm else hidden_LD
+        return nan_on_overflow(hidden_LD, slot)
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.
@@ -295,9 +295,9 @@ class Transformer(nn.Module):
             return mask
         return segment_mask(segments) if mask is None else mask & segment_mask(segments)
 
-    def _attention_factory(self, starts: Initializers) -> ModuleFactory:
+    def _attention_factory(self, initializers: Initializers) -> ModuleFactory:
         weights = self._row("attention")
-        known = self._sizes() | {"kernel_init": starts.embedding}
+        known = self._sizes() | {"kernel_init": initializers.embedding}
         if known["scale"] is not None and "scale" not in inspect.signature(weights).parameters:
             raise ValueError(f"attention_scale: {self.attention} attention has no scale")
         return functools.partial(
@@ -313,18 +313,18 @@ class Transformer(nn.Module):
             ),
             projections=self._row("projections"),
             query_key_norm=self._norm_factory("query_key_norm", {}),
-            kernel_init=starts.query_key,
-            value_init=starts.value,
-            out_init=starts.output,
+            kernel_init=initializers.query_key,
+            value_init=initializers.value,
+            out_init=initializers.output,
             dtype=self.dtype,
         )
 
-    def _feed_forward_factory(self, starts: Initializers) -> Callable[..., nn.Module | None]:
+    def _feed_forward_factory(self, initializers: Initializers) -> Callable[..., nn.Module | None]:
         known = self._sizes() | {
             "mlp_dim": self.mlp_dim,
             "activation": self._row("activation"),
-            "kernel_init": starts.value,
-            "out_init": starts.output,
+            "kernel_init": initializers.value,
+            "out_init": initializers.output,
             "dtype": self.dtype,
         }
         chosen = self._row("feed_forward")

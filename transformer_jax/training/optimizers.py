@@ -363,10 +363,10 @@ def make_optimizer(
 
 def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
     name = config.model.parametrisation
-    parametrised = chosen(FAMILIES["parametrisation"], name, "model.parametrisation", allow)(
+    width_scaling = chosen(FAMILIES["parametrisation"], name, "model.parametrisation", allow)(
         **options_of(config.model.parametrisation_options, name)
     )
-    return parametrised.learning_rate_gain(config.model.width)
+    return width_scaling.learning_rate_gain(config.model.width)
 
 
 def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
