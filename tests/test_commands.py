@@ -81,7 +81,7 @@ def test_compare_warns_of_other_code_and_other_splits(tiny_run, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other)
     manifest = json.loads((other / "manifest.json").read_text())
-    manifest["code"] = "f" * 64
+    manifest["git"] = (manifest["git"] or {}) | {"revision": "f" * 40, "diff_sha256": "0" * 64}
     (other / "manifest.json").write_text(json.dumps(manifest))
     evaluation = json.loads((other / "evaluation.json").read_text())
     evaluation["test"]["protocol"]["targets"] += 1
