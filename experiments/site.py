@@ -17,7 +17,10 @@ from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
-_WRITTEN = ("index.md", "how-to.md", "catalogue.md", "options.md", "stable.md", "extra.css")
+_WRITTEN = (
+    *("index.md", "how-to.md", "catalogue.md", "options.md", "glossary.md", "stable.md"),
+    "extra.css",
+)
 _FIGURES = ("forest.svg", "curves.svg")
 # What the reference shows, in reading order: heading -> modules.
 _REFERENCE = {
