@@ -40,8 +40,8 @@ chooses a row by its name (`--config.model.position=rotary`) and sets its option
 import path, see the README.
 
 Parameters and operations are those of the row in a decoder of the shape of `configs/shakespeare.py`
-(width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are the compiler's
-count for the loss of one window and its gradient, before it optimises, not times. Laws are those of
+(width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are those of the
+matrix products in the loss of one window and its gradient, not times. Laws are those of
 `transformer_jax/laws.py`, kept out of all that apply.
 """
 
@@ -129,6 +129,7 @@ def _size_of(fields: dict[str, Any]) -> tuple[float, float]:
     import jax.numpy as jnp
 
     from transformer_jax.models import Decoder
+    from transformer_jax.training.flops import flops_of
 
     shape: dict[str, Any] = {"vocab_size": 65, "max_length": 64, "use_bias": False}
     model = Decoder(**shape | fields)
@@ -139,8 +140,7 @@ def _size_of(fields: dict[str, Any]) -> tuple[float, float]:
         logits: Any = model.apply({"params": params}, tokens)
         return jax.nn.log_softmax(logits)[..., 0].sum()
 
-    counted: Any = jax.jit(jax.value_and_grad(loss)).lower(params).cost_analysis()
-    operations = counted["flops"]
+    operations = flops_of(jax.make_jaxpr(jax.value_and_grad(loss))(params))
     return sum(leaf.size for leaf in jax.tree.leaves(params)), operations
 
 

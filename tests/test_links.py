@@ -15,6 +15,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import entries, inside, replace, walk
 from transformer_jax.runs.listing import facts_of
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import seal_of
 from transformer_jax.training.warm_start import fingerprint_of
 
 OURS = [
@@ -148,8 +149,10 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
 @pytest.fixture
 def study(tmp_path):
     """A study's directory as far as export reads it."""
+    sealed = {"metric": "test/loss", "base": "a", "arms": {}}
     record = {
-        "sealed": {"metric": "test/loss", "base": "a"},
+        "sealed": sealed,
+        "seal": seal_of(sealed),
         "root": "..",
         "seeds": [0],
         "arms": {"a": {"hash": "0123456789abcdef"}},

@@ -28,7 +28,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.arms import DROPS, parse_arm
 from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
-from transformer_jax.studies.asking.design import load_design, parse_seeds
+from transformer_jax.studies.asking.design import load_design, parse_seeds, seal_of
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
@@ -797,6 +797,10 @@ def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(done, tmp_
     assert len(load_study(study.path).looks()) == 1
     record = json.loads((study.path / "study.json").read_text())
     record["sealed"]["margin"] = 5.0
+    (study.path / "study.json").write_text(json.dumps(record))
+    with pytest.raises(InvalidInput, match="`sealed` was edited since"):
+        load_study(study.path)
+    record["seal"] = seal_of(record["sealed"])
     (study.path / "study.json").write_text(json.dumps(record))
     again = load_study(study.path)
     words = judge(again)["arms"]["fast"]["words"]

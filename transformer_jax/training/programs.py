@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from transformer_jax.training.flops import inner_programs
+
 
 class Traced(NamedTuple):
     """A function as a list of operations.
@@ -231,19 +233,10 @@ def _opened(program: Any) -> tuple[Sequence[Any], Any]:
 
 
 def _inner_programs(equation: Any) -> dict[str, list]:
-    """The inner programs of an operation by the name of the parameter that holds them."""
+    """The inner programs of an operation that may hold numbers, by the parameter's name."""
     if equation.primitive.name not in _OPERATIONS:
         return {}
-    kinds = (core.ClosedJaxpr, core.Jaxpr)
-    found = {
-        name: [each for each in _listed(value) if isinstance(each, kinds)]
-        for name, value in equation.params.items()
-    }
-    return {name: found[name] for name in sorted(found, reverse=True) if found[name]}
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, (tuple, list)) else (value,)
+    return dict(sorted(inner_programs(equation).items(), reverse=True))
 
 
 def _count_numbers(program: Any) -> int:

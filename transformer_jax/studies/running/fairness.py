@@ -1,19 +1,17 @@
 """What an arm costs, what it shares with the base, and whether its change took.
 
-Operations are counted from the traced program: two for each multiplication and addition of a matrix
-product, which is what papers call model FLOPs; training takes three times the forward pass.
+Training is taken to cost three times the forward pass, see training/flops.
 """
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import core
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import count_of_batch
@@ -21,6 +19,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.layers.blocks import Block
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
+from transformer_jax.training.flops import flops_of
 from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
@@ -73,33 +72,6 @@ def forward_flops(prepared: Prepared) -> float:
     params = prepared.template.params
     program = jax.make_jaxpr(lambda p: prepared.model.apply({"params": p}, **inputs))(params)
     return flops_of(program)
-
-
-def flops_of(program: Any) -> float:
-    """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr."""
-    operations = program.jaxpr if isinstance(program, core.ClosedJaxpr) else program
-    total = 0.0
-    for equation in operations.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            summed = math.prod(left[axis] for axis in contracted)
-            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
-        elif equation.primitive.name == "conv_general_dilated":
-            kernel = equation.invars[1].aval.shape
-            numbers = equation.params["dimension_numbers"]
-            summed = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
-            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
-        times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += times * max((flops_of(inner) for inner in _inner(equation)), default=0.0)
-    return total
-
-
-def _inner(equation: Any) -> Iterator[Any]:
-    for value in equation.params.values():
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(each, (core.ClosedJaxpr, core.Jaxpr)):
-                yield each
 
 
 def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[str]:

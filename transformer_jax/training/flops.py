@@ -1,0 +1,40 @@
+"""Operations of a traced program: what papers call model FLOPs, two for a multiply and an add."""
+
+import math
+from typing import Any
+
+from jax.extend import core
+
+
+def flops_of(program: Any) -> float:
+    """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr.
+
+    Of programs of which one is chosen the dearest counts; the body of a loop whose length is not
+    known counts once.
+    """
+    operations = program.jaxpr if isinstance(program, core.ClosedJaxpr) else program
+    total = 0.0
+    for equation in operations.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            summed = math.prod(left[axis] for axis in contracted)
+            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
+        elif equation.primitive.name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            numbers = equation.params["dimension_numbers"]
+            summed = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
+            total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        inner = [flops_of(each) for held in inner_programs(equation).values() for each in held]
+        total += times * max(inner, default=0.0)
+    return total
+
+
+def inner_programs(equation: Any) -> dict[str, list]:
+    """Returns the inner programs of an operation, by the parameter that holds them."""
+    kinds, held = (core.ClosedJaxpr, core.Jaxpr), {}
+    for name, value in equation.params.items():
+        listed = value if isinstance(value, (tuple, list)) else (value,)
+        held[name] = [each for each in listed if isinstance(each, kinds)]
+    return {name: programs for name, programs in held.items() if programs}
