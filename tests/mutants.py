@@ -206,7 +206,7 @@ MUTANTS = (
            "mask=memory_mask", "mask=None",
            ("tests/test_architectures.py::test_padding_equals_a_shorter_input[encoder_decoder]",)),
     Mutant("decoder of a pair is not causal",
-           "transformer_jax/models/encoder_decoder.py", "EncoderDecoder._decode",
+           "transformer_jax/models/encoder_decoder.py", "EncoderDecoder.decode",
            "embedded, None, True, segments", "embedded, None, False, segments",
            ("tests/test_architectures.py::test_c49_no_target_sees_what_comes_after_it[encoder_decoder]",)),
     # blocks, norms, embeddings

@@ -248,8 +248,8 @@ def test_padding_of_a_source_equals_a_shorter_source(case):
 
 
 def test_logits_of_a_part_are_a_part_of_the_logits(case):
-    """What an objective reads: `hidden`, and `project` of any of it."""
-    hidden = case.model.apply({"params": case.params}, **case.inputs, method="hidden")
+    """What an objective reads: hidden vectors, and `project` of any of them."""
+    hidden = case.model.apply({"params": case.params}, **case.inputs, return_hidden=True)
     part = case.model.apply({"params": case.params}, hidden[1:], method="project")
     np.testing.assert_allclose(part, case.apply()[1:], atol=3e-5)
 

@@ -263,7 +263,9 @@ def test_encodings_agree_under_jit_and_vmap(position):
 
 
 def test_odd_sizes_are_refused():
-    with pytest.raises(ValueError, match="width: expected an even number of features, got 5"):
+    with pytest.raises(
+        ValueError, match="width: sinusoids come in pairs; expected an even number, got 5"
+    ):
         sinusoidal_positions(4, 5)
     with pytest.raises(ValueError, match=r"head_dim: rotary positions turn pairs; 1\.0 of 3"):
         RotaryPositions(head_dim=3).apply({}, jnp.arange(2))

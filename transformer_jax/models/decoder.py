@@ -30,6 +30,7 @@ class Decoder(Transformer, kw_only=True):
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
 
+    @nn.compact
     def __call__(
         self,
         tokens: Array,
@@ -37,6 +38,7 @@ class Decoder(Transformer, kw_only=True):
         segments: Array | None = None,
         positions: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of each next token.
 
@@ -46,28 +48,18 @@ class Decoder(Transformer, kw_only=True):
             not see each other.
           positions: [..., L] int, each token's position in its document; 0 .. L-1 if not given.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
+          return_hidden: whether to return what `project` reads in place of the logits.
         Returns:
-          [..., L, V] float32 or wider.
+          [..., L, V] float32 or wider; hidden vectors [..., L, D] if they are asked for.
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
-        hidden_LD = self.hidden(tokens, segments, positions, train)
-        return self.project(hidden_LD)
-
-    @nn.compact
-    def hidden(
-        self,
-        tokens: Array,
-        segments: Array | None = None,
-        positions: Array | None = None,
-        train: bool = False,
-    ) -> Array:
-        """Returns what `project` reads, [..., L, D]; arguments as above."""
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
         embedded_LD = self.token_embedding(tokens)
-        return self.run_blocks(
+        hidden_LD = self.run_blocks(
             embedded_LD, positions, True, segments, train, max_length=self.max_length
         )
+        return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""

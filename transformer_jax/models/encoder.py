@@ -56,6 +56,7 @@ class Encoder(Transformer, kw_only=True):
             self.transform_norm = self.make_norm()
             self.output_bias = OutputBias()
 
+    @nn.compact
     def __call__(
         self,
         tokens: Array | None = None,
@@ -65,6 +66,7 @@ class Encoder(Transformer, kw_only=True):
         types: Array | None = None,
         positions: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns what `num_classes` asks for.
 
@@ -76,24 +78,12 @@ class Encoder(Transformer, kw_only=True):
           types: [..., L] int, which kind of text a token belongs to; 0 if not given.
           positions: [..., L] int; 0 .. L-1 if not given.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
+          return_hidden: whether to return what `project` reads in place of the logits.
         Returns:
           Logits [..., L, V] or [..., C], or hidden vectors [..., L, D].
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
-        return self.project(self.hidden(tokens, vectors, segments, types, positions, train))
-
-    @nn.compact
-    def hidden(
-        self,
-        tokens: Array | None = None,
-        vectors: Array | None = None,
-        segments: Array | None = None,
-        types: Array | None = None,
-        positions: Array | None = None,
-        train: bool = False,
-    ) -> Array:
-        """Returns what `project` reads, [..., L, D], or [..., D] of classes; arguments as above."""
         pooling = row(POOLINGS, self.pooling, "pooling")()
         if self.vocab_size is not None:
             if tokens is None:
@@ -112,12 +102,13 @@ class Encoder(Transformer, kw_only=True):
             hidden, positions, False, segments, train, max_length=self._most_places()
         )
         if not self.num_classes:
-            return hidden
+            return hidden if return_hidden else self.project(hidden)
         pooled = pooling(hidden, None if segments is None else segments > 0)
         if pooling.adds_token and self.vocab_size is not None:
             pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
             pooled = jnp.tanh(pooler(pooled))
-        return nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        return pooled if return_hidden else self.project(pooled)
 
     def project(self, hidden: Array) -> Array:
         """Returns what `num_classes` asks for, of any part of `hidden`: [..., D] -> [..., V or C].

@@ -62,6 +62,7 @@ class EncoderDecoder(Transformer, kw_only=True):
         source_segments: Array | None = None,
         segments: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of each next target token, all places at once.
 
@@ -71,24 +72,16 @@ class EncoderDecoder(Transformer, kw_only=True):
           source_segments: [..., M] int, 0 = padding.
           segments: [..., L] int, 0 = padding.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
+          return_hidden: whether to return what `project` reads in place of the logits.
         Returns:
           [..., L, V] float32 or wider.
         Raises:
           ValueError: an input is longer than max_length, or a shape or a name is wrong.
         """
-        return self.project(self.hidden(source, tokens, source_segments, segments, train))
-
-    def hidden(
-        self,
-        source: Array,
-        tokens: Array,
-        source_segments: Array | None = None,
-        segments: Array | None = None,
-        train: bool = False,
-    ) -> Array:
-        """Returns what `project` reads, [..., L, D]; arguments as above."""
         memory = self.encode(source, source_segments=source_segments, train=train)
-        return self._decode(tokens, memory, segments, train)
+        return self.decode(
+            tokens, memory, segments=segments, train=train, return_hidden=return_hidden
+        )
 
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
@@ -119,6 +112,7 @@ class EncoderDecoder(Transformer, kw_only=True):
         *,
         segments: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of each next target token after an encoded source.
 
@@ -127,25 +121,18 @@ class EncoderDecoder(Transformer, kw_only=True):
           memory: from `encode`.
           segments: [..., L] int, 0 = padding.
           train: whether dropout is on.
+          return_hidden: as above.
         Returns:
           [..., L, V].
         """
-        return self.project(self._decode(tokens, memory, segments, train))
-
-    def _decode(
-        self,
-        tokens: Array,
-        memory: tuple[Array, Array | None],
-        segments: Array | None,
-        train: bool,
-    ) -> Array:
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded = self._scaled(embedding(tokens))
         seen = memory if self.cross_attention else ()
-        return self.decoder(
+        hidden = self.decoder(
             embedded, None, True, segments, train, *seen, max_length=self.max_length
         )
+        return hidden if return_hidden else self.project(hidden)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""

@@ -116,6 +116,7 @@ class RecurrentDecoder(nn.Module):
             wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
             self.output = Linear(self.vocab_size, False, init, self.dtype, wide)
 
+    @nn.compact
     def __call__(
         self,
         tokens: Array,
@@ -123,6 +124,7 @@ class RecurrentDecoder(nn.Module):
         segments: Array | None = None,
         positions: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of each next token.
 
@@ -132,23 +134,12 @@ class RecurrentDecoder(nn.Module):
             starts anew where a document begins.
           positions: not needed: order is in the recurrence.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
+          return_hidden: whether to return what `project` reads in place of the logits.
         Returns:
           [..., L, V] float32 or wider.
         Raises:
           ValueError: the input is longer than max_length, or a shape is wrong.
         """
-        return self.project(self.hidden(tokens, segments, positions, train))
-
-    @nn.compact
-    def hidden(
-        self,
-        tokens: Array,
-        segments: Array | None = None,
-        positions: Array | None = None,
-        train: bool = False,
-    ) -> Array:
-        """Returns what `project` reads, [..., L, D]; arguments as above."""
-        del positions
         check_tokens(self.max_length, tokens, segments=segments)
         if segments is not None and uses_cache(self):
             raise ValueError("cache: it holds one text; give no segments")
@@ -161,7 +152,7 @@ class RecurrentDecoder(nn.Module):
             state, hidden = recurrence(hidden, segments, kept_state(self, layer), is_fresh=is_fresh)
             keep_state(self, layer, state)
             hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        return hidden
+        return hidden if return_hidden else self.project(hidden)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
@@ -240,21 +231,13 @@ class RecurrentEncoderDecoder(nn.Module):
         source_segments: Array | None = None,
         segments: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of each next target token; arguments as in EncoderDecoder."""
-        return self.project(self.hidden(source, tokens, source_segments, segments, train))
-
-    def hidden(
-        self,
-        source: Array,
-        tokens: Array,
-        source_segments: Array | None = None,
-        segments: Array | None = None,
-        train: bool = False,
-    ) -> Array:
-        """Returns what `project` reads, [..., L, D]; arguments as above."""
         memory = self.encode(source, source_segments=source_segments, train=train)
-        return self._decode(tokens, memory, segments, train)
+        return self.decode(
+            tokens, memory, segments=segments, train=train, return_hidden=return_hidden
+        )
 
     def encode(
         self, source: Array, *, source_segments: Array | None = None, train: bool = False
@@ -291,13 +274,9 @@ class RecurrentEncoderDecoder(nn.Module):
         *,
         segments: Array | None = None,
         train: bool = False,
+        return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of each next target token, [..., L, V]."""
-        return self.project(self._decode(tokens, memory, segments, train))
-
-    def _decode(
-        self, tokens: Array, memory: list[Any], segments: Array | None, train: bool
-    ) -> Array:
         check_tokens(self.max_length, tokens, segments=segments)
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
@@ -306,7 +285,7 @@ class RecurrentEncoderDecoder(nn.Module):
             state, hidden = recurrence(hidden, segments, kept_state(self, layer, memory[layer]))
             keep_state(self, layer, state)
             hidden = self.dropout(hidden, deterministic=not train)
-        return hidden
+        return hidden if return_hidden else self.project(hidden)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""

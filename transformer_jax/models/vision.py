@@ -74,22 +74,19 @@ class VisionTransformer(Transformer, kw_only=True):
         if self.num_classes:
             self.head = self.make_output(self.num_classes, use_bias=True)
 
-    def __call__(self, images: Array, *, train: bool = False) -> Array:
+    @nn.compact
+    def __call__(self, images: Array, *, train: bool = False, return_hidden: bool = False) -> Array:
         """Returns the logits of the classes.
 
         Args:
           images: [..., height, width, channels] float, normalised.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
+          return_hidden: whether to return what `project` reads in place of the logits.
         Returns:
           [..., C] float32 or wider; or the hidden vectors [..., P, D], after a class token if any.
         Raises:
           ValueError: the images have another shape than image_shape.
         """
-        return self.project(self.hidden(images, train))
-
-    @nn.compact
-    def hidden(self, images: Array, train: bool = False) -> Array:
-        """Returns what `project` reads, [..., D], or [..., P, D] without classes."""
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
         pooling = row(POOLINGS, self.pooling, "pooling")()
@@ -107,7 +104,8 @@ class VisionTransformer(Transformer, kw_only=True):
         if self.num_classes == 0:
             return hidden
         pooled = pooling(hidden, None)
-        return nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        return pooled if return_hidden else self.project(pooled)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of the classes, [..., D] -> [..., C]; without any, `hidden` itself."""

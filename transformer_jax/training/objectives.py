@@ -103,8 +103,8 @@ def score_batch(
     """Applies a model to a batch; returns sums by example, and what layers add to the loss.
 
     Args:
-      model: takes the batch's inputs, in `hidden`, and gives logits in `project`, as Decoder does;
-        one without them gives logits at once.
+      model: takes the batch's inputs and `return_hidden`, and has `project`, as Decoder does; one
+        without `project` gives logits at once.
       params: of the model.
       batch: as data makes it.
       objective: a row of OBJECTIVES, or one of your own.
@@ -118,12 +118,8 @@ def score_batch(
     def project(hidden: Array) -> Any:
         return model.apply(variables, hidden, method="project") if is_parted else hidden
 
-    hidden, sown = model.apply(
-        variables,
-        **batch["inputs"],
-        **options,
-        method="hidden" if is_parted else None,
-        mutable=["losses"],
-    )
+    if is_parted:
+        options["return_hidden"] = True
+    hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=["losses"])
     sums = objective.sums(hidden, project, batch["targets"], batch["weights"], key)
     return sums, sum(jax.tree.leaves(sown), jnp.zeros_like(sums.loss))
