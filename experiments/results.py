@@ -17,8 +17,11 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.study import load_study
-from transformer_jax.studies.inference.statistics import benjamini_hochberg
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.statistics import benjamini_hochberg, level_of_look
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
+from transformer_jax.studies.judging.judge import decide
+from transformer_jax.studies.reporting.figures import draw_forest
 from transformer_jax.studies.reporting.tables import (
     also_table,
     as_markdown,
@@ -44,7 +47,14 @@ def main(argv: list[str]) -> None:
     """Reads the arguments, takes in a study, and writes the page."""
     parser = Parser("results", __doc__)
     parser.add_argument("--add", action="append", default=[], metavar="DIR", help="a judged study")
+    parser.add_argument(
+        "--judge_again", action="store_true", help="decide all studies anew from their scores"
+    )
     arguments = parser.read(argv)
+    if arguments.judge_again:
+        for folder in sorted((HERE / "results").iterdir()):
+            if (folder / "verdicts.json").exists():
+                judge_again(folder)
     for path in arguments.add:
         add(Path(path))
     page = HERE / "README.md"
@@ -71,6 +81,31 @@ def add(path: Path) -> None:
             shutil.copy(file, folder / name)
     record = study.record
     (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def judge_again(folder: Path) -> None:
+    """Decides a study from its stored scores by the rules of today, and says which words change.
+
+    What needs the cells (refusals, what holds beyond this text) stays as it was found with them.
+    """
+    study, verdicts = load_study(folder), _read(folder / "verdicts.json")
+    outcomes = {
+        arm: {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
+        for arm, value in verdicts["values"].items()
+    }
+    refusals = {arm: found["refusals"] for arm, found in verdicts["arms"].items()}
+    earlier = [len(look["seeds"]) for look in study.looks()[: verdicts["look"] - 1]]
+    level = level_of_look(len(verdicts["seeds"]), study.sealed["looks"], earlier)
+    decided = decide(study.sealed, verdicts["base"], outcomes, refusals, level)
+    for arm, found in verdicts["arms"].items():
+        if found["words"] != decided[arm]["words"]:
+            print(f"{folder.name}, {arm}: {found['words']} -> {decided[arm]['words']}")
+        beyond = {"beyond_this_text": found.get("beyond_this_text")}
+        verdicts["arms"][arm] = decided[arm] | ({} if found["refusals"] else beyond)
+    verdicts["level"] = level
+    (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
+    draw_forest(study, verdicts)
+    (folder / "forest.pdf").unlink()
 
 
 def _add_ladder(path: Path) -> None:
@@ -154,10 +189,10 @@ def _studies() -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
 
 def _q_values(studies: Iterable[tuple[str, dict, dict]]) -> dict[tuple, float]:
     tested = {
-        (name, arm): found["p"]
+        (name, arm): found["p_alone"]
         for name, _, verdicts in studies
         for arm, found in verdicts["arms"].items()
-        if found.get("p") is not None
+        if found.get("p_alone") is not None
     }
     return dict(zip(tested, benjamini_hochberg(list(tested.values())), strict=True))
 
@@ -206,7 +241,7 @@ def _section(
                 spell(costs[arm]["parameters"]),
                 _score(verdicts, arm),
                 signed(found.get("mean")),
-                spell_interval(found.get("simultaneous")),
+                spell_interval(found.get("interval")),
                 spell(q, 3),
                 found["words"],
             ]

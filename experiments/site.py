@@ -19,6 +19,7 @@ from transformer_jax.errors import InvalidInput, Stop
 ROOT = Path(__file__).parents[1]
 _WRITTEN = (
     *("index.md", "how-to.md", "catalogue.md", "options.md", "glossary.md", "stable.md"),
+    "verdicts.md",
     "extra.css",
 )
 _FIGURES = ("forest.svg", "curves.svg")

@@ -43,6 +43,18 @@ def test_equal_differences_have_no_spread():
     assert float(ours.paired_t([0.0] * 5)[2]) == 1.0
 
 
+@pytest.mark.parametrize("items", [10, 100, 444, 2117])
+def test_one_more_right_answer_in_every_seed_is_no_evidence(items):
+    """What rounding leaves of (k + 1) / N - k / N is no spread of seeds."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        right = rng.integers(0, items, 5)
+        found = verdict(outcomes(right / items), outcomes((right + 1) / items), 0.02)
+        assert found.verdict == ours.REFUSED, found
+    two = verdict(outcomes(np.array([3, 4, 5]) / 9), outcomes(np.array([4, 5, 7]) / 9), 0.02)
+    assert two.verdict != ours.REFUSED
+
+
 def test_sign_flip_is_scipys_permutation_test(rng):
     for count in (6, 9):
         d = rng.normal(0.4, 1, count)
@@ -61,11 +73,7 @@ def test_equivalence_is_two_one_sided_tests_of_scipy(rng):
     assert ours.equivalence_p(mean, error, 8, 0.02) == pytest.approx(max(above, below), rel=1e-10)
 
 
-def test_holm_by_hand():
-    # 0.01 * 4, then 0.02 * 3, then 0.03 * 2 = 0.06 which may not be below, then 0.9
-    np.testing.assert_allclose(ours.holm([0.9, 0.02, 0.01, 0.03]), [0.9, 0.06, 0.04, 0.06])
-    # Failed arms count as 1: the family of four keeps its size.
-    np.testing.assert_allclose(ours.holm([0.02, 0.01], 4), [0.06, 0.04])
+def test_q_values_by_hand():
     np.testing.assert_allclose(ours.benjamini_hochberg([0.01, 0.04, 0.03]), [0.03, 0.04, 0.04])
 
 
@@ -89,25 +97,26 @@ def test_power_of_equivalence_by_simulation():
 
 
 def test_seeds_needed_never_looks_at_the_effect():
-    few = power.seeds_needed(0.01, 5, 0.01, 1)
-    assert few == power.seeds_needed(0.01, 5, 0.01, 1)
+    few = power.seeds_needed(0.01, 5, 0.01)
+    assert few == power.seeds_needed(0.01, 5, 0.01)
     bound = 0.01 * math.sqrt(4 / stats.chi2.ppf(0.2, 4))
     assert power.power_of_t(0.01 / bound, few, 0.05) >= 0.8
     enough = [
         power.power_of_t(0.01 / bound, few - 1, 0.05) >= 0.8,
-        power.power_of_equivalence(0.01 / bound, few - 1, 0.05) >= 0.8,
+        power.power_of_equivalence(0.01 / bound, few - 1, 0.025) >= 0.8,
     ]
     assert not all(enough)
-    assert power.seeds_needed(0.01, 5, 0.01, 4) > few
-    assert power.seeds_needed(0.0, 5, 0.01, 1) is None
-    assert power.seeds_needed(10.0, 5, 1e-4, 1) is None  # more than anybody will run
+    assert power.seeds_needed(0.01, 5, 0.01, 0.01) > few
+    assert power.seeds_needed(0.0, 5, 0.01) is None
+    assert power.seeds_needed(10.0, 5, 1e-4) is None  # more than anybody will run
 
 
-def test_clopper_pearson_and_fisher():
+def test_clopper_pearson_and_boschloo():
     low, high = ours.clopper_pearson(2, 5)
     assert stats.binom.sf(1, 5, low) == pytest.approx(0.025)
     assert stats.binom.cdf(2, 5, high) == pytest.approx(0.025)
-    assert ours.fisher_p((5, 5), (0, 5)) == pytest.approx(2 / math.comb(10, 5))
+    assert ours.boschloo_p((5, 5), (0, 5)) == pytest.approx(2.0**-10)
+    assert ours.boschloo_p((0, 5), (5, 5)) == 1.0, "only an arm's own divergence is tested"
 
 
 def test_sensitivity_by_hand():
@@ -130,8 +139,10 @@ def test_divergence_suspends_the_mean_and_may_be_unstable():
     assert one.verdict == ours.NO_VERDICT
     assert "1 of 5 diverged" in one.words
     assert one.diverged == ((1, 5), (0, 5))
-    every = verdict(base, outcomes([0.0] * 5, diverged=range(5)))
+    every = verdict(base, outcomes([0.0] * 5, diverged=range(5)), level=0.025, family=5)
     assert every.verdict == ours.UNSTABLE
+    lost = outcomes([0.0] * 5, diverged=range(5))
+    assert verdict(lost, base).verdict == ours.NO_VERDICT
 
 
 def test_better_worse_and_their_margin(rng):
@@ -162,7 +173,7 @@ def test_few_seeds():
     assert verdict(outcomes(base[:3]), outcomes((base + d)[:3])).words.endswith("(few seeds)")
     small = np.array([1, -1, 1, -1]) * 1e-5
     equal = verdict(outcomes(base[:4]), outcomes(base[:4] + small))
-    assert equal.verdict == ours.UNRESOLVED  # equivalence only from five on
+    assert equal.words == "no different within 0.01 (few seeds)"
 
 
 def test_the_same_difference_everywhere_is_refused():
@@ -175,28 +186,23 @@ def test_only_shared_seeds_are_paired():
 
 
 def test_levels_of_looks():
-    assert ours.level_of_look(5, (5,)) == 0.05
-    assert ours.level_of_look(10, (5, 10), (5,)) == 0.025
+    assert ours.level_of_look(5, (5,)) == 0.05 / 2
+    assert ours.level_of_look(10, (5, 10), (5,)) == 0.05 / 3
     assert ours.level_of_look(7, (5,), (5,)) == 0.05 / 4
-    assert ours.level_of_look(5, (5,), (3, 4)) == 0.05 / 8  # peeking has its price
+    assert ours.level_of_look(7, (5,), (5, 6)) == 0.05 / 8
+    assert ours.level_of_look(5, (5,), (3, 4)) == 0.05 / 16  # peeking has its price
     assert ours.level_of_look(5, (5,), (5,)) == 0.05 / 4  # the same seeds, drawn anew
 
 
-def test_what_gets_no_verdict_makes_no_room_for_others(rng):
-    """A constant difference, and survivors of divergence, count as p = 1 in the family."""
+def test_what_gets_no_verdict_keeps_its_part_of_the_level(rng):
     base = rng.normal(0, 0.1, 5)
     d = np.array([0.03, 0.01, 0.05, 0.02, 0.045])
     alone = verdict(outcomes(base), outcomes(base + d), family=2)
-    steady = {s: Outcome(v + 0.5) for s, v in enumerate([1.0, 2.0, 3.0, 4.0, 5.0])}
-    level = {s: Outcome(v) for s, v in enumerate([1.0, 2.0, 3.0, 4.0, 5.0])}
-    assert ours.compare(level, {"a": steady}, 0.01, True)[0].p_holm == 1.0
     gone = outcomes(base + 1 + d / 100, diverged=(2,))
-    both = ours.compare(
-        outcomes(base), {"gone": gone, "arm": outcomes(base + d)}, 0.01, True
-    )  # fmt: skip
+    both = ours.compare(outcomes(base), {"gone": gone, "arm": outcomes(base + d)}, 0.01, True)
     assert both[0].verdict == ours.NO_VERDICT
-    assert both[1].p_holm == pytest.approx(alone.p_holm)
-    assert both[1].p_holm == pytest.approx(min(1.0, 2 * both[1].p))
+    assert both[1] == alone._replace(arm="arm")
+    assert both[1].p == pytest.approx(min(1.0, 2 * both[1].p_alone / 0.8))
 
 
 # ---------------------------------------------------------------- simulated studies
@@ -208,34 +214,95 @@ def draws(kind, shape, rng):
     return rng.standard_t(3, size=shape)
 
 
-@pytest.mark.parametrize("kind", ["normal", "t3"])
-@pytest.mark.parametrize("arms", [1, 4, 8])
-@pytest.mark.parametrize("count", [3, 5])
-def test_false_positives_of_a_family(kind, arms, count):
+def intervals(d, arms, level=0.05):
+    """Bounds [studies, arms] of differences [studies, arms, n], as every word is read off."""
+    mean, error, _ = ours.paired_t(d)
+    half = stats.t.ppf(1 - 0.4 * level / arms, d.shape[-1] - 1) * error
+    return mean - half, mean + half
+
+
+def drawn_families(kind, arms, count, shifts=0.0):
     """Arms share the base, whose noise makes their tests dependent, as in a real study."""
     rng = np.random.default_rng(arms)
-    base = draws(kind, (STUDIES, 1, count), rng)
-    d = draws(kind, (STUDIES, arms, count), rng) - base
-    found = (ours.holm(ours.paired_t(d)[2]) <= 0.05).any(-1).mean()
-    assert found <= 0.05 + 0.005
+    d = draws(kind, (STUDIES, arms, count), rng) - draws(kind, (STUDIES, 1, count), rng)
+    return d + np.asarray(shifts)[..., None]
 
 
-def test_looks_keep_the_level():
-    """Planned looks at alpha / J, unplanned ones at alpha 2^-j; free looking does not."""
-    d = np.random.default_rng(0).normal(size=(STUDIES, 10))
-    p = {n: ours.paired_t(d[:, :n])[2] for n in range(3, 11)}
-    planned = np.mean((p[5] <= 0.025) | (p[10] <= 0.025))
+@pytest.mark.parametrize("kind", ["normal", "t3"])
+@pytest.mark.parametrize("arms", [1, 4, 8])
+@pytest.mark.parametrize("count", [3, 5, 8])
+def test_all_intervals_of_a_family_hold_their_effects(kind, arms, count):
+    low, high = intervals(drawn_families(kind, arms, count), arms)
+    assert ((low > 0) | (high < 0)).any(-1).mean() <= 0.04 + 0.004
 
-    def shown(planned):
-        levels = [ours.level_of_look(n, planned, range(3, n)) for n in range(3, 11)]
-        return np.mean(np.any([p[n] <= a for n, a in zip(range(3, 11), levels, strict=True)], 0))
 
-    unplanned, mixed = shown((99,)), shown((5,))
-    free = np.mean(np.any([p[n] <= 0.05 for n in range(3, 11)], 0))
-    assert planned <= 0.055
-    assert unplanned <= 0.055
-    assert mixed <= 0.055
-    assert free == pytest.approx(0.17, abs=0.01)
+@pytest.mark.parametrize("arms", [2, 4, 8])
+@pytest.mark.parametrize("count", [5, 8])
+def test_no_more_than_one_study_in_twenty_has_any_false_word(arms, count):
+    """Half of the arms at exactly 0, half at exactly the margin, five deviations of a difference."""
+    margin = 5 * math.sqrt(2)
+    at_margin = np.arange(arms) % 2 == 1
+    low, high = intervals(drawn_families("normal", arms, count, margin * at_margin), arms)
+    better, worse = low > 0, high < 0
+    false = np.where(
+        at_margin,
+        worse | (low > margin) | ((-margin < low) & (high < margin)),
+        better | worse,
+    )
+    assert false.any(-1).mean() <= 0.05
+
+
+def test_no_word_contradicts_the_interval_beside_it():
+    """compare() over 120 families with effects of all sizes: words, p values and intervals agree."""
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(120):
+        arms, count = rng.choice([1, 4, 8]), rng.choice([3, 5, 8])
+        margin = float(rng.choice([0.3, 1.5, 6.0]))
+        level = float(rng.choice([0.05, 0.025, 0.05 / 16]))
+        effects = rng.choice([0.0, 0.5, 1.5, -1.5, 6.0, -6.0], arms)
+        values = rng.normal(size=(arms + 1, count)) * rng.choice([0.05, 1.0])
+        cells = {str(a): outcomes(values[a + 1] + effects[a]) for a in range(arms)}
+        for found in ours.compare(outcomes(values[0]), cells, margin, True, level):
+            low, high = found.interval
+            seen.add(found.words.removesuffix(" (few seeds)").split(" by ")[0].split(" within")[0])
+            bounds = intervals(np.array(found.differences)[None, None], arms, level)
+            np.testing.assert_allclose(found.interval, np.ravel(bounds))
+            assert (found.p <= level) == (low > 0 or high < 0)
+            assert (found.p_equivalence <= level) == (-margin < low and high < margin)
+            assert (found.verdict == ours.BETTER) == (low > 0)
+            assert (found.verdict == ours.WORSE) == (high < 0)
+            assert ("by more than" in found.words) == (low > margin or high < -margin)
+            inside = -margin < low and high < margin
+            assert (found.verdict == ours.SAME) == (inside and low <= 0 <= high)
+            assert ("negligible" in found.words) == (inside and not low <= 0 <= high)
+    assert seen == {"better", "better, negligible", "worse", "worse, negligible", "no different",
+                    "unresolved"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("planned", "shown"),
+    [
+        ((5, 10), (5, 10)),
+        ((4, 8, 12, 16), (4, 8, 12, 16)),
+        ((5,), (5, 10, 20, 40, 80)),
+        ((3,), (3, 30, 300)),
+        ((8,), (8, 16, 32)),
+        ((5, 10), (5, 10, 20, 40, 80)),
+        ((5,), (5, 6, 7, 8, 9, 10)),
+        ((99,), tuple(range(3, 11))),
+    ],
+)
+def test_looks_together_keep_the_level(planned, shown):
+    """Also where each look doubles the seeds, and looks are the more independent for it."""
+    d = np.random.default_rng(0).normal(size=(STUDIES, max(shown)))
+    found = np.zeros(STUDIES, bool)
+    for index, count in enumerate(shown):
+        level = ours.level_of_look(count, planned, shown[:index])
+        found |= ours.paired_t(d[:, :count])[2] <= 0.8 * level
+    assert found.mean() <= 0.05
+    if len(shown) == 8:
+        free = np.any([ours.paired_t(d[:, :n])[2] <= 0.05 for n in shown], 0).mean()
+        assert free == pytest.approx(0.17, abs=0.01), "looking freely does not keep it"
 
 
 def test_the_bootstrap_over_seeds_would_be_wrong():
@@ -250,10 +317,15 @@ def test_the_bootstrap_over_seeds_would_be_wrong():
         assert np.mean((low > 0) | (high < 0)) == pytest.approx(wrong, abs=0.025)
 
 
-def test_the_t_test_under_strong_skew_is_why_every_seed_is_shown():
-    """Differences of an exponential kind: up to 17 % false positives."""
-    d = np.random.default_rng(0).lognormal(0, 1, (STUDIES, 5)) - math.exp(0.5)
-    assert np.mean(ours.paired_t(d)[2] <= 0.05) == pytest.approx(0.17, abs=0.03)
+@pytest.mark.parametrize(
+    ("arms", "count", "rate"), [(1, 5, 0.16), (1, 16, 0.12), (4, 5, 0.32), (4, 16, 0.28)]
+)
+def test_what_strong_skew_does_is_known(arms, count, rate):
+    """Arms with a long bad tail beside a narrow base: the rates that docs/verdicts.md prints."""
+    rng = np.random.default_rng(0)
+    d = math.exp(0.5) - rng.lognormal(0, 1, (STUDIES, arms, count))
+    low, high = intervals(d, arms)
+    assert ((low > 0) | (high < 0)).any(-1).mean() == pytest.approx(rate, abs=0.03)
 
 
 def test_the_best_of_several_is_biased():
@@ -263,17 +335,18 @@ def test_the_best_of_several_is_biased():
 
 
 @pytest.mark.parametrize("arms", [1, 4, 8])
-def test_divergence_of_a_tenth_decides_nothing_falsely(arms):
-    """20,000 families: arms with a diverged cell, or whose base has one, count as p = 1."""
-    rng = np.random.default_rng(arms)
-    base, gone = rng.normal(size=(STUDIES, 1, 5)), rng.random((STUDIES, arms + 1, 5)) < 0.1
-    p = ours.paired_t(rng.normal(size=(STUDIES, arms, 5)) - base)[2]
-    p = np.where(gone[:, 1:].any(-1) | gone[:, :1].any(-1), 1.0, p)
-    assert (ours.holm(p) <= 0.05).any(-1).mean() <= 0.05 + 0.005
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_arms_that_diverge_as_often_as_the_base_are_hardly_called_unstable(arms, share):
+    gone = np.random.default_rng(arms).binomial(8, share, (2000, arms + 1))
+    said = [
+        min(ours.boschloo_p((int(k), 8), (int(row[0]), 8)) for k in row[1:]) <= 0.01 / arms
+        for row in gone
+    ]
+    assert np.mean(said) <= 0.01 + 0.005
 
 
-def test_the_whole_procedure_is_what_was_simulated():
-    """compare() over 150 families of four arms, with divergence, against the arrays above."""
+def test_divergence_suspends_every_word_on_a_mean():
+    """compare() over 150 families of four arms, a tenth of whose cells diverge."""
     rng = np.random.default_rng(0)
     for _ in range(150):
         values, gone = rng.normal(size=(5, 5)), rng.random((5, 5)) < 0.1
@@ -281,13 +354,11 @@ def test_the_whole_procedure_is_what_was_simulated():
             outcomes(row, np.flatnonzero(lost)) for row, lost in zip(values, gone, strict=True)
         ]
         found = ours.compare(cells[0], dict(zip("abcd", cells[1:], strict=True)), 0.01, True)
-        p = ours.paired_t(values[1:] - values[0])[2]
-        p = np.where(gone[1:].any(-1) | gone[0].any(), 1.0, p)
-        np.testing.assert_allclose([contrast.p_holm for contrast in found], ours.holm(p))
         for contrast, lost in zip(found, gone[1:], strict=True):
             suspended = lost.any() or gone[0].any()
+            low, high = contrast.interval
             decided = contrast.verdict in (ours.BETTER, ours.WORSE)
-            assert decided == (not suspended and contrast.p_holm <= 0.05)
+            assert decided == (not suspended and (low > 0 or high < 0))
 
 
 def test_new_text_needs_a_wider_interval():

@@ -276,11 +276,6 @@ def test_a_run_no_better_than_a_guess_diverged_unless_it_learned_in_training(tmp
     assert state(9.9) == "diverged"
 
 
-def test_adjusted_p_values_keep_the_order_of_the_p_values():
-    # 0.02 * 3, then 0.03 * 2 and 0.04, neither of which may be below 0.06.
-    np.testing.assert_allclose(statistics.holm([0.04, 0.02, 0.03]), [0.06, 0.06, 0.06])
-
-
 def test_new_text_by_hand():
     # Mean squares of seeds 9, of sequences 4, of what is left 1, so that V = (9 + 4 - 1) / 4.
     low, high = statistics.beyond_this_text(np.array([[1.0, 2.0], [3.0, 6.0]]))
@@ -294,19 +289,28 @@ def contrasts(values, arms, count):
     return statistics.compare(base, others, 0.01, True)
 
 
-def test_five_seeds_are_enough_for_equivalence_and_four_are_not():
+def test_fewer_than_five_seeds_are_noted():
     values = [1e-5, -1e-5, 1e-5, -1e-5, 1e-5]
-    assert contrasts(values, 1, 5)[0].verdict == statistics.SAME
-    assert contrasts(values, 1, 4)[0].verdict == statistics.UNRESOLVED
+    assert contrasts(values, 1, 5)[0].words == "no different within 0.01"
+    assert contrasts(values, 1, 4)[0].words == "no different within 0.01 (few seeds)"
 
 
-def test_simultaneous_intervals_are_wider_the_more_arms_there_are():
+def test_intervals_are_wider_the_more_arms_there_are():
     values = [0.1, 0.2, 0.3, 0.25, 0.15]
     (alone,), (first, *_) = contrasts(values, 1, 5), contrasts(values, 4, 5)
-    assert alone.simultaneous == alone.pointwise == first.pointwise
-    error = first.standard_error
-    wide = statistics.interval(first.mean, error, 5, statistics.ALPHA / 4)
-    assert first.simultaneous == pytest.approx(wide)
+    for found, arms in ((alone, 1), (first, 4)):
+        bound = stats.t.ppf(1 - 0.4 * 0.05 / arms, 4) * found.standard_error
+        assert found.interval == pytest.approx((found.mean - bound, found.mean + bound))
+
+
+def test_an_interval_says_each_word_up_to_its_bounds():
+    words = {
+        (0.5, 2.0): "better", (1.1, 2.0): "better by more than 1", (0.1, 0.9): "better, negligible",
+        (-2.0, -0.5): "worse", (-2.0, -1.1): "worse by more than 1", (-0.9, -0.1): "worse, negligible",
+        (-0.9, 0.9): "no different within 1", (-1.1, 0.9): "unresolved", (-0.9, 1.1): "unresolved",
+        (0.0, 2.0): "unresolved", (-2.0, 0.0): "unresolved",
+    }  # fmt: skip
+    assert {bounds: statistics.read_off(*bounds, 1.0)[1] for bounds in words} == words
 
 
 def test_a_margin_that_changed_after_the_first_cell_refuses_and_a_question_does_not(tmp_path):

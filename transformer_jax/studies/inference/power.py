@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 ALPHA = 0.05
 FEWEST_FOR_EQUIVALENCE = 5
@@ -20,6 +20,14 @@ def power_of_t(effect: float, count: int, level: float) -> float:
     return float(np.nan_to_num(upper) + np.nan_to_num(lower))
 
 
+def detectable(count: int, level: float) -> float:
+    """Returns the effect, in units of s_d, that the paired t test finds with 80 % power."""
+    if count < 2:
+        return math.inf
+    lack = lambda effect: power_of_t(effect, count, level) - _POWER  # noqa: E731
+    return float(optimize.brentq(lack, 0, 10 / level))
+
+
 def power_of_equivalence(margin: float, count: int, level: float) -> float:
     """Returns the power of two one-sided tests where the effect is 0; margin in units of s_d.
 
@@ -33,9 +41,7 @@ def power_of_equivalence(margin: float, count: int, level: float) -> float:
     return float(np.mean(np.where(reach > 0, 2 * stats.norm.cdf(reach) - 1, 0)))
 
 
-def seeds_needed(
-    deviation: float, count: int, margin: float, contrasts: int, level: float = ALPHA
-) -> int | None:
+def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
     """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
 
     The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)).
@@ -44,8 +50,7 @@ def seeds_needed(
       deviation: s_d, of `count` seeds.
       count: seeds so far.
       margin: the smallest difference that matters.
-      contrasts: in the family.
-      level: of the look.
+      level: of the contrast's interval, 1 minus its coverage.
     """
     if count < 2 or not deviation > 0:
         return None
@@ -55,8 +60,8 @@ def seeds_needed(
 
     def suffices(n: int) -> bool:
         return (
-            power_of_t(effect, n, level / contrasts) >= _POWER
-            and power_of_equivalence(effect, n, level / contrasts) >= _POWER
+            power_of_t(effect, n, level) >= _POWER
+            and power_of_equivalence(effect, n, level / 2) >= _POWER
         )
 
     low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE

@@ -3,8 +3,13 @@
 The replicate is the seed. Arm and base share data order, dropout keys and initial values, so what
 is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is the primary metric at
 the last step over the whole fixed evaluation set. Nothing here knows of models, files or jax.
+
+Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
+the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects together in at least
+1 - 0.8 a of all studies, and then no word is false. The other 0.2 a are for arms that diverge.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +22,8 @@ from transformer_jax.studies.inference.power import ALPHA, FEWEST_FOR_EQUIVALENC
 
 FEWEST_FOR_A_VERDICT = 3
 _MOST_SIGN_FLIPS = 20  # 2^20 sums at most
+_ROUNDING = 16 * np.finfo(float).eps
+FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
 
 BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
 UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
@@ -32,16 +39,16 @@ class Contrast(NamedTuple):
       differences: d_s of those seeds, larger is better.
       mean: of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
-      pointwise: interval at the look's level.
-      simultaneous: interval at the look's level over all m contrasts.
-      p: two-sided paired t.
-      p_holm: adjusted over the family.
-      p_sign_flip: exact, from 6 seeds on; a printed check.
-      p_equivalence: of two one-sided tests.
-      p_equivalence_holm: adjusted over the family.
+      interval: simultaneous over all m contrasts, see above; every word is read off it.
+      p: of the paired t test, min(1, m p / 0.8); at most the level where the interval excludes 0.
+      p_alone: of the paired t test of this contrast alone, for overviews of many studies.
+      p_equivalence: of two one-sided tests, min(1, 2 m p / 0.8); at most the level where the
+        interval lies within the margin.
+      p_sign_flip: exact, from 6 seeds on, of this contrast alone; a printed check.
       correlation: of arm and base over seeds; what pairing bought.
       diverged: of arm and of base, how many of how many.
-      p_divergence_holm: Fisher's exact test, adjusted.
+      p_divergence: that the arm diverges no more often than the base, of Boschloo's exact test,
+        min(1, m p / 0.2).
       seeds_needed: for 80 % power at the margin (and equivalence at 0).
       verdict: one of the words of this module.
       words: the verdict in full, "better by more than 0.01 (few seeds)".
@@ -52,16 +59,14 @@ class Contrast(NamedTuple):
     differences: tuple[float, ...]
     mean: float
     standard_error: float
-    pointwise: tuple[float, float]
-    simultaneous: tuple[float, float]
+    interval: tuple[float, float]
     p: float
-    p_holm: float
-    p_sign_flip: float | None
+    p_alone: float
     p_equivalence: float
-    p_equivalence_holm: float
+    p_sign_flip: float | None
     correlation: float
     diverged: tuple[tuple[int, int], tuple[int, int]]
-    p_divergence_holm: float
+    p_divergence: float
     seeds_needed: int | None
     verdict: str
     words: str
@@ -70,13 +75,16 @@ class Contrast(NamedTuple):
 # ---------------------------------------------------------------- one contrast
 
 
-def paired_t(differences: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def paired_t(
+    differences: Any, scale: float | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns mean, standard error and the two-sided p of the paired t test.
 
     With no spread at all p is 1 if the mean is 0, and else 0; one difference has p 1.
 
     Args:
       differences: [..., n], of n seeds.
+      scale: the largest score, of which rounding is a part; that of the differences if not given.
     Returns:
       Three arrays [...].
     """
@@ -84,8 +92,11 @@ def paired_t(differences: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     mean, count = d.mean(-1), d.shape[-1]
     if count < 2:
         return mean, np.full(mean.shape, np.nan), np.ones(mean.shape)
-    # What rounding leaves of equal differences is no spread.
-    deviation = np.where(np.ptp(d, axis=-1) == 0, 0, d.std(-1, ddof=1))
+    # What rounding leaves of equal differences, (k + 1) / N - k / N say, is no spread.
+    largest = np.abs(d).max(-1) if scale is None else scale
+    is_dust = np.ptp(d, axis=-1) <= _ROUNDING * largest
+    deviation = np.where(is_dust, 0, d.std(-1, ddof=1))
+    mean = np.where(is_dust & (np.abs(mean) <= _ROUNDING * largest), 0, mean)
     error = deviation / math.sqrt(count)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = 2 * stats.t.sf(np.abs(mean / error), count - 1)
@@ -130,29 +141,15 @@ def equivalence_p(mean: float, error: float, count: int, margin: float) -> float
 
 def sign_flip_p(differences: Sequence[float]) -> float | None:
     """Returns the share of all 2^n sign patterns with a sum as large; None below 6 differences."""
-    d = np.asarray(differences, float)
-    if not 6 <= len(d) <= _MOST_SIGN_FLIPS:
+    if not 6 <= len(differences) <= _MOST_SIGN_FLIPS:
         return None
-    sums = np.zeros(1)
-    for value in d:
-        sums = np.concatenate([sums + value, sums - value])
-    return float(np.mean(np.abs(sums) >= abs(d.sum()) * (1 - 1e-12)))
-
-
-def holm(p_values: Any, family: int | None = None) -> np.ndarray:
-    """Returns p values adjusted for their number (Holm 1979, Scand. J. Statistics 6, 65-70).
-
-    Args:
-      p_values: [..., k], of the family's tests at hand.
-      family: size of the planned family; those that are not at hand count as 1.
-    """
-    p = np.asarray(p_values, float)
-    order = np.argsort(p, axis=-1, kind="stable")
-    weights = (family or p.shape[-1]) - np.arange(p.shape[-1])
-    ranked = np.minimum(np.take_along_axis(p, order, -1) * weights, 1)
-    adjusted = np.empty_like(p)
-    np.put_along_axis(adjusted, order, np.maximum.accumulate(ranked, axis=-1), -1)
-    return adjusted
+    found = stats.permutation_test(
+        (np.asarray(differences, float),),
+        lambda d, axis: d.sum(axis),
+        permutation_type="samples",
+        n_resamples=np.inf,
+    )
+    return float(found.pvalue)
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
@@ -166,27 +163,40 @@ def clopper_pearson(count: int, trials: int, level: float = ALPHA) -> tuple[floa
     return float(found.low), float(found.high)
 
 
-def fisher_p(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Returns Fisher's exact p that two (count, trials) have one probability."""
-    table = [[count, trials - count] for count, trials in (one, other)]
-    return float(stats.fisher_exact(table)[1])
+@functools.lru_cache(maxsize=1024)
+def boschloo_p(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Returns Boschloo's exact p that the first (count, trials) has no larger probability.
+
+    More powerful than Fisher's test (Boschloo 1970, Statistica Neerlandica 24, 1-35).
+    """
+    if one[0] <= other[0]:
+        return 1.0
+    table = [[one[0], other[0]], [one[1] - one[0], other[1] - other[0]]]
+    return float(stats.boschloo_exact(table, alternative="greater").pvalue)
 
 
 # ---------------------------------------------------------------- looks
 
 
 def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = ()) -> float:
-    """Returns the level of a look at the data: alpha / J, or alpha 2^-j where it was not planned.
+    """Returns the level of a look at the data: alpha / (J + 1), or alpha / (J + 1) 2^-j.
+
+    The j-th look that was not planned has the latter, so that all looks together spend at most
+    alpha, whatever is done after the planned ones.
 
     Args:
       count: seeds of this look.
       planned: seeds at each planned look, ascending; J of them.
-      earlier: seeds of each look that was shown before. Once one was not planned, or the same data
+      earlier: seeds of each look that was shown before. Once one was not planned, or the same seeds
         were drawn anew, no later look is a planned one.
     """
-    counts = [*earlier, count]
-    as_planned = set(counts) <= set(planned) and len(set(counts)) == len(counts)
-    return ALPHA / len(planned) if as_planned else ALPHA * 2.0 ** -len(counts)
+    counts, share = [*earlier, count], ALPHA / (len(planned) + 1)
+    as_planned = 0
+    while as_planned < len(counts) and (
+        counts[as_planned] in planned and counts[as_planned] not in counts[:as_planned]
+    ):
+        as_planned += 1
+    return share * 2.0 ** -(len(counts) - as_planned)
 
 
 # ---------------------------------------------------------------- a family
@@ -208,115 +218,90 @@ def compare(
       margin: the smallest difference that matters, > 0, in units of the metric.
       larger_is_better: direction of the metric.
       level: of this look, for the whole family.
-      family: planned contrasts; those without data count as p = 1.
+      family: planned contrasts, m; those without data keep their part of the level.
     """
     size = max(family or 0, len(arms))
     sign = 1.0 if larger_is_better else -1.0
-    rows = [_Row(name, base, outcomes, sign, margin) for name, outcomes in arms.items()]
-    tests = holm([row.in_family[0] for row in rows], size).tolist()
-    equivalences = holm([row.in_family[1] for row in rows], size).tolist()
-    divergences = holm([row.p_divergence for row in rows], size).tolist()
-    return [
-        row.contrast(margin, level, size, test, same, split)
-        for row, test, same, split in zip(rows, tests, equivalences, divergences, strict=True)
-    ]
+    pairs = {name: _Pair(base, outcomes, sign) for name, outcomes in arms.items()}
+    return [pair.contrast(name, margin, level, size) for name, pair in pairs.items()]
 
 
-class _Row:
-    """One arm before the family is known."""
+class _Pair:
+    """One arm beside the base."""
 
     def __init__(
-        self,
-        arm: str,
-        base: Mapping[int, Outcome],
-        outcomes: Mapping[int, Outcome],
-        sign: float,
-        margin: float,
+        self, base: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], sign: float
     ) -> None:
-        self.arm = arm
         shared = sorted(base.keys() & outcomes.keys())
         kept = [s for s in shared if _is_number(base[s]) and _is_number(outcomes[s])]
-        self.seeds = tuple(kept)
         ours = np.array([outcomes[s].value for s in kept], float)
         theirs = np.array([base[s].value for s in kept], float)
+        self.seeds = tuple(kept)
         self.differences = tuple((sign * (ours - theirs)).tolist())
         self.correlation = _correlation(ours, theirs)
-        tested = paired_t(self.differences) if kept else (math.nan, math.nan, 1.0)
+        scale = float(np.abs([ours, theirs]).max(initial=0.0))
+        tested = paired_t(self.differences, scale) if kept else (math.nan, math.nan, 1.0)
         self.mean, self.error, self.p = map(float, tested)
-        self.p_equivalence = equivalence_p(self.mean, self.error, len(kept), margin)
         self.diverged = (_count_diverged(outcomes, shared), _count_diverged(base, shared))
-        self.p_divergence = fisher_p(*self.diverged) if shared else 1.0
-        # An arm that gets no verdict on its mean makes no room for the others' p values.
-        diverged = any(count for count, _ in self.diverged)
-        failed = diverged or (self.error == 0 and self.mean != 0)
-        self.in_family = (1.0, 1.0) if failed else (self.p, self.p_equivalence)
 
-    def contrast(
-        self, margin: float, level: float, size: int, test: float, same: float, split: float
-    ) -> Contrast:
-        count = len(self.seeds)
-        deviation = self.error * math.sqrt(count) if count > 1 else math.nan
-        simultaneous = interval(self.mean, self.error, count, level / size)
-        equivalence = same <= level and count >= FEWEST_FOR_EQUIVALENCE
-        verdict, words = self._verdict(margin, level, test, equivalence, split, simultaneous)
+    def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
+        """What is said of it, as one of `size` contrasts at a look of a level."""
+        count, share = len(self.seeds), FOR_MEANS / size
+        low, high = bounds = interval(self.mean, self.error, count, share * level)
+        p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
+        p_equivalence = equivalence_p(self.mean, self.error, count, margin)
+        verdict, words = self._without_mean(p_divergence <= level)
+        if not verdict:
+            few = " (few seeds)" if count < FEWEST_FOR_EQUIVALENCE else ""
+            verdict, words = read_off(low, high, margin)
+            words += few
         return Contrast(
-            arm=self.arm,
+            arm=arm,
             seeds=self.seeds,
             differences=self.differences,
             mean=self.mean,
             standard_error=self.error,
-            pointwise=interval(self.mean, self.error, count, level),
-            simultaneous=simultaneous,
-            p=self.p,
-            p_holm=test,
+            interval=bounds,
+            p=min(1.0, self.p / share),
+            p_alone=self.p,
+            p_equivalence=min(1.0, 2 * p_equivalence / share),
             p_sign_flip=sign_flip_p(self.differences),
-            p_equivalence=self.p_equivalence,
-            p_equivalence_holm=same,
             correlation=self.correlation,
             diverged=self.diverged,
-            p_divergence_holm=split,
-            seeds_needed=seeds_needed(deviation, count, margin, size, level),
+            p_divergence=p_divergence,
+            seeds_needed=seeds_needed(self.error * math.sqrt(count), count, margin, share * level),
             verdict=verdict,
             words=words,
         )
 
-    def _verdict(
-        self,
-        margin: float,
-        level: float,
-        test: float,
-        equivalence: bool,
-        split: float,
-        simultaneous: tuple[float, float],
-    ) -> tuple[str, str]:
-        """The first that applies, in the order that was fixed beforehand."""
+    def _without_mean(self, is_unstable: bool) -> tuple[str, str]:
+        """What comes before any word about the mean; empty where nothing does."""
         count = len(self.seeds)
         (arm_diverged, trials), (base_diverged, _) = self.diverged
         if count and not any(self.differences) and not arm_diverged + base_diverged:
             return IDENTICAL, "identical: the change did nothing"
         if arm_diverged or base_diverged:
             told = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"
-            if split <= level:
-                which = "unstable" if arm_diverged > base_diverged else "the base is unstable"
-                return UNSTABLE, f"{which}: {told}"
+            if is_unstable:
+                return UNSTABLE, f"unstable: {told}"
             return NO_VERDICT, f"no verdict on the mean: {told}"
         if count < FEWEST_FOR_A_VERDICT:
             return NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
         if self.error == 0:
             return REFUSED, "refused: the same difference in every seed"
-        few = " (few seeds)" if count < FEWEST_FOR_EQUIVALENCE else ""
-        if test <= level:
-            verdict = BETTER if self.mean > 0 else WORSE
-            nearest = simultaneous[0] if self.mean > 0 else -simultaneous[1]
-            words = verdict
-            if nearest > margin:
-                words += f" by more than {margin:g}"
-            elif equivalence:
-                words += ", negligible"
-            return verdict, words + few
-        if equivalence:
-            return SAME, f"no different within {margin:g}"
-        return UNRESOLVED, "unresolved" + few
+        return "", ""
+
+
+def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
+    """Returns the word that an interval (low, high) allows, and the verdict in full."""
+    if low > 0 or high < 0:
+        verdict, nearest, farthest = (BETTER, low, high) if low > 0 else (WORSE, -high, -low)
+        if nearest > margin:
+            return verdict, f"{verdict} by more than {margin:g}"
+        return verdict, f"{verdict}, negligible" if farthest < margin else verdict
+    if -margin < low and high < margin:
+        return SAME, f"no different within {margin:g}"
+    return UNRESOLVED, "unresolved"
 
 
 def _is_number(outcome: Outcome) -> bool:

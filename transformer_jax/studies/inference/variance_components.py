@@ -94,7 +94,7 @@ def ledger(
         "deviation_of_text": math.sqrt(text),
         "sequences": int(of_sequence.size),
         "seeds_by_margin": {
-            f"{margin:g}": seeds_needed(deviation, max(2, round(freedom) + 1), margin, 1)
+            f"{margin:g}": seeds_needed(deviation, max(2, round(freedom) + 1), margin)
             for margin in MARGINS
         },
         "scores": scores.tolist(),

@@ -5,7 +5,7 @@ The words better, worse, no different, ... are decided in inference/statistics.
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,27 +43,9 @@ def judge(study: Study) -> dict[str, Any]:
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
     family = len([name for name in sealed["arms"] if name != study.base])
-    contrasts = statistics.compare(
-        outcomes[study.base],
-        fit,
-        sealed["margin"],
-        sealed["larger_is_better"],
-        level,
-        family,
-    )
-    by_arm = {contrast.arm: as_plain(contrast) for contrast in contrasts}
-    for name in arms:
-        if refusals[name]:
-            words = f"refused: {refusals[name][0]}"
-            by_arm[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
-        else:
-            if by_arm[name]["verdict"] == statistics.IDENTICAL and _is_perfect(
-                outcomes[name], metric
-            ):
-                by_arm[name]["words"] = "identical: every answer of both is right"
-            by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], level)
-            by_arm[name]["words"] += "" if sealed["tuning"] else _untuned(by_arm[name]["verdict"])
-        by_arm[name]["refusals"] = refusals[name]
+    by_arm = decide(sealed, study.base, outcomes, refusals, level)
+    for name in fit:
+        by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], level)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -92,6 +74,39 @@ def judge(study: Study) -> dict[str, Any]:
         study.add_look({**look, "verdicts": words})
     replace(study.path, "verdicts.json", json.dumps(verdicts, indent=1) + "\n")
     return verdicts
+
+
+def decide(
+    sealed: Mapping[str, Any],
+    base: str,
+    outcomes: Mapping[str, dict[int, Outcome]],
+    refusals: Mapping[str, list[str]],
+    level: float,
+) -> dict[str, dict[str, Any]]:
+    """Returns what is said of each arm, from its scores alone.
+
+    Args:
+      sealed: what was asked.
+      base: name of the arm that others are compared with.
+      outcomes: arm -> seed -> outcome.
+      refusals: arm -> why it gets no verdict.
+      level: of this look.
+    """
+    fit = {name: outcomes[name] for name, reasons in refusals.items() if not reasons}
+    family = len([name for name in sealed["arms"] if name != base])
+    asked = (sealed["margin"], sealed["larger_is_better"], level, family)
+    found = {c.arm: as_plain(c) for c in statistics.compare(outcomes[base], fit, *asked)}
+    for name, reasons in refusals.items():
+        if reasons:
+            words = f"refused: {reasons[0]}"
+            found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
+        else:
+            is_identical = found[name]["verdict"] == statistics.IDENTICAL
+            if is_identical and _is_perfect(outcomes[name], sealed["metric"]):
+                found[name]["words"] = "identical: every answer of both is right"
+            found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
+        found[name]["refusals"] = reasons
+    return found
 
 
 def _is_perfect(outcomes: dict[int, Outcome], metric: str) -> bool:

@@ -23,8 +23,7 @@ def forest_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
                 "mean": arm.get("mean"),
                 "differences": arm.get("differences", []),
                 "seeds": arm.get("seeds", []),
-                "pointwise": arm.get("pointwise") or [None, None],
-                "simultaneous": arm.get("simultaneous") or [None, None],
+                "interval": arm.get("interval") or [None, None],
                 "words": arm["words"],
             }
         )

@@ -159,18 +159,16 @@ class Comparison:
             d = [sign * (a - b) for a, b in zip(ours, theirs, strict=True)]
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
-            alone, together = (paired_interval(d, ALPHA / count) for count in (1, len(others)))
+            together = paired_interval(d, ALPHA / len(others))
             found.append(
                 {
                     "name": name,
                     "index": index,
                     "base": base_name,
-                    "mean": alone.mean,
-                    "p": alone.p,
+                    "mean": together.mean,
                     "differences": d,
                     "seeds": seeds,
-                    "pointwise": alone.interval,
-                    "simultaneous": together.interval,
+                    "interval": together.interval,
                     "words": "",
                 }
             )
@@ -202,7 +200,7 @@ class Comparison:
             [
                 pair["name"],
                 tables.signed(pair["mean"]),
-                tables.spell_interval(pair["pointwise"]),
+                tables.spell_interval(pair["interval"]),
                 ", ".join(
                     f"{s}: {d:+.4f}"
                     for s, d in zip(pair["seeds"], pair["differences"], strict=True)
@@ -218,7 +216,7 @@ class Comparison:
                 section("Arms", table(["arm", "seeds", "runs"], seeds)),
                 section(
                     "Paired differences",
-                    table(["arm", "mean", "95 % interval", "by seed"], differences)
+                    table(["arm", "mean", "95 % interval, together", "by seed"], differences)
                     + place_for("forest")
                     if pairs
                     else "",

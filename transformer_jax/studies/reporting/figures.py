@@ -27,15 +27,22 @@ _DASHES: list[Any] = [
 
 def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
     """Writes forest and curves beside study.json; returns their paths."""
-    figures = {"forest": _forest(study, verdicts), "curves": _curves(study)}
+    return [*draw_forest(study, verdicts), *_drawn(study, "curves", _curves(study))]
+
+
+def draw_forest(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
+    """Writes the paired differences alone, which need no cells."""
+    return _drawn(study, "forest", _forest(study, verdicts))
+
+
+def _drawn(study: Study, name: str, figure: Figure) -> list[Path]:
     paths = []
     # The same study gives the same bytes: no date, and ids that do not depend on chance.
     with mpl.rc_context({"svg.hashsalt": "transformer_jax", "svg.fonttype": "none"}):
-        for name, figure in figures.items():
-            for suffix, date in (("svg", "Date"), ("pdf", "CreationDate")):
-                path = inside(study.path, f"{name}.{suffix}")
-                figure.savefig(path, metadata={date: None}, bbox_inches="tight")
-                paths.append(path)
+        for suffix, date in (("svg", "Date"), ("pdf", "CreationDate")):
+            path = inside(study.path, f"{name}.{suffix}")
+            figure.savefig(path, metadata={date: None}, bbox_inches="tight")
+            paths.append(path)
     return paths
 
 
@@ -53,9 +60,8 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
         axes.plot(arm["differences"], [place - 0.22] * len(arm["differences"]), "o", mfc="none",
                   mec=colour, ms=3.5)  # fmt: skip
         axes.plot(arm["mean"], place, "o", color=colour, ms=6)
-        for bounds, width in ((arm["simultaneous"], 1.2), (arm["pointwise"], 3.5)):
-            if None not in bounds:
-                axes.plot(bounds, [place, place], color=colour, linewidth=width)
+        if None not in arm["interval"]:
+            axes.plot(arm["interval"], [place, place], color=colour, linewidth=2)
     axes.set_yticks(range(len(names)), list(reversed(names)))
     axes.set_ylim(-0.6, len(names) - 0.4)
     seen = [d for name in names for d in verdicts["arms"][name]["differences"]] or [margin]

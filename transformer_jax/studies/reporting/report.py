@@ -81,8 +81,8 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 table(tables.HEADS, rows, tables.how_judged(verdicts)),
                 place_for("forest"),
                 paragraph(
-                    "Thin line: simultaneous interval over all contrasts. Thick line: the interval "
-                    "of this contrast alone. Rings: each seed. Shaded: within the margin.",
+                    "Line: the interval that the word is read off, simultaneous over all "
+                    "contrasts. Rings: each seed. Shaded: within the margin.",
                     soft=True,
                 ),
                 listed(tables.notes_on(verdicts)),

@@ -163,7 +163,7 @@ def as_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 # ---------------------------------------------------------------- the verdicts
 
-HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (Holm)", "verdict")
+HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (adjusted)", "verdict")
 
 
 def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
@@ -181,8 +181,8 @@ def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
             arm = verdicts["arms"][name]
             row += [
                 signed(arm.get("mean")),
-                spell_interval(arm.get("simultaneous")),
-                spell(arm.get("p_holm"), 3),
+                spell_interval(arm.get("interval")),
+                spell(shown_p(arm), 3),
                 arm["words"],
             ]
         rows.append(row)
@@ -220,11 +220,19 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
                 told += f"; also beyond this text: {holds}"
             notes.append(told)
         check = arm.get("p_sign_flip")
-        if check is not None and (check <= verdicts["level"]) != (arm["p"] <= verdicts["level"]):
+        if check is not None and (check <= verdicts["level"]) != (
+            arm["p_alone"] <= verdicts["level"]
+        ):
             notes.append(
-                f"{name}: the exact sign-flip p is {check:.3f}, the t test's {arm['p']:.3f}"
+                f"{name}: alone, the exact sign-flip p is {check:.3f}, the t test's "
+                f"{arm['p_alone']:.3f}"
             )
     return notes
+
+
+def shown_p(arm: Mapping[str, Any]) -> float | None:
+    """The adjusted p that belongs to an arm's word: of equivalence, if that is what it says."""
+    return arm.get("p_equivalence" if arm["verdict"].startswith("no different") else "p")
 
 
 def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import shlex
 import sys
@@ -27,6 +28,8 @@ from transformer_jax.studies.asking.cells import (
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.noise import as_lines, known_noise
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since
+from transformer_jax.studies.inference.power import detectable
+from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.tables import show_plan
 from transformer_jax.studies.running import tuning
@@ -158,10 +161,26 @@ class Launch:
         states = {cell: cell.state() for cell in self._cells(self.arms)}
         show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
         known = known_noise(self.arms[design.base].config, Path(design.path).parent / "noise")
+        progress.say(self._resolution(known))
         if known:
             progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
             progress.say(f"unmatched  {line}")
+
+    def _resolution(self, known: Mapping[str, Any] | None) -> str:
+        """What so many seeds and contrasts can show, in margins where the noise is known."""
+        design, count = self.design, len(self.seeds)
+        contrasts = max(len(self.arms) - 1, 1)
+        level = level_of_look(count, design.looks) * FOR_MEANS / contrasts
+        effect = detectable(count, level)
+        told = (
+            f"resolves   {contrasts} contrasts over {count} seeds: with 80 % power an effect of "
+            f"{effect:.1f} deviations of a paired difference"
+        )
+        if known and known["metric"] == f"test/{design.metric}":  # as if pairing helped nothing
+            margins = effect * math.sqrt(2) * known["deviation"] / design.margin
+            told += f", {margins:.1f} margins by the noise of the base"
+        return told
 
     def _take_tuned(self) -> None:
         """Gives arms the values that their tuning chose in an earlier launch."""

@@ -205,7 +205,7 @@ function lines(parent, given) {
   draw();
 }
 
-// ---- forest plot: every seed's difference, the mean, both intervals and the margin
+// ---- forest plot: every seed's difference, the mean, its interval and the margin
 function forest(parent) {
   const rows = data.forest.rows, height = 70 + 46 * rows.length;
   const figure = node("figure", {}, parent);
@@ -215,7 +215,7 @@ function forest(parent) {
   const finite = (value) => value !== null && isFinite(value);
   const seen = rows.flatMap((r) => [...r.differences, r.mean]).filter(finite);
   const reach = Math.max(...seen.map(Math.abs), data.forest.margin || 0) * 1.6 || 1;
-  const bounds = rows.flatMap((r) => [...r.simultaneous]).filter(finite).map((v) => Math.max(-reach, Math.min(reach, v)));
+  const bounds = rows.flatMap((r) => [...r.interval]).filter(finite).map((v) => Math.max(-reach, Math.min(reach, v)));
   const low = Math.min(0, ...seen, ...bounds), high = Math.max(0, ...seen, ...bounds);
   const pad = (high - low) * 0.04, left = 250;
   const x = scale(low - pad, high + pad, false, left, WIDTH - RIGHT);
@@ -234,9 +234,8 @@ function forest(parent) {
     const name = node("text", { x: left - 12, y: y + 4, "text-anchor": "end" }, svg, row.name.length > 34 ? row.name.slice(0, 33) + "…" : row.name);
     node("title", {}, name, row.name);
     if (finite(row.mean)) {
-      const [a, b] = row.simultaneous, [c, d] = row.pointwise;
-      if (finite(a)) node("line", { stroke: colour, "stroke-width": 1.5, x1: clip(a), x2: clip(b), y1: y, y2: y }, svg);
-      if (finite(c)) node("line", { stroke: colour, "stroke-width": 5, x1: clip(c), x2: clip(d), y1: y, y2: y }, svg);
+      const [a, b] = row.interval;
+      if (finite(a)) node("line", { stroke: colour, "stroke-width": 3, x1: clip(a), x2: clip(b), y1: y, y2: y }, svg);
       const mark = node("circle", { cx: x(row.mean), cy: y, r: 6, fill: colour, stroke: "#fff" }, svg);
       node("title", {}, mark, `${row.name}: mean ${spell(row.mean)}`);
     } else node("text", { x: left + 8, y: y + 4, class: "soft-text" }, svg, row.words);
