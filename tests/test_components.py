@@ -384,7 +384,7 @@ def test_deviations_of_initial_kernels(name, options, reading, writing):
         vocab_size=300, max_length=4, width=256, depth=8, initialisation=name,
         initialisation_options=options,
     )  # fmt: skip
-    starts = model.starts
+    starts = model.initializers
     for init, expected in ((starts.query_key, reading), (starts.output, writing)):
         kernel = init(jax.random.key(0), (256, 256), jnp.float32)
         assert float(kernel.std()) == pytest.approx(expected, rel=0.02)
@@ -397,7 +397,7 @@ def test_deep_norm_and_mup_change_the_kernels_that_they_name():
     deep = Decoder(
         vocab_size=3, max_length=4, width=256, depth=8, initialisation="normal", wiring="deep_norm"
     )
-    for init, factor in ((deep.starts.query_key, 1), (deep.starts.value, 64**-0.25)):
+    for init, factor in ((deep.initializers.query_key, 1), (deep.initializers.value, 64**-0.25)):
         kernel = init(jax.random.key(0), (256, 256), jnp.float32)
         assert float(kernel.std()) == pytest.approx(0.02 * factor, rel=0.02)
     mup = MaximalUpdate(base_width=64)
