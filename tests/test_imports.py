@@ -110,6 +110,7 @@ def module_of(path):
         "runs.directory",
         "runs.listing",
         "studies.asking.design",
+        "studies.inference.scores",
         "studies.judging.judge",
         "studies.reporting.report",
         "studies.reporting.comparison",

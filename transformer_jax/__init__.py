@@ -58,6 +58,7 @@ _PUBLIC = {
     "interop": ("from_huggingface", "to_huggingface"),
     "training.loading": ("load_run",),
     "studies": ("load_study",),
+    "studies.inference.scores": ("judge",),
     "studies.inference.statistics": ("paired_interval",),
 }
 _HOMES = {name: f"transformer_jax.{home}" for home, names in _PUBLIC.items() for name in names}

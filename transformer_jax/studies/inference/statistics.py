@@ -12,7 +12,7 @@ the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects t
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from scipy import stats
@@ -103,11 +103,11 @@ def paired_t(
     return mean, error, np.where(error == 0, np.where(mean == 0, 1.0, 0.0), p)
 
 
-def interval(mean: float, error: float, count: int, level: float) -> tuple[float, float]:
-    """Returns mean -+ t(1 - level / 2, count - 1) * error; level is 1 minus the coverage."""
-    if count < 2:
+def interval(mean: float, error: float, freedom: float, level: float) -> tuple[float, float]:
+    """Returns mean -+ t(1 - level / 2, freedom) * error; level is 1 minus the coverage."""
+    if not freedom > 0:
         return -math.inf, math.inf
-    half = float(stats.t.ppf(1 - level / 2, count - 1)) * error
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
     return mean - half, mean + half
 
 
@@ -122,20 +122,38 @@ class PairedInterval(NamedTuple):
 def paired_interval(differences: Any, level: float) -> PairedInterval:
     """Returns mean, interval and p of [n] paired differences; level is 1 minus the coverage."""
     mean, error, p = map(float, paired_t(differences))
-    return PairedInterval(mean, interval(mean, error, len(differences), level), p)
+    return PairedInterval(mean, interval(mean, error, len(differences) - 1, level), p)
 
 
-def equivalence_p(mean: float, error: float, count: int, margin: float) -> float:
+def welch_t(ours: Any, theirs: Any) -> tuple[float, float, float, float]:
+    """Returns difference of means, standard error, two-sided p and degrees of freedom.
+
+    For scores that do not go together in pairs (Welch 1947, Biometrika 34, 28-35).
+
+    Args:
+      ours: [n].
+      theirs: [q].
+    """
+    parts = [np.var(scores, ddof=1) / len(scores) for scores in (ours, theirs)]
+    mean, error = float(np.mean(ours) - np.mean(theirs)), math.sqrt(sum(parts))
+    if error <= _ROUNDING * float(np.abs([*ours, *theirs]).max()):
+        return mean, 0.0, 1.0 if mean == 0 else 0.0, math.nan
+    shares = zip(parts, (ours, theirs), strict=True)
+    freedom = error**4 / sum(part**2 / (len(scores) - 1) for part, scores in shares)
+    return mean, error, float(2 * stats.t.sf(abs(mean / error), freedom)), float(freedom)
+
+
+def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> float:
     """Returns the larger p of two one-sided tests: that the effect is beyond -margin or margin.
 
     Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680.
     """
-    if count < 2:
-        return 1.0
     if error == 0:
         return 0.0 if abs(mean) < margin else 1.0
-    above = stats.t.sf((mean + margin) / error, count - 1)
-    below = stats.t.cdf((mean - margin) / error, count - 1)
+    if not freedom > 0:
+        return 1.0
+    above = stats.t.sf((mean + margin) / error, freedom)
+    below = stats.t.cdf((mean - margin) / error, freedom)
     return float(max(above, below))
 
 
@@ -209,6 +227,7 @@ def compare(
     larger_is_better: bool,
     level: float = ALPHA,
     family: int | None = None,
+    paired: bool = True,
 ) -> list[Contrast]:
     """Compares every arm with the base over the seeds that both have.
 
@@ -219,10 +238,12 @@ def compare(
       larger_is_better: direction of the metric.
       level: of this look, for the whole family.
       family: planned contrasts, m; those without data keep their part of the level.
+      paired: whether a seed of the arm goes with the same seed of the base; if not, all seeds of
+        both count, by Welch's t.
     """
     size = max(family or 0, len(arms))
     sign = 1.0 if larger_is_better else -1.0
-    pairs = {name: _Pair(base, outcomes, sign) for name, outcomes in arms.items()}
+    pairs = {name: _Pair(base, outcomes, sign, paired) for name, outcomes in arms.items()}
     return [pair.contrast(name, margin, level, size) for name, pair in pairs.items()]
 
 
@@ -230,8 +251,15 @@ class _Pair:
     """One arm beside the base."""
 
     def __init__(
-        self, base: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], sign: float
+        self,
+        base: Mapping[int, Outcome],
+        outcomes: Mapping[int, Outcome],
+        sign: float,
+        paired: bool,
     ) -> None:
+        if not paired:
+            self._take_apart(base, outcomes, sign)
+            return
         shared = sorted(base.keys() & outcomes.keys())
         kept = [s for s in shared if _is_number(base[s]) and _is_number(outcomes[s])]
         ours = np.array([outcomes[s].value for s in kept], float)
@@ -242,14 +270,29 @@ class _Pair:
         scale = float(np.abs([ours, theirs]).max(initial=0.0))
         tested = paired_t(self.differences, scale) if kept else (math.nan, math.nan, 1.0)
         self.mean, self.error, self.p = map(float, tested)
+        self.count, self.freedom = len(kept), len(kept) - 1.0
         self.diverged = (_count_diverged(outcomes, shared), _count_diverged(base, shared))
+
+    def _take_apart(
+        self, base: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], sign: float
+    ) -> None:
+        """The same of scores that do not go together by seed."""
+        self.seeds, self.differences, self.correlation = (), (), math.nan
+        ours, theirs = (
+            [sign * cast(float, o.value) for o in group.values() if _is_number(o)]
+            for group in (outcomes, base)
+        )
+        self.count = min(len(ours), len(theirs))
+        tested = welch_t(ours, theirs) if self.count > 1 else (math.nan, math.nan, 1.0, 0.0)
+        self.mean, self.error, self.p, self.freedom = tested
+        self.diverged = (_count_diverged(outcomes, [*outcomes]), _count_diverged(base, [*base]))
 
     def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
         """What is said of it, as one of `size` contrasts at a look of a level."""
-        count, share = len(self.seeds), FOR_MEANS / size
-        low, high = bounds = interval(self.mean, self.error, count, share * level)
+        count, share = self.count, FOR_MEANS / size
+        low, high = bounds = interval(self.mean, self.error, self.freedom, share * level)
         p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
-        p_equivalence = equivalence_p(self.mean, self.error, count, margin)
+        p_equivalence = equivalence_p(self.mean, self.error, self.freedom, margin)
         verdict, words = self._without_mean(p_divergence <= level)
         if not verdict:
             few = " (few seeds)" if count < FEWEST_FOR_EQUIVALENCE else ""
@@ -276,9 +319,9 @@ class _Pair:
 
     def _without_mean(self, is_unstable: bool) -> tuple[str, str]:
         """What comes before any word about the mean; empty where nothing does."""
-        count = len(self.seeds)
+        count = self.count
         (arm_diverged, trials), (base_diverged, _) = self.diverged
-        if count and not any(self.differences) and not arm_diverged + base_diverged:
+        if self.seeds and not any(self.differences) and not arm_diverged + base_diverged:
             return IDENTICAL, "identical: the change did nothing"
         if arm_diverged or base_diverged:
             told = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"

@@ -1,0 +1,84 @@
+"""Judges scores of runs that any code made: one row a run, with arm, seed and value.
+
+Example:
+  python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --larger_is_better
+  python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
+
+docs/verdicts.md says how to read the words, and `transformer_jax.judge` is the same as a function.
+"""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from experiments.command import Parser, execute
+from transformer_jax.errors import InvalidInput
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and prints a table, or JSON."""
+    parser = Parser("judge", __doc__)
+    parser.add_argument("--scores", required=True, help="a CSV file with arm, seed, value")
+    parser.add_argument("--base", required=True, help="the arm that others are compared with")
+    parser.add_argument("--margin", required=True, type=float, help="the smallest that matters")
+    parser.add_argument("--larger_is_better", action="store_true", help="else smaller is better")
+    parser.add_argument("--unpaired", action="store_true", help="seeds do not go together")
+    parser.add_argument("--primary", help="arms that the question is about: a,b (all)")
+    parser.add_argument("--planned", default="", help="seeds of each planned look: 5,10")
+    parser.add_argument("--earlier_looks", default="", help="seeds of each look before: 5")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    arguments = parser.read(argv)
+    from transformer_jax.studies.asking.study import as_plain
+    from transformer_jax.studies.inference.scores import judge
+    from transformer_jax.studies.reporting.tables import as_text, signed, spell, spell_interval
+
+    results = judge(
+        _read(Path(arguments.scores)),
+        base=arguments.base,
+        margin=arguments.margin,
+        larger_is_better=arguments.larger_is_better,
+        paired=not arguments.unpaired,
+        primary=arguments.primary.split(",") if arguments.primary else None,
+        planned=_counts("planned", arguments.planned),
+        earlier_looks=_counts("earlier_looks", arguments.earlier_looks),
+    )
+    if arguments.json:
+        print(json.dumps(as_plain(results), indent=1))
+        return
+    rows = [
+        [r.arm, signed(r.estimate), spell_interval(r.interval), spell(r.p, 3), r.reason]
+        for r in results
+    ]
+    print(as_text(["arm", "difference", "interval", "p (adjusted)", "verdict"], rows))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise InvalidInput(f"--scores={path}: no such file")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    for number, row in enumerate(rows, start=2):
+        for column, kind in (("seed", int), ("value", float)):
+            try:
+                row[column] = kind(row[column] or "nan") if column in row else None
+            except (TypeError, ValueError) as error:
+                message = f"{path}, line {number}: {column}={row[column]}: expected a number"
+                raise InvalidInput(message) from error
+            if row[column] is None:
+                del row[column]
+        row["diverged"] = str(row.get("diverged", "")).lower() in ("1", "true", "yes")
+    if not rows:
+        raise InvalidInput(f"{path}: expected a header and one line a run, found none")
+    return rows
+
+
+def _counts(name: str, text: str) -> tuple[int, ...]:
+    counts = text.split(",") if text else []
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise InvalidInput(f"--{name}={text}: expected numbers of seeds, 5,10 say")
+    return tuple(map(int, counts))
+
+
+if __name__ == "__main__":
+    execute(main)

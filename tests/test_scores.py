@@ -1,0 +1,137 @@
+"""Scores of anybody's runs: the public judge, and its command."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import transformer_jax
+from tests.conftest import attempt, refused
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.statistics import compare
+
+SEEDS = range(6)
+ASKED = {"base": "base", "margin": 0.05, "larger_is_better": True}
+
+
+def rows_of(scores):
+    return [
+        {"arm": arm, "seed": seed, "value": float(value)}
+        for arm, values in scores.items()
+        for seed, value in zip(SEEDS, values, strict=True)
+    ]
+
+
+@pytest.fixture
+def scores(rng):
+    base = rng.normal(0.5, 0.02, 6)
+    noise = rng.normal(0, 0.005, (3, 6))
+    return {"base": base, "up": base + 0.1 + noise[0], "same": base + noise[1],
+            "down": base - 0.03 + noise[2]}  # fmt: skip
+
+
+def test_words_are_those_of_a_study_of_the_same_scores(scores):
+    by_arm = {arm: {s: Outcome(v[s]) for s in SEEDS} for arm, v in scores.items()}
+    base = by_arm.pop("base")
+    theirs = compare(base, by_arm, 0.05, True, 0.05 / 2)
+    ours = transformer_jax.judge(rows_of(scores), **ASKED)
+    assert [r.arm for r in ours] == ["up", "same", "down"]
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.word, one.reason, one.p) == (other.verdict, other.words, other.p)
+        assert one.interval == other.interval
+        assert one.differences == other.differences
+    words = [r.reason for r in ours]
+    assert words == ["better by more than 0.05", "no different within 0.05", "worse, negligible"]
+    turned = transformer_jax.judge(rows_of(scores), **ASKED | {"larger_is_better": False})
+    assert turned[0].word == "worse"
+
+
+def test_arms_that_are_not_primary_get_intervals_and_no_words(scores):
+    alone = transformer_jax.judge(rows_of({k: scores[k] for k in ("base", "up")}), **ASKED)[0]
+    one, *others = transformer_jax.judge(rows_of(scores), **ASKED, primary=["up"])
+    assert one == alone
+    for other in others:
+        assert (other.word, other.reason) == ("", "not primary: an interval and no word")
+        d = stats.ttest_1samp(other.differences, 0).confidence_interval(1 - 0.8 * 0.025)
+        assert other.interval == pytest.approx((d.low, d.high))
+
+
+def test_runs_that_do_not_go_together_are_compared_by_welchs_t(scores):
+    rows = [*rows_of(scores), {"arm": "up", "seed": 99, "value": 0.6}]
+    one, *_ = transformer_jax.judge(rows, **ASKED, paired=False)
+    ours = [row["value"] for row in rows if row["arm"] == "up"]
+    theirs = stats.ttest_ind(ours, scores["base"], equal_var=False)
+    bounds = theirs.confidence_interval(1 - 0.8 * 0.025 / 3)
+    assert one.interval == pytest.approx((bounds.low, bounds.high))
+    assert one.p == pytest.approx(min(1, theirs.pvalue * 3 / 0.8))
+    assert one.seeds == ()
+    assert one.estimate == pytest.approx(np.mean(ours) - scores["base"].mean())
+    steady = [{"arm": arm, "seed": s, "value": v} for arm, v in (("base", 1), ("up", 2))
+              for s in SEEDS]  # fmt: skip
+    assert transformer_jax.judge(steady, **ASKED, paired=False)[0].word == "refused"
+
+
+def test_looks_cost_what_they_cost_in_a_study(scores):
+    rows = rows_of(scores)
+    widths = [
+        np.ptp(transformer_jax.judge(rows, **ASKED, **looks)[0].interval)
+        for looks in ({}, {"planned": (6, 12)}, {"earlier_looks": (3,)}, {"earlier_looks": (3, 4)})
+    ]
+    assert sorted(widths) == widths
+    assert len(set(widths)) == 4
+
+
+def test_runs_that_diverged_and_frames(scores):
+    rows = rows_of(scores)
+    rows[7] |= {"value": math.nan}  # seed 1 of `up`
+    rows[12] |= {"diverged": True}  # seed 0 of `same`
+
+    class Frame:
+        def to_dict(self, orient):
+            assert orient == "records"
+            return rows
+
+    up, same, down = transformer_jax.judge(Frame(), **ASKED)
+    assert up.reason == same.reason == "no verdict on the mean: 1 of 6 diverged, of the base 0"
+    assert down.word == "worse"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"base": "bas"}, "base=bas: no such arm in the scores; did you mean base?"),
+        ({"primary": ["pu"]}, "primary=pu: no such arm"),
+        ({"margin": 0.0}, "margin=0.0: expected a number > 0"),
+        ({"rows": [{"arm": "a", "seed": 0, "valu": 1.0}]}, "row 1 has no 'value'"),
+        ({"rows": [{"arm": "base", "seed": 0, "value": 1.0}] * 2}, "arm 'base' has seed 0 twice"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(scores, change, words):
+    asked = ASKED | change
+    rows = asked.pop("rows", rows_of(scores))
+    with pytest.raises(InvalidInput) as error:
+        transformer_jax.judge(rows, **asked)
+    assert words in str(error.value)
+
+
+def test_the_command_says_the_same(scores, tmp_path):
+    rows = rows_of(scores)
+    lines = ["arm,seed,value,diverged", *(f"{r['arm']},{r['seed']},{r['value']!r}," for r in rows)]
+    file = tmp_path / "scores.csv"
+    file.write_text("\n".join(lines) + "\n")
+    command = (f"--scores={file}", "--base=base", "--margin=0.05", "--larger_is_better")
+    told = json.loads(attempt("judge", *command, "--json").stdout)
+    ours = transformer_jax.judge(rows, **ASKED)
+    assert [(r["arm"], r["word"], r["p"]) for r in told] == [(r.arm, r.word, r.p) for r in ours]
+    assert told[0]["interval"] == list(ours[0].interval)
+    table = attempt("judge", *command).stdout
+    assert "better by more than 0.05" in table
+    refused(attempt("judge", *command[:1], "--base=up2", "--margin=1"), "base=up2", "up")
+    refused(attempt("judge", "--scores=no.csv", *command[1:]), "no.csv: no such file")
+    file.write_text("\n".join(lines).replace(f"{rows[0]['value']!r}", "high"))
+    refused(attempt("judge", *command), "line 2", "value=high", "expected a number")
+    file.write_text("\n".join(lines).replace("value", "score"))
+    refused(attempt("judge", *command), "no 'value'")

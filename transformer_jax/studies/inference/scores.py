@@ -1,0 +1,129 @@
+"""Scores of runs that any code made, judged as studies are: docs/verdicts.md."""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import suggest
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.statistics import Contrast, compare, level_of_look
+
+_COLUMNS = ("arm", "seed", "value")
+
+
+class Result(NamedTuple):
+    """What is said of one arm.
+
+    Attributes:
+      arm: its name.
+      word: better, worse, no different within the margin, unresolved, unstable, identical, refused
+        or no verdict; empty of an arm that is not primary.
+      reason: the word in full, or why there is none.
+      estimate: mean difference from the base, + is better.
+      interval: that the word is read off; of an arm that is not primary, of this arm alone.
+      p: adjusted for the number of primary arms.
+      seeds: that arm and base both have; () where they are not paired.
+      differences: of these seeds.
+      seeds_needed: for 80 % power at the margin; None where that cannot be told.
+    """
+
+    arm: str
+    word: str
+    reason: str
+    estimate: float
+    interval: tuple[float, float]
+    p: float
+    seeds: tuple[int, ...]
+    differences: tuple[float, ...]
+    seeds_needed: int | None
+
+
+def judge(
+    rows: Any,
+    *,
+    base: str,
+    margin: float,
+    larger_is_better: bool,
+    paired: bool = True,
+    primary: Collection[str] | None = None,
+    planned: Sequence[int] = (),
+    earlier_looks: Sequence[int] = (),
+) -> list[Result]:
+    """Compares every arm with a base, over seeds.
+
+    Args:
+      rows: mappings with `arm`, `seed` and `value`, one for each run, or a pandas frame of them. A
+        value that is not finite, or a true `diverged`, is a run that diverged.
+      base: the arm that others are compared with.
+      margin: the smallest difference that matters, > 0, in units of the value.
+      larger_is_better: direction of the value.
+      paired: whether runs of one seed share what chance decides, data order say; if not, seeds are
+        only counted.
+      primary: arms that the question is about, declared beforehand; the others get intervals and no
+        words. None: all.
+      planned: how many seeds each planned look has, if you plan to look more than once; the look is
+        then judged by its number of seeds.
+      earlier_looks: how many seeds each comparison had that was looked at before.
+    Returns:
+      One result an arm, in the order of the rows.
+    Raises:
+      InvalidInput: a column is missing, a row stands twice, or an argument names no arm.
+    """
+    outcomes = _outcomes_of(rows)
+    others = [arm for arm in outcomes if arm != base]
+    for name, given in (("base", [base]), ("primary", primary or ())):
+        for arm in given:
+            if arm not in outcomes:
+                raise InvalidInput(
+                    f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}"
+                )
+    if not (margin > 0 and math.isfinite(margin)):
+        raise InvalidInput(f"margin={margin}: expected a number > 0, in units of the value")
+    count = len(outcomes[base])
+    level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
+    asked = others if primary is None else [arm for arm in others if arm in primary]
+    results = {}
+    for arms, size in ((asked, len(asked)), *(([arm], 1) for arm in others if arm not in asked)):
+        scores = {arm: outcomes[arm] for arm in arms}
+        found = compare(outcomes[base], scores, margin, larger_is_better, level, size, paired)
+        results |= {contrast.arm: _result(contrast, contrast.arm in asked) for contrast in found}
+    return [results[arm] for arm in others]
+
+
+def _result(contrast: Contrast, is_primary: bool) -> Result:
+    return Result(
+        arm=contrast.arm,
+        word=contrast.verdict if is_primary else "",
+        reason=contrast.words if is_primary else "not primary: an interval and no word",
+        estimate=contrast.mean,
+        interval=contrast.interval,
+        p=contrast.p,
+        seeds=contrast.seeds,
+        differences=contrast.differences,
+        seeds_needed=contrast.seeds_needed,
+    )
+
+
+def _outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
+    """Arm -> seed -> outcome, in the order of the rows."""
+    records: Iterable[Mapping[str, Any]]
+    records = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
+    outcomes: dict[str, dict[int, Outcome]] = {}
+    for number, row in enumerate(records, start=1):
+        for column in _COLUMNS:
+            if column not in row:
+                raise InvalidInput(
+                    f"scores: row {number} has no {column!r}{suggest(column, map(str, row))}; "
+                    f"expected {', '.join(_COLUMNS)}, and diverged if you like"
+                )
+        arm, seed = str(row["arm"]), int(row["seed"])
+        by_seed = outcomes.setdefault(arm, {})
+        if seed in by_seed:
+            raise InvalidInput(
+                f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row a run"
+            )
+        value = math.nan if row["value"] is None else float(row["value"])
+        gone = bool(row.get("diverged", False)) or not math.isfinite(value)
+        by_seed[seed] = Outcome(None, True) if gone else Outcome(value)
+    return outcomes
