@@ -761,6 +761,11 @@ def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):
     metrics.write_text(metrics.read_text() + '{"step": 99, "train/loss": 9.0}\n')
     assert cell.state() == "diverged"
     assert cell.outcome("loss") == (None, True)
+    for loss, state in ((1.04, "done"), (1.06, "diverged")):  # it learned nothing; it got worse
+        held = loss * np.log(65)
+        evaluation.write_text(json.dumps(scored | {"test": scored["test"] | {"loss": held}}))
+        metrics.write_text(metrics.read_text() + f'{{"step": 99, "train/loss": {held}}}\n')
+        assert cell.state() == state
 
 
 def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):

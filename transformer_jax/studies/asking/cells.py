@@ -29,6 +29,7 @@ from transformer_jax.runs.files import inside
 from transformer_jax.studies.inference.outcome import Outcome
 
 PACKAGE = Path(__file__).parents[1]
+_NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
 _NO_PART_OF_A_RUN = ("studies", "laws.py", "options/")  # what options decide is in the config
 HOWS = ("loop", "scan", "vmap", "devices")  # see running.batched
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
@@ -143,7 +144,7 @@ class Cell(NamedTuple):
         if status.word == "done":
             if not self.means():
                 return FAILED  # its evaluation.json cannot be read: no outcome
-            return DIVERGED if self._guesses() else DONE
+            return DIVERGED if self._got_worse() else DONE
         if status.word == "failed":
             if "NonFinite" in status.reason:
                 return DIVERGED
@@ -168,11 +169,12 @@ class Cell(NamedTuple):
         """The final scores of a split; {} before the end."""
         return _evaluation(self.path).get(split, {})
 
-    def _guesses(self) -> bool:
-        """Whether the final losses, on test and in training, are no lower than a uniform guess's.
+    def _got_worse(self) -> bool:
+        """Whether the final losses, on test and in training, are above those of an untrained model.
 
-        A classifier that knows its few examples by heart may lose more on the test split than a
-        guess would. It overfitted, which is a score and no divergence.
+        Above by more than its noise: an untrained model's loss is that of a uniform guess, log V,
+        up to a few per cent. A run that merely learned nothing has a score and is worse by it; one
+        that knows its few examples by heart and loses more on the test split overfitted.
         """
         directory = RunDirectory(self.path)
         sizes = directory.manifest().get("sizes", {})
@@ -180,10 +182,11 @@ class Cell(NamedTuple):
         loss = self.means().get("loss", math.nan)
         if not math.isfinite(loss):
             return True
-        if not classes or loss < math.log(classes):
+        untrained = (1 + _NOISE_OF_A_START) * math.log(classes) if classes else math.inf
+        if loss < untrained:
             return False
         trained = [row["train/loss"] for row in directory.metrics() if "train/loss" in row]
-        return not (trained and trained[-1] < math.log(classes))
+        return not (trained and trained[-1] < untrained)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,7 +8,7 @@ class Outcome(NamedTuple):
 
     Attributes:
       value: of the primary metric; None where there is none.
-      diverged: not finite, or no better than a uniform guess in training and after it. An outcome,
+      diverged: not finite, or worse than an untrained model in training and after it. An outcome,
         never dropped.
     """
 

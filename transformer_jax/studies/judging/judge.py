@@ -44,8 +44,9 @@ def judge(study: Study) -> dict[str, Any]:
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
     family = len([name for name in sealed["arms"] if name != study.base])
     by_arm = decide(sealed, study.base, outcomes, refusals, level)
+    each = statistics.FOR_MEANS * level / max(family, len(arms))  # that of an arm's interval
     for name in fit:
-        by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], level)
+        by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], each)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
