@@ -25,6 +25,7 @@ from transformer_jax.studies.reporting.figures import draw_forest
 from transformer_jax.studies.reporting.tables import (
     also_table,
     as_markdown,
+    beyond_this_text,
     signed,
     spell,
     spell_interval,
@@ -250,9 +251,9 @@ def _section(
     device = study["environment"]["device"]
     minutes = study["seconds"] / 60
     beyond = [
-        f"{arm}: {'yes' if found['beyond_this_text']['holds'] else 'no'}"
+        f"{arm}: {beyond_this_text(found)}"
         for arm, found in verdicts["arms"].items()
-        if found.get("beyond_this_text")
+        if beyond_this_text(found)
     ]
     tuned = {
         arm: facts["tuning"]["chosen"]

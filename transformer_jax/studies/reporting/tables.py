@@ -215,9 +215,8 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             told = f"{name}: pairing correlation {arm['correlation']:+.2f}"
             if arm.get("seeds_needed") and arm["verdict"] == "unresolved":
                 told += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
-            if arm.get("beyond_this_text"):
-                holds = "yes" if arm["beyond_this_text"]["holds"] else "no"
-                told += f"; also beyond this text: {holds}"
+            if beyond_this_text(arm):
+                told += f"; also beyond this text: {beyond_this_text(arm)}"
             notes.append(told)
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (
@@ -228,6 +227,14 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
                 f"{arm['p_alone']:.3f}"
             )
     return notes
+
+
+def beyond_this_text(arm: Mapping[str, Any]) -> str:
+    """Whether better or worse also holds for new text, "yes" or "no"; empty of other words."""
+    found = arm.get("beyond_this_text")
+    if not found or arm["verdict"] not in ("better", "worse"):
+        return ""
+    return "yes" if found["holds"] else "no"
 
 
 def shown_p(arm: Mapping[str, Any]) -> float | None:
