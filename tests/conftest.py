@@ -150,8 +150,9 @@ def rng():
 
 
 def tiny_config(**overrides):
-    """The tiny config; keys are written with __ for the dots."""
-    return load_config(TINY, {key.replace("__", "."): str(v) for key, v in overrides.items()})
+    """The tiny config without a sample, which few look at; keys are written with __ for the dots."""
+    changes = {"sample__num_tokens": 0, **overrides}
+    return load_config(TINY, {key.replace("__", "."): str(v) for key, v in changes.items()})
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +162,7 @@ def tiny_run(tmp_path_factory):
 
     os.chdir(ROOT)
     workdir = tmp_path_factory.mktemp("runs") / "tiny"
-    train(tiny_config(), workdir, Silent())
+    train(tiny_config(sample__num_tokens=40), workdir, Silent())
     return workdir
 
 

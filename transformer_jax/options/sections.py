@@ -231,7 +231,7 @@ class Sample:
     """The sample at the end; none of it changes a bit of the trained parameters."""
 
     num_tokens: Natural = 300
-    """Tokens of the sample."""
+    """Tokens of the sample; 0: none is drawn."""
 
     temperature: NonNegative = 0.8
     """Divides the logits; 0 takes the likeliest token."""

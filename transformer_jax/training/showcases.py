@@ -136,6 +136,8 @@ def show_continuation(run: Run, task: LanguageModelling) -> str:
     """The first token of the test split, continued."""
     options = run.config.sample
     prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
+    if not options.num_tokens:
+        return prompt
     drawn = run.sample(prompt or "\n", options.num_tokens, options.temperature)
     return prompt + _glue(run) + drawn
 
