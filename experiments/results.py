@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
     if arguments.judge_again:
         for folder in sorted((HERE / "results").iterdir()):
             if (folder / "verdicts.json").exists():
-                judge_again(folder)
+                judge_again(folder)  # changes nothing where the rules are those of before
     for path in arguments.add:
         add(Path(path))
     page = HERE / "README.md"
@@ -85,7 +85,19 @@ def add(path: Path) -> None:
 
 
 def judge_again(folder: Path) -> None:
-    """Decides a study from its stored scores by the rules of today, and says which words change.
+    """Decides a study from its stored scores, and says which words change."""
+    before, verdicts = _read(folder / "verdicts.json"), decided_again(folder)
+    for arm, found in before["arms"].items():
+        words = verdicts["arms"][arm]["words"]
+        if found["words"] != words:
+            print(f"{folder.name}, {arm}: {found['words']} -> {words}")
+    (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
+    draw_forest(load_study(folder), verdicts)
+    (folder / "forest.pdf").unlink()
+
+
+def decided_again(folder: Path) -> dict[str, Any]:
+    """Returns a study's verdicts by the rules of today, from its stored scores.
 
     What needs the cells (refusals, what holds beyond this text) stays as it was found with them.
     """
@@ -99,14 +111,9 @@ def judge_again(folder: Path) -> None:
     level = level_of_look(len(verdicts["seeds"]), study.sealed["looks"], earlier)
     decided = decide(study.sealed, verdicts["base"], outcomes, refusals, level)
     for arm, found in verdicts["arms"].items():
-        if found["words"] != decided[arm]["words"]:
-            print(f"{folder.name}, {arm}: {found['words']} -> {decided[arm]['words']}")
         beyond = {"beyond_this_text": found.get("beyond_this_text")}
         verdicts["arms"][arm] = decided[arm] | ({} if found["refusals"] else beyond)
-    verdicts["level"] = level
-    (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
-    draw_forest(study, verdicts)
-    (folder / "forest.pdf").unlink()
+    return verdicts | {"level": level}
 
 
 def _add_ladder(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What each component computes, against loops in float64 and literal numbers."""
 
+import functools
 import math
 
 import flax.linen as nn
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import MultiHeadAttention, causal_mask
+from transformer_jax.laws import small_decoder
 from transformer_jax.layers.feedforward import (
     GatedFeedForward,
     MixtureOfExperts,
@@ -21,6 +23,7 @@ from transformer_jax.layers.positions import (
     ContextualPositions,
     RotaryPositions,
     ShawPositions,
+    Sinusoidal2DPositions,
     alibi_slopes,
     relative_buckets,
 )
@@ -419,3 +422,9 @@ def test_attention_without_a_bias_of_scores_takes_everything_else(query_key_valu
     unscaled = weights_of("softmax", query, key, None, scale=1.0)
     np.testing.assert_allclose(unscaled, attention_weights(query * 2, key), atol=1e-6)
     assert issubclass(ATTENTIONS["softmax"], nn.Module)
+
+
+def test_a_row_that_needs_what_a_model_has_not_is_refused_also_as_a_partial():
+    made = functools.partial(Sinusoidal2DPositions, max_wavelength=100.0)
+    with pytest.raises(ValueError, match=r"needs grid, which this model does not have"):
+        small_decoder(position=made).init(jax.random.key(0), jnp.zeros((1, 4), int))

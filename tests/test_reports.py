@@ -297,6 +297,7 @@ def test_a_committed_study_is_as_it_was_sealed(path):
     assert study.record["seal"] == seal_of(study.record["sealed"])
     assert study.verdicts()["seal"] == study.record["seal"]
     assert study.record["exploratory"] == []
+    assert results.decided_again(path.parent) == study.verdicts(), "by the rules of today"
     sealed = load_design(study.record["config_path"]).sealed()
     assert changed_since(study.sealed, sealed) == [], "the file still asks what was asked"
     assert len(study.verdicts()["seeds"]) >= 5

@@ -84,6 +84,16 @@ def test_power_is_scipys_noncentral_t():
         assert power.power_of_t(effect, count, level) == pytest.approx(share, abs=0.004)
 
 
+def test_what_can_be_found_has_the_power_that_is_promised():
+    """The numbers of docs/verdicts.md, and the way back."""
+    for count, arms, effect in ((3, 1, 5.2), (5, 3, 2.9), (8, 7, 2.0), (16, 1, 0.9)):
+        level = 0.8 * ours.level_of_look(count, (count,)) / arms
+        found = power.detectable(count, level)
+        assert found == pytest.approx(effect, abs=0.06)
+        assert power.power_of_t(found, count, level) == pytest.approx(0.8)
+    assert power.detectable(1, 0.05) == math.inf
+
+
 def test_power_of_equivalence_by_simulation():
     for margin, count, level in ((2.0, 6, 0.05), (1.0, 20, 0.0125)):
         d = np.random.default_rng(0).normal(0, 1, (40_000, count))
@@ -211,6 +221,8 @@ def test_what_gets_no_verdict_keeps_its_part_of_the_level(rng):
 def draws(kind, shape, rng):
     if kind == "normal":
         return rng.normal(size=shape)
+    if kind == "contaminated":
+        return np.where(rng.random(shape) < 0.1, rng.normal(0, 10, shape), rng.normal(size=shape))
     return rng.standard_t(3, size=shape)
 
 
@@ -228,9 +240,9 @@ def drawn_families(kind, arms, count, shifts=0.0):
     return d + np.asarray(shifts)[..., None]
 
 
-@pytest.mark.parametrize("kind", ["normal", "t3"])
+@pytest.mark.parametrize("kind", ["normal", "t3", "contaminated"])
 @pytest.mark.parametrize("arms", [1, 4, 8])
-@pytest.mark.parametrize("count", [3, 5, 8])
+@pytest.mark.parametrize("count", [3, 5, 8, 16])
 def test_all_intervals_of_a_family_hold_their_effects(kind, arms, count):
     low, high = intervals(drawn_families(kind, arms, count), arms)
     assert ((low > 0) | (high < 0)).any(-1).mean() <= 0.04 + 0.004
@@ -318,14 +330,14 @@ def test_the_bootstrap_over_seeds_would_be_wrong():
 
 
 @pytest.mark.parametrize(
-    ("arms", "count", "rate"), [(1, 5, 0.16), (1, 16, 0.12), (4, 5, 0.32), (4, 16, 0.28)]
+    ("arms", "count", "rate"), [(1, 5, 0.162), (1, 16, 0.130), (4, 5, 0.308), (4, 16, 0.283)]
 )
 def test_what_strong_skew_does_is_known(arms, count, rate):
     """Arms with a long bad tail beside a narrow base: the rates that docs/verdicts.md prints."""
     rng = np.random.default_rng(0)
     d = math.exp(0.5) - rng.lognormal(0, 1, (STUDIES, arms, count))
     low, high = intervals(d, arms)
-    assert ((low > 0) | (high < 0)).any(-1).mean() == pytest.approx(rate, abs=0.03)
+    assert ((low > 0) | (high < 0)).any(-1).mean() == pytest.approx(rate, abs=0.01)
 
 
 def test_the_best_of_several_is_biased():

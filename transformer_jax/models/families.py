@@ -62,7 +62,8 @@ def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
         and name not in known.keys() | own.keys()
     ]
     if missing:
-        raise ValueError(f"{module.__name__}: needs {missing[0]}, which this model does not have")
+        name = getattr(module, "__name__", module)  # a partial has none
+        raise ValueError(f"{name}: needs {missing[0]}, which this model does not have")
     return module(**{name: known[name] for name in declared & known.keys()} | own)
 
 

@@ -174,7 +174,8 @@ class Launch:
         level = level_of_look(count, design.looks) * FOR_MEANS / contrasts
         effect = detectable(count, level)
         told = (
-            f"resolves   {contrasts} contrasts over {count} seeds: with 80 % power an effect of "
+            f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
+            "80 % power an effect of "
             f"{effect:.1f} deviations of a paired difference"
         )
         if known and known["metric"] == f"test/{design.metric}":  # as if pairing helped nothing
