@@ -50,6 +50,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
     parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed")
+    parser.add_argument(
+        "--adopt",
+        action="store_true",
+        help="take over finished cells that older code left, if one comes out equal bit by bit",
+    )
     parser.add_argument("--executor", choices=KINDS, help="train cells as jobs, through submitit")
     parser.add_argument("--cells_per_job", type=int, default=4, help="(4)")
     parser.add_argument(
@@ -78,6 +83,7 @@ def main(argv: list[str]) -> None:
         "how": arguments.how,
         "retry": arguments.retry,
         "dry_run": arguments.dry_run,
+        "adopt": arguments.adopt,
         "cluster": cluster,
     }
     if ladder is None:

@@ -27,7 +27,6 @@ from transformer_jax.paths import by_path
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.arms import DROPS, parse_arm
-from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
 from transformer_jax.studies.asking.design import load_design, parse_seeds, seal_of
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
@@ -275,43 +274,6 @@ def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypa
     run(quick("model.num_heads=4,1"), tmp_path / "one", (0,), progress=Silent())
     run(quick("model.num_heads=4,2"), tmp_path / "two", (0,), progress=Silent())
     assert len(list((tmp_path / "cells").iterdir())) == 3
-
-
-def test_the_hash_covers_what_decides_and_nothing_else():
-    data = {"sha256": "x", "counts": {"train": 1}}
-    device = {"kind": "cpu", "platform": "cpu", "count": 1}
-    around = {"device": device, "packages": {"jax": "1"}, "environment": {}}
-
-    def hashed(config=None, data=data, computed="alone", initial=None, **changes):
-        return cell_hash(config or tiny_config(), data, computed, {**around, **changes}, initial)[0]
-
-    base = hashed()
-    gpu = {"kind": "H200", "platform": "gpu", "count": 1}
-    assert hashed(tiny_config(seed=5)) == base
-    assert hashed(tiny_config(logging__every=1, checkpoint__keep=1)) == base
-    assert hashed(device=gpu) == hashed(device={**gpu, "count": 8})
-    others = [
-        hashed(tiny_config(model__init_std=0.03)),
-        hashed(tiny_config(evaluation__stride=8)),
-        hashed(tiny_config(data__length=8)),
-        hashed(tiny_config(model__max_length=48)),
-        hashed(data=data | {"sha256": "y"}),
-        hashed(data=data | {"tokenizer_sha256": "y"}),
-        hashed(computed="together"),
-        hashed(device=gpu),
-        hashed(device={**device, "count": 2}),
-        hashed(packages={"jax": "2"}),
-        hashed(environment={"JAX_ENABLE_X64": "1"}),
-        hashed(initial={"weights": "abc"}),
-    ]
-    assert len({base, *others}) == 1 + len(others)
-
-
-def test_docstrings_and_comments_are_no_code():
-    plain = "def f(x):\n    return x + 1\n"
-    told = '"""About."""\n\n\ndef f(x):\n    """Adds one."""\n    return x + 1  # why\n'
-    assert hash_of_code(plain) == hash_of_code(told)
-    assert hash_of_code(plain) != hash_of_code(plain.replace("1", "2"))
 
 
 # ---------------------------------------------------------------- killed, failed, diverged
@@ -723,7 +685,6 @@ def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, 
     [
         ("manifest.json", lambda m: m["data"].update(sha256="other"), "other data"),
         ("manifest.json", lambda m: m["data"].update(tokenizer_sha256="other"), "tokenizers"),
-        ("manifest.json", lambda m: m.update(code="other"), "other code"),
         ("manifest.json", lambda m: m.update(computed="together"), "together"),
         ("manifest.json", lambda m: m["device"].update(kind="other"), "other device"),
         ("manifest.json", lambda m: m.update(environment={"XLA_FLAGS": "x"}), "flags of jax"),

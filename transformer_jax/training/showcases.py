@@ -15,7 +15,7 @@ import numpy as np
 from transformer_jax.data.tasks import Classification, LanguageModelling, SyntheticTask, Translation
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import feed_back
+from transformer_jax.generation import feed_back, generate_after
 from transformer_jax.training.loading import Run
 
 _SHOWN = 5
@@ -224,6 +224,30 @@ def refuse_missing_packages(task: str) -> None:
             )
 
 
+class Writing(NamedTuple):
+    """A function (parameters, example) that a model writes by, and an example."""
+
+    function: Callable[[Any, Any], jax.Array]
+    example: Any
+
+
+def writing_of_answers(model: Any, task: SyntheticTask) -> Writing | None:
+    """Returns what free_running_scores have computed; None where they write nothing."""
+    batch = next(iter(task.evaluation_batches("test", 1)))
+    return None if task.language.floor else Writing(_writes_answers(model), batch)
+
+
+def writing_of_translations(model: Any, task: Translation) -> Writing:
+    """Returns what translation_scores have computed."""
+    inputs = task.batch(0, 0)["inputs"]
+    source = {name: inputs[name][:1] for name in ("source", "source_segments")}
+
+    def write(params: Any, rows: Any) -> jax.Array:
+        return generate_after(model, params, rows, jnp.int32(0), num_tokens=task.length)
+
+    return Writing(write, source)
+
+
 class Demonstration(NamedTuple):
     """What a task's model can show.
 
@@ -231,21 +255,29 @@ class Demonstration(NamedTuple):
       show: run and task -> text, for the end of training.
       answer: run, prompt and sampling options -> text.
       scores: run, task and split -> scores of generated output.
+      writing: model and task -> what these scores have computed.
       needs: packages that scoring imports.
     """
 
     show: Callable[..., str]
     answer: Callable[..., str]
     scores: Callable[..., GenerationScores] = no_scores
+    writing: Callable[[Any, Any], Writing | None] = lambda model, task: None
     needs: tuple[str, ...] = ()
 
 
 DEMONSTRATIONS = {
     "language_modelling": Demonstration(show_continuation, continue_prompt),
     "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),
-    "synthetic": Demonstration(show_answers, answer_nothing, free_running_scores),
+    "synthetic": Demonstration(
+        show_answers, answer_nothing, free_running_scores, writing_of_answers
+    ),
     "translation": Demonstration(
-        show_translations, translate_prompt, translation_scores, needs=("sacrebleu",)
+        show_translations,
+        translate_prompt,
+        translation_scores,
+        writing_of_translations,
+        needs=("sacrebleu",),
     ),
     "text_classification": Demonstration(show_confusions, classify_prompt),
     "image_classification": Demonstration(show_confusions, answer_nothing),

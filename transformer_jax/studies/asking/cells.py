@@ -2,10 +2,10 @@
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
-The hash covers all that decides the outcome: what the config says beyond the defaults, without
-names and cadence, the data, the tokenizer, files of initial weights, the code, the packages, what
-is set for jax and XLA, the device and whether the run was computed alone. So a second study finds
-what the first one ran, and nothing else.
+The hash covers all that decides the outcome, and not how that is written: what is computed (see
+running/computation), seeds that are given alone, files of initial weights, the user's own code, jax
+and what is set for it and for XLA, the device and whether the run was computed alone. So a second
+study finds what the first one ran, also after a change of the code that changes none of it.
 """
 
 import ast
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import CADENCE, flatten
+from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import OWN, own_file
@@ -31,6 +31,8 @@ from transformer_jax.studies.inference.outcome import Outcome
 PACKAGE = Path(__file__).parents[1]
 _NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
 _NO_PART_OF_A_RUN = ("studies", "laws.py", "options/")  # what options decide is in the config
+_DECIDED_ON_THE_HOST = ("seeds.", "initial.")  # options, of which no program knows
+DECIDING = ("jax", "jaxlib")  # packages; what others do is in the programs
 HOWS = ("loop", "scan", "vmap", "devices")  # see running.batched
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
 
@@ -43,7 +45,7 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory"
 
 def cell_hash(
     config: ConfigDict,
-    data: Mapping[str, Any],
+    computation: Mapping[str, Any],
     computed: str,
     around: Mapping[str, Any],
     initial: Mapping[str, str] | None = None,
@@ -52,27 +54,27 @@ def cell_hash(
 
     Args:
       config: of the arm; its seed is not looked at.
-      data: the task's facts: hashes of text, tokenizer and splits.
+      computation: what its runs compute.
       computed: alone or together.
-      around: device, packages and environment, as a manifest has them.
+      around: device, packages, environment and version of the numerics, as a manifest has them.
       initial: hashes of the files that hold initial weights, by option.
     """
-    flat = flatten(config)
+    flat, initial = flatten(config), dict(initial or {})
     parts = {
-        "config": {
+        "computation": computation,
+        "seeds": {
             key: value
             for key, value in stated(flat).items()
-            if key != "seed" and not key.startswith(CADENCE)
+            if key.startswith(_DECIDED_ON_THE_HOST) and key.removeprefix("initial.") not in initial
         },
-        "data": {key: value for key, value in data.items() if key != "source"},
-        "code": code_hash(),
         "own": {
             choice: hash_of_code(file.read_text(encoding="utf-8"))
             for choice in (flat[key] for key in OWN if is_own(flat[key]))
             if (file := own_file(choice)) is not None
         },
-        "initial": dict(initial or {}),
-        "packages": around["packages"],
+        "initial": initial,
+        "packages": {name: around["packages"].get(name) for name in DECIDING},
+        "numerics": around["numerics"],
         "environment": around["environment"],
         "device": device_of(around["device"]),
         "computed": computed,
@@ -104,12 +106,16 @@ def code_hash() -> str:
 
 def hash_of_code(source: str) -> str:
     """Returns the hash of a source's syntax tree without docstrings."""
-    tree = ast.parse(source)
+    return hashlib.sha256(ast.dump(without_docstrings(ast.parse(source))).encode()).hexdigest()
+
+
+def without_docstrings(tree: ast.AST) -> ast.AST:
+    """Returns a syntax tree, from which docstrings were taken."""
     holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
         if isinstance(node, holders) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return tree
 
 
 def cell_path(root: Path, folder: str, seed: int) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.studies.asking.cells import device_of
+from transformer_jax.studies.asking.cells import DECIDING, device_of
 
 _COUNTS = ("targets", "examples", "bytes", "sentences")
 _BYTES_APART = 1e-3  # a share: parts of a text end with a token, elsewhere for two vocabularies
@@ -53,7 +53,7 @@ def scored_otherwise(
 
 
 def computed_otherwise(
-    one: RunDirectory, other: RunDirectory, changed: Collection[str] = ()
+    one: RunDirectory, other: RunDirectory, changed: Collection[str] = (), cells: bool = False
 ) -> list[str]:
     """What computed two runs otherwise, so that their bits differ for no reason of theirs.
 
@@ -61,22 +61,28 @@ def computed_otherwise(
       one: a run.
       other: another one.
       changed: config keys that they differ in on purpose.
+      cells: whether both are cells of one study. They were found by what they compute, so it is
+        nothing that an older text of the code, or other packages than jax, computed one of them.
     """
     ours, theirs = one.manifest(), other.manifest()
     found = []
-    if "code" in ours and "code" in theirs:
-        has_other_code = ours["code"] != theirs["code"]
+    if cells:
+        packages = [
+            {name: run["packages"].get(name) for name in DECIDING} for run in (ours, theirs)
+        ]
     else:
-        has_other_code = ours["git"] != theirs["git"]
-    if has_other_code:
-        found.append("computed by other code")
+        packages = [run.get("packages", {}) for run in (ours, theirs)]
+        same = "code" if "code" in ours and "code" in theirs else "git"
+        if ours[same] != theirs[same]:
+            found.append("computed by other code")
+    if packages[0] != packages[1]:
+        found.append("other packages")
     if ours.get("computed", "alone") != theirs.get("computed", "alone"):
         found.append("one was computed alone, the other together with others")
     if device_of(ours["device"]) != device_of(theirs["device"]):
         found.append("other device")
-    for fact, word in (("packages", "packages"), ("environment", "flags of jax or XLA")):
-        if ours.get(fact, {}) != theirs.get(fact, {}):
-            found.append(f"other {word}")
+    if ours.get("environment", {}) != theirs.get("environment", {}):
+        found.append("other flags of jax or XLA")
     for kind, word in (("initial", "weights behind initial."), ("own_rows", "code of ")):
         both = ours.get(kind, {}).keys() & theirs.get(kind, {}).keys()
         found += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]

@@ -187,7 +187,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
     # Within pairs, and between the seeds of the base.
     for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
         found += scored_otherwise(*pair, study.metric, changed)
-        found += computed_otherwise(*pair, changed)
+        found += computed_otherwise(*pair, changed, cells=True)
     return list(dict.fromkeys(found))
 
 

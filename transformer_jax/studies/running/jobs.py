@@ -136,8 +136,8 @@ def train_cells(
     Returns:
       How each cell ended.
     Raises:
-      Stop: here the same arm would be another: other code, packages or device than where the study
-        was launched.
+      Stop: here the same arm would be another: other code, jax or device than where the study was
+        launched.
     """
     with StopSignal() as stop:
         arms: dict[str, Arm] = {}
@@ -148,8 +148,8 @@ def train_cells(
                 arms[name].place(estimate.how)
                 if arms[name].hash != folder:
                     raise Stop(
-                        f"{name}: code, packages or device are not those where the study was "
-                        "launched; launch it from a node like this one"
+                        f"{name}: code, jax or device are not those where the study was launched; "
+                        "launch it from a node like this one"
                     )
         cells = [
             Cell(name, seed, cell_path(Path(root), arms[name].hash, seed))

@@ -33,6 +33,7 @@ from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_loo
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.tables import show_plan
 from transformer_jax.studies.running import tuning
+from transformer_jax.studies.running.adoption import adopt as taken_over
 from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.fairness import unmatched
@@ -56,6 +57,7 @@ def run(
     how: str | None = None,
     retry: bool = False,
     dry_run: bool = False,
+    adopt: bool = False,
     root: str | Path | None = None,
     cluster: Cluster | None = None,
     progress: Progress | None = None,
@@ -69,6 +71,7 @@ def run(
       how: a way of computing (cells.HOWS); None: what it had, or the fastest.
       retry: whether cells that failed are tried again.
       dry_run: whether to stop after the plan.
+      adopt: whether cells that have another key are taken over, where one of them comes out equal.
       root: holds `cells`, shared by all studies below it; workdir's parent if not given.
       cluster: where cells are trained as jobs; None: in this process.
       progress: where to tell how it goes; standard output if not given.
@@ -88,7 +91,7 @@ def run(
         launch = Launch(study, design, seeds, how, root, progress, stop, cluster)
         launch.prepare()
         if not dry_run:
-            launch.run(retry)
+            launch.run(retry, adopt)
     return study
 
 
@@ -221,11 +224,13 @@ class Launch:
 
     # ---- running
 
-    def run(self, retry: bool) -> None:
+    def run(self, retry: bool, adopt: bool = False) -> None:
         """Seals the study, runs what is missing, and judges."""
         if self.stop.signal is not None:
             raise Interrupted(self.stop.signal, "interrupted before anything was sealed")
         self._seal()
+        if adopt:
+            self._adopt()
         if self.design.tuning:
             self._tune(retry)
         self._run_cells(self.arms, self._cells(self.arms), retry)
@@ -234,6 +239,16 @@ class Launch:
                 if cell.state() == DONE and self.stop.signal is None:
                     self._look_closer(cell)
         self.finish()
+
+    def _adopt(self) -> None:
+        """Takes over cells that have another key, arm by arm."""
+        for arm in self.arms.values():
+
+            def train(cell: Cell, arm: Arm = arm) -> None:
+                self._run_cells({arm.name: arm}, [cell], False)
+
+            told = taken_over(arm, self.seeds, self.root, train)
+            self.progress.say(f"adopt  {arm.name}: {told}")
 
     def _look_closer(self, cell: Cell) -> None:
         """What this finds is secondary, so what goes wrong in it takes no verdict away."""

@@ -1,6 +1,7 @@
 """Arms made ready, and what a study will take before it takes it."""
 
 import dataclasses
+import functools
 import json
 import statistics as plain_statistics
 import time
@@ -26,6 +27,7 @@ from transformer_jax.studies.running.batched import (
     group_arms,
     members_at_once,
 )
+from transformer_jax.studies.running.computation import computation_of, digest_of
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.evaluation import make_score
@@ -47,8 +49,8 @@ class Arm:
       config: with seed 0.
       prepared: data, model and optimizer.
       cost: what it uses.
+      data: digest of its task.
       hash: of its cells' folder.
-      facts: what the hash was made from.
       matched: the field that was solved for, and its value.
     """
 
@@ -57,19 +59,24 @@ class Arm:
     config: ConfigDict
     prepared: Prepared
     cost: fairness.Cost
+    data: str
     hash: str = ""
-    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def place(self, how: str) -> None:
         """Gives the arm its folder for a way of computing."""
-        self.hash, self.facts = cell_hash(
+        self.hash, _ = cell_hash(
             self.config,
-            self.prepared.task.facts,
+            self.computation,
             computed(how),
             surroundings()[0],
             fingerprint_of(self.config.initial),
         )
+
+    @functools.cached_property
+    def computation(self) -> dict[str, Any]:
+        """What its runs compute."""
+        return computation_of(self.prepared, self.data)
 
 
 class ArmBuilder:
@@ -85,24 +92,29 @@ class ArmBuilder:
           solved: arm -> field -> value, of an earlier launch; an arm never changes between two.
         """
         self.design, self._solved = design, solved or {}
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, tuple[Task, str]] = {}
 
     def prepared(self, config: ConfigDict) -> Prepared:
         """Data, model and optimizer of a config."""
+        return prepare(config, task=self._data(config)[0])
+
+    def _data(self, config: ConfigDict) -> tuple[Task, str]:
+        """A config's task and its digest."""
         flat = flatten(config)
         relevant = ("data.", "training.batch_size", "evaluation.stride")
         key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
         if key not in self._tasks:
-            self._tasks[key] = make_task(config)
-        return prepare(config, task=self._tasks[key])
+            task = make_task(config)
+            self._tasks[key] = task, digest_of(task)
+        return self._tasks[key]
 
     def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
         """Makes an arm, or a trial of its tuning that changes `more`."""
         more = dict(more or {})
         config = self.design.config_of(arm, changes=more)
-        prepared = self.prepared(config)
+        prepared, (_, digest) = self.prepared(config), self._data(config)
         changes = {**self.design.arms[arm], **more}
-        return Arm(name, changes, config, prepared, fairness.cost_of(prepared))
+        return Arm(name, changes, config, prepared, fairness.cost_of(prepared), digest)
 
     def arms(self) -> dict[str, Arm]:
         """All arms of the design, made equal where it says so."""

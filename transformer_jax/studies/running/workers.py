@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, code_hash
 from transformer_jax.studies.running.batched import (
     Group,
     Member,
@@ -136,7 +136,7 @@ class Workers:
         brief = width * self.estimate.seconds_of(arm.name) < _BRIEF
         config = with_seed(arm.config, cell.seed, brief)
         facts = {
-            "code": arm.facts["code"],
+            "code": code_hash(),
             "computed": computed(self.estimate.how),
             "how": self.estimate.how,
             "cell": arm.hash,

@@ -1,0 +1,168 @@
+"""What a run computes, so that its cell is found however the code is arranged that computes it.
+
+On the device that is the programs of its start, its steps and its scores, with every number in
+them. On the host it is the code that makes batches, reads text and adds up scores, and what that
+code gave: the evaluated splits, and the batches of some steps.
+"""
+
+import ast
+import functools
+import hashlib
+import inspect
+import json
+import sys
+import textwrap
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.data.tasks import TASKS, Task
+from transformer_jax.studies.asking.cells import without_docstrings
+from transformer_jax.training.evaluation import evaluate
+from transformer_jax.training.loading import Run
+from transformer_jax.training.loop import Training
+from transformer_jax.training.objectives import score_batch
+from transformer_jax.training.optimizers import evaluated_params
+from transformer_jax.training.prepared import Prepared, seeds_of
+from transformer_jax.training.programs import canonical, trace
+from transformer_jax.training.showcases import DEMONSTRATIONS
+
+_BATCHES = [(seed, step) for seed in (0, 1) for step in (0, 1, 10, 1000)]
+_ROWS = 64  # of an evaluated batch whose bytes are looked at
+# Code of the host that decides scores: where it begins, and where what it names is followed. What
+# lies elsewhere is in the programs, or keeps records.
+_ROOTS = (
+    *(vars(Training)[name] for name in ("_take_steps", "_advance", "_add_evaluation")),
+    *(Prepared.start, Prepared.stacked_batches, seeds_of, evaluate, evaluated_params),
+    Run.translate,
+)
+_FOLLOWED = (
+    "transformer_jax.data",
+    "transformer_jax.training.evaluation",
+    "transformer_jax.training.metrics",
+    "transformer_jax.training.showcases",
+    "transformer_jax.training.warm_start",
+)
+
+
+def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
+    """Returns what decides the scores of a config's runs, as plain JSON, without their seeds.
+
+    Args:
+      prepared: data, model and optimizer.
+      data: what `digest_of` says of its task.
+    """
+    config, task = prepared.config, prepared.task
+    batch = next(iter(task.evaluation_batches("test", _ROWS)))
+    params = prepared.template.params
+
+    def score(params: Any, batch: Any) -> Any:
+        return score_batch(prepared.model, params, batch)[0]
+
+    programs = {
+        "start": prepared.traced_start,
+        "steps": prepared.traced,
+        "score": trace(score, params, batch),
+    }
+    writing = DEMONSTRATIONS[config.data.task].writing(prepared.model, task)
+    if writing is not None:
+        programs["writing"] = trace(writing.function, params, writing.example)
+    return {
+        "programs": {name: canonical(traced) for name, traced in programs.items()},
+        "updates": config.training.steps,
+        "data": data,
+        "host": _host_code(config.data.task, type(task), type(task.tokenizer)),
+    }
+
+
+def digest_of(task: Task) -> str:
+    """Returns a hash of what a task gives: the evaluated splits, and batches of some steps."""
+    digest = hashlib.sha256()
+    facts = {key: value for key, value in task.facts.items() if key != "source"}
+    digest.update(json.dumps([facts, task.protocol], sort_keys=True, default=str).encode())
+    for batch in _batches(task):
+        for path, leaf in jax.tree.leaves_with_path(batch):
+            array = np.asarray(leaf)
+            digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _batches(task: Task) -> Iterator[Any]:
+    for split in ("validation", "test"):
+        yield from task.evaluation_batches(split, _ROWS)
+    for seed, step in _BATCHES:
+        yield task.batch(seed, step)
+
+
+# ---------------------------------------------------------------- code of the host
+
+
+@functools.lru_cache(maxsize=64)
+def _host_code(task: str, *kinds: type) -> str:
+    """The hash of the host's code for a task, whose data is of these kinds."""
+    return code_of([*_ROOTS, TASKS[task], DEMONSTRATIONS[task].scores, *kinds], _FOLLOWED)
+
+
+def code_of(roots: Iterable[Any], followed: tuple[str, ...]) -> str:
+    """Returns a hash of functions and classes, and of those that they name, wherever they lie.
+
+    Imports, docstrings and annotations say nothing. A table (a dict) is not looked into: what was
+    chosen from it is a root itself.
+
+    Args:
+      roots: functions and classes.
+      followed: beginnings of the modules whose functions and classes are looked at.
+    """
+    waiting, known = [*map(_plain, roots)], {}
+    while waiting:
+        item = waiting.pop()
+        if item in known or not isinstance(item, types.FunctionType | type):
+            continue
+        tree = _Bare().visit(ast.parse(textwrap.dedent(inspect.getsource(item))))
+        known[item] = ast.dump(without_docstrings(tree))
+        named = [*_named(tree, vars(sys.modules[item.__module__])), *getattr(item, "__mro__", ())]
+        for value in map(_plain, named):
+            if isinstance(value, bool | int | float | str | bytes | tuple):
+                known[item] += f" {value!r}"
+            elif getattr(value, "__module__", "").startswith(followed):
+                waiting.append(value)
+    text = "\n".join(sorted(known.values()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(item: Any) -> Any:
+    """The function behind one that is bound, cached or decorated."""
+    item = getattr(item, "func", item)
+    return inspect.unwrap(getattr(item, "__func__", item)) if callable(item) else item
+
+
+def _named(tree: ast.AST, space: dict[str, Any]) -> Iterator[Any]:
+    """What the names in a definition stand for, in their order: NAME and MODULE.NAME."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(space.get(node.id), types.ModuleType):
+            yield space.get(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = space.get(node.value.id)
+            if isinstance(module, types.ModuleType):
+                yield getattr(module, node.attr, None)
+
+
+class _Bare(ast.NodeTransformer):
+    """Leaves out what says where things lie and of which types they are."""
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        return ast.Pass()
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        return ast.Pass()
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg(node.arg)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
