@@ -1,5 +1,6 @@
 """Cells are found by what they compute, however the code is arranged that computes it."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -73,6 +74,20 @@ def test_what_is_computed_decides_and_not_how_it_is_said():
     ]
     kinds = [json.dumps(each, sort_keys=True) for each in [base, *others]]
     assert len(set(kinds)) == len(kinds)
+
+
+def test_a_digest_is_of_what_the_data_gives(monkeypatch):
+    task = prepare(tiny_config()).task
+    base, kind = digest_of(task), type(task)
+    assert digest_of(dataclasses.replace(task)) == base
+    batch, evaluated = kind.batch, kind.evaluation_batches
+    monkeypatch.setattr(
+        kind, "batch", lambda self, seed, step: batch(self, seed, step + (step > 99))
+    )
+    otherwise_ordered = digest_of(task)
+    monkeypatch.setattr(kind, "batch", batch)
+    monkeypatch.setattr(kind, "evaluation_batches", lambda *a: list(evaluated(*a))[:-1])
+    assert len({base, otherwise_ordered, digest_of(task)}) == 3
 
 
 def test_a_program_is_what_it_computes():
