@@ -27,6 +27,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--primary", help="arms that the question is about: a,b (all)")
     parser.add_argument("--planned", default="", help="seeds of each planned look: 5,10")
     parser.add_argument("--earlier_looks", default="", help="seeds of each look before: 5")
+    parser.add_argument("--target", type=float, help="value from which on a run has solved it")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     arguments = parser.read(argv)
     from transformer_jax.studies.asking.study import as_plain
@@ -42,6 +43,7 @@ def main(argv: list[str]) -> None:
         primary=arguments.primary.split(",") if arguments.primary else None,
         planned=_counts("planned", arguments.planned),
         earlier_looks=_counts("earlier_looks", arguments.earlier_looks),
+        target=arguments.target,
     )
     if arguments.json:
         print(json.dumps(as_plain(results), indent=1))
@@ -59,14 +61,15 @@ def _read(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     for number, row in enumerate(rows, start=2):
-        for column, kind in (("seed", int), ("value", float)):
+        for column, kind in (("seed", int), ("value", float), ("step", int)):
+            text = row.pop(column, None)
+            if text is None or (column == "step" and not text):
+                continue
             try:
-                row[column] = kind(row[column] or "nan") if column in row else None
+                row[column] = kind(text or "nan")
             except (TypeError, ValueError) as error:
-                message = f"{path}, line {number}: {column}={row[column]}: expected a number"
+                message = f"{path}, line {number}: {column}={text}: expected a number"
                 raise InvalidInput(message) from error
-            if row[column] is None:
-                del row[column]
         row["diverged"] = str(row.get("diverged", "")).lower() in ("1", "true", "yes")
     if not rows:
         raise InvalidInput(f"{path}: expected a header and one line a run, found none")

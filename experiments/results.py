@@ -4,6 +4,7 @@ Example:
   python -m experiments.results --add=runs/positions
 """
 
+import itertools
 import json
 import shutil
 from collections.abc import Iterable, Sequence
@@ -16,15 +17,22 @@ from experiments.speed import RATIOS
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.ladder import rung_path
+from transformer_jax.studies.asking.register import Register, contrasts_of, pooled
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import benjamini_hochberg, level_of_look
+from transformer_jax.studies.inference.statistics import (
+    FOR_MEANS,
+    IDENTICAL,
+    benjamini_hochberg,
+    level_of_look,
+)
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
-from transformer_jax.studies.judging.judge import decide
+from transformer_jax.studies.judging.judge import UNTUNED, Evidence, decide, look_of
 from transformer_jax.studies.reporting.figures import draw_forest
 from transformer_jax.studies.reporting.tables import (
     also_table,
     as_markdown,
+    asked_elsewhere,
     beyond_this_text,
     signed,
     spell,
@@ -82,6 +90,12 @@ def add(path: Path) -> None:
             shutil.copy(file, folder / name)
     record = study.record
     (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    register = Register(HERE / "results")
+    row = look_of(study, verdicts) | {"study": folder.name}
+    known = [(r["seal"], r["sealed_at"], r["seeds"]) for r in register.rows()]
+    if (row["seal"], row["sealed_at"], row["seeds"]) not in known:
+        register.add(row)
+    judge_again(folder)  # beside what the committed results knew before
 
 
 def judge_again(folder: Path) -> None:
@@ -102,18 +116,38 @@ def decided_again(folder: Path) -> dict[str, Any]:
     What needs the cells (refusals, what holds beyond this text) stays as it was found with them.
     """
     study, verdicts = load_study(folder), _read(folder / "verdicts.json")
-    outcomes = {
-        arm: {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
-        for arm, value in verdicts["values"].items()
-    }
+    outcomes = {arm: _outcomes_of(value) for arm, value in verdicts["values"].items()}
     refusals = {arm: found["refusals"] for arm, found in verdicts["arms"].items()}
-    earlier = [len(look["seeds"]) for look in study.looks()[: verdicts["look"] - 1]]
-    level = level_of_look(len(verdicts["seeds"]), study.sealed["looks"], earlier)
-    decided = decide(study.sealed, verdicts["base"], outcomes, refusals, level)
+    own = [len(look["seeds"]) for look in study.looks()[: verdicts["look"] - 1]]
+    contrasts, register = contrasts_of(study.sealed), Register(HERE / "results")
+    evidence, asked_before = {}, {}
+    for arm in verdicts["arms"]:
+        looks = register.looks(contrasts[arm], "same", study.identity)
+        known = pooled(looks, outcomes[study.base], outcomes[arm])
+        count = len(known.base.keys() & known.arm.keys())
+        level = level_of_look(count, study.sealed["looks"], [*known.counts, *own])
+        same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
+        evidence[arm] = Evidence(known.base, known.arm, level, same)
+        asked_before[arm] = [look.told() for look in looks] if known.counts else []
+    decided = decide(study.sealed, evidence, refusals)
     for arm, found in verdicts["arms"].items():
         beyond = {"beyond_this_text": found.get("beyond_this_text")}
-        verdicts["arms"][arm] = decided[arm] | ({} if found["refusals"] else beyond)
-    return verdicts | {"level": level}
+        related = register.looks(contrasts[arm], "related", study.identity)
+        more = {
+            "level": evidence[arm].level,
+            "asked_before": asked_before[arm],
+            "related": [look.told() for look in related],
+        }
+        verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)
+    level = level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
+    return verdicts | {"level": level, "coverage": 1 - FOR_MEANS * level}
+
+
+def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
+    """The outcomes of an arm, from its part of verdicts.json."""
+    if "outcomes" in value:
+        return {int(seed): Outcome(*told) for seed, told in value["outcomes"].items()}
+    return {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
 
 
 def _add_ladder(path: Path) -> None:
@@ -254,7 +288,8 @@ def _section(
                 found["words"],
             ]
         )
-    heads = ["arm", "parameters", verdicts["metric"], "difference", "interval", "q", "verdict"]
+    interval = f"interval ({verdicts['coverage']:.0%} together)"
+    heads = ["arm", "parameters", verdicts["metric"], "difference", interval, "q", "verdict"]
     device = study["environment"]["device"]
     minutes = study["seconds"] / 60
     beyond = [
@@ -287,6 +322,7 @@ def _section(
     if tuned:
         key = study["sealed"]["tuning"]["key"]
         lines += [f"Chosen {key}: " + ", ".join(f"{a} {v:g}" for a, v in tuned.items()) + ".", ""]
+    lines += [f"- {line}" for line in _asked_otherwise(name, verdicts)] + [""]
     if beyond:
         lines += [f"Also beyond this text: {', '.join(beyond)}.", ""]
     heads, rows = also_table(verdicts)
@@ -298,6 +334,20 @@ def _section(
             lines += [told.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
     lines += [f"![Paired differences from {verdicts['base']}](results/{name}/forest.svg)", ""]
     return "\n".join(lines)
+
+
+def _asked_otherwise(name: str, verdicts: dict[str, Any]) -> list[str]:
+    """What the register knows: the same contrasts before, and what this study took the place of."""
+    told = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
+    rows = [row for row in Register(HERE / "results").rows() if row["study"] == name]
+    for row, later in itertools.pairwise(rows):
+        words = "; ".join(
+            f"{arm}: {its['words'].removesuffix(UNTUNED)}" for arm, its in row["arms"].items()
+        )
+        seeds = f"seeds {row['seeds'][0]} to {row['seeds'][-1]}"
+        why = later["why"] or "no reason was noted"
+        told.append(f"Superseded ({row['time'][:10]}, {seeds}): {words}. Asked again: {why}.")
+    return told
 
 
 def _by_number(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:

@@ -31,6 +31,7 @@ from transformer_jax.studies.asking.design import load_design, parse_seeds, seal
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import scored_otherwise
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.export import export_study
@@ -735,7 +736,7 @@ def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):
     assert cell.outcome("loss").value == 9.0
     metrics.write_text(metrics.read_text() + '{"step": 99, "train/loss": 9.0}\n')
     assert cell.state() == "diverged"
-    assert cell.outcome("loss") == (None, True)
+    assert cell.outcome("loss") == Outcome(None, True)
     for loss, state in ((1.04, "done"), (1.06, "diverged")):  # it learned nothing; it got worse
         held = loss * np.log(65)
         evaluation.write_text(json.dumps(scored | {"test": scored["test"] | {"loss": held}}))

@@ -323,7 +323,7 @@ def test_a_margin_that_changed_after_the_first_cell_refuses_and_a_question_does_
         "arms": {"a": {}},
     }
     sealed_as = lambda **changes: types.SimpleNamespace(
-        sealed=lambda: first | changes, exploratory=False
+        sealed=lambda: first | changes, exploratory=False, supersedes=""
     )
     study = Study(tmp_path)
     assert study.seal(sealed_as(), {}, [0]) == []
@@ -334,3 +334,5 @@ def test_a_margin_that_changed_after_the_first_cell_refuses_and_a_question_does_
     assert study.seal(sealed_as(margin=0.2), {}, [0]) == ["margin changed after the first cell"]
     assert study.record["refused"] == ["margin"]
     assert study.sealed["margin"] == 0.1
+    assert study.seal(sealed_as(), {}, [0]) == []  # taken back
+    assert (study.record["refused"], study.record["exploratory"]) == ([], [])

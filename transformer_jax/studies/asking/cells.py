@@ -26,6 +26,7 @@ from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import OWN, own_file
 from transformer_jax.runs.directory import RunDirectory, by_split
 from transformer_jax.runs.files import inside
+from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.inference.outcome import Outcome
 
 PACKAGE = Path(__file__).parents[1]
@@ -164,12 +165,24 @@ class Cell(NamedTuple):
             return "" if self.means() else "evaluation.json cannot be read"
         return status.reason
 
-    def outcome(self, metric: str) -> Outcome:
-        """What the cell counts as in a comparison."""
+    def outcome(self, metric: str, target: float | None = None) -> Outcome:
+        """What the cell counts as in a comparison.
+
+        Args:
+          metric: of the final test scores.
+          target: score from which on it is solved; None: no such thing is asked.
+        """
         state = self.state()
-        if state == DIVERGED:
-            return Outcome(None, True)
-        return Outcome(self.means().get(metric) if state == DONE else None)
+        value = self.means().get(metric) if state == DONE else None
+        if target is None:
+            return Outcome(value, state == DIVERGED)
+        rows = RunDirectory(self.path).metrics()
+        sign = 1 if larger_is_better(metric) else -1
+        scored = [(row["step"], row[f"eval/{metric}"]) for row in rows if f"eval/{metric}" in row]
+        first = next((step for step, score in scored if sign * score >= sign * target), None)
+        return Outcome(
+            value, state == DIVERGED, first, max((row["step"] for row in rows), default=0)
+        )
 
     def means(self, split: str = "test") -> dict[str, Any]:
         """The final scores of a split; {} before the end."""

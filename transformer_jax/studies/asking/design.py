@@ -64,6 +64,10 @@ class Design:
         solved for one after another, the coarse one first; or None.
       also: name -> changed data.length and evaluation.stride: further evaluations of finished
         cells, secondary outcomes with intervals and no verdicts.
+      primary: arms that the question is about; the others get intervals and no words. (): all.
+      target: score from which on a run has solved its task, where means describe no run: arms are
+        then judged by how many runs reach it, and when.
+      supersedes: why the same or a related question is asked again; not sealed.
       config: what arms change; with what the command line changed.
       exploratory: made on the command line.
       path: of the config file.
@@ -81,6 +85,9 @@ class Design:
     tuning: Tuning | None = None
     match: tuple[str, tuple[str, ...]] | None = None
     also: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    primary: tuple[str, ...] = ()
+    target: float | None = None
+    supersedes: str = ""
     config: ConfigDict
     exploratory: bool = False
     path: str = ""
@@ -113,7 +120,7 @@ class Design:
     def sealed(self) -> dict[str, Any]:
         """What may not change once a cell has run, as plain JSON."""
         base = stated(flatten(self.config_of(self.base)))
-        sealed = {
+        sealed: dict[str, Any] = {
             "question": self.question,
             "prediction": self.prediction,
             "metric": f"test/{self.metric}",
@@ -128,6 +135,9 @@ class Design:
             "match": self.match,
             "also": self.also,
         }
+        # Sealed where they say something, so that older seals stay what they were.
+        sealed |= {"primary": self.primary} if self.primary else {}
+        sealed |= {"target": self.target} if self.target is not None else {}
         return json.loads(json.dumps(sealed))
 
 
@@ -192,6 +202,9 @@ _STUDY_KEYS = {
     "tuning": dict,
     "match": dict,
     "also": dict,
+    "primary": tuple,
+    "target": float,
+    "supersedes": str,
 }
 _NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
 
@@ -250,6 +263,9 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         tuning=_tuning(where, study.get("tuning")),
         match=_match(where, study.get("match")),
         also=_also(where, study.get("also")),
+        primary=_primary(where, study.get("primary"), base, arms),
+        target=None if study.get("target") is None else float(study["target"]),
+        supersedes=study.get("supersedes") or "",
         config=config,
         path=path,
     )
@@ -306,6 +322,19 @@ def _match(where: str, given: dict | None) -> tuple[str, tuple[str, ...]] | None
         if field not in FIELDS:
             raise InvalidInput(f"{where}: match: field={field!r}: expected {', '.join(FIELDS)}")
     return what, fields
+
+
+def _primary(
+    where: str, given: Sequence[str] | None, base: str, arms: Mapping[str, Any]
+) -> tuple[str, ...]:
+    for name in given or ():
+        if name not in arms or name == base:
+            others = [arm for arm in arms if arm != base]
+            raise InvalidInput(
+                f"{where}: primary: {name!r}: expected arms beside the base"
+                f"{suggest(str(name), others)}"
+            )
+    return tuple(given or ())
 
 
 def _also(where: str, given: dict | None) -> dict[str, dict[str, int]]:

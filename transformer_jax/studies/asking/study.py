@@ -27,7 +27,7 @@ from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
 
 # Changing one of these after the first cell makes every verdict worthless.
-_DECIDING = ("metric", "larger_is_better", "margin")
+_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target")
 
 
 class Study:
@@ -170,15 +170,15 @@ class Study:
                 "sealed": sealed,
                 "seal": seal_of(sealed),
                 "sealed_at": now(),
-                "exploratory": ["made on the command line"] if design.exploratory else [],
-                "refused": [],
                 "seeds": [],
             }
         changed = changed_since(self.sealed, sealed)
         told = [f"{key} changed after the first cell" for key in changed]
-        self.record["exploratory"] += [t for t in told if t not in self.record["exploratory"]]
-        if any(key in changed for key in _DECIDING):
-            self.record["refused"] = sorted(set(changed) & set(_DECIDING))
+        # What was changed and taken back stands in looks.jsonl, if its verdicts were shown.
+        made = ["made on the command line"] if design.exploratory else []
+        self.record["exploratory"] = made + told
+        self.record["refused"] = sorted(set(changed) & set(_DECIDING))
+        self.record["supersedes"] = design.supersedes
         self.record |= facts
         self.record["seeds"] = sorted(seeds)
         self.write()
@@ -210,12 +210,34 @@ class Study:
                 looks.append({"cells": [], **json.loads(line)})
         return looks
 
-    def add_look(self, look: Mapping[str, Any]) -> None:
-        """Notes a verdict that is shown; the same one again is nothing new."""
+    def add_look(self, look: Mapping[str, Any]) -> bool:
+        """Notes a verdict that is shown, and whether it was new."""
         looks = self.looks()
-        if not looks or any(looks[-1][key] != look[key] for key in look):
+        is_new = not looks or any(looks[-1][key] != look[key] for key in look)
+        if is_new:
             lines = [json.dumps(known) for known in [*looks, {"time": now(), **look}]]
             replace(self.path, "looks.jsonl", "\n".join(lines) + "\n")
+        return is_new
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Seal, and when it was sealed: what the register knows the study by."""
+        return self.record["seal"], self.record["sealed_at"]
+
+    def about(self, event: str) -> dict[str, Any]:
+        """What a row of the register says of the study, see register."""
+        seal, sealed_at = self.identity
+        return {
+            "event": event,
+            "time": now(),
+            "study": os.path.relpath(self.path.absolute(), self.root),
+            "seal": seal,
+            "sealed_at": sealed_at,
+            "question": self.sealed["question"],
+            "base": self.base,
+            "metric": self.sealed["metric"],
+            "why": self.record.get("supersedes", ""),
+        }
 
     def verdicts(self) -> dict[str, Any]:
         """What verdicts.json holds; {} before the first comparison."""
@@ -231,7 +253,7 @@ def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
     """
     before = {**sealed, "base_config": stated(flatten(sealed["base_config"]))}
     after = {**now, "base_config": stated(flatten(now["base_config"]))}
-    return [key for key in after if before.get(key) != after[key]]
+    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
 
 
 def load_study(path: str | Path) -> Study:

@@ -1,13 +1,18 @@
 """Scores of runs that any code made, judged as studies are: docs/verdicts.md."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import Contrast, compare, level_of_look
+from transformer_jax.studies.inference.statistics import (
+    NOT_PRIMARY,
+    Contrast,
+    compare,
+    level_of_look,
+)
 
 _COLUMNS = ("arm", "seed", "value")
 
@@ -26,6 +31,8 @@ class Result(NamedTuple):
       seeds: that arm and base both have; () where they are not paired.
       differences: of these seeds.
       seeds_needed: for 80 % power at the margin; None where that cannot be told.
+      solved: with a target, of arm and of base, how many of how many runs reach it.
+      updates: with a target, of arm and of base, the median of `step`.
     """
 
     arm: str
@@ -37,6 +44,8 @@ class Result(NamedTuple):
     seeds: tuple[int, ...]
     differences: tuple[float, ...]
     seeds_needed: int | None
+    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    updates: tuple[float | None, float | None] | None = None
 
 
 def judge(
@@ -49,12 +58,14 @@ def judge(
     primary: Collection[str] | None = None,
     planned: Sequence[int] = (),
     earlier_looks: Sequence[int] = (),
+    target: float | None = None,
 ) -> list[Result]:
     """Compares every arm with a base, over seeds.
 
     Args:
       rows: mappings with `arm`, `seed` and `value`, one for each run, or a pandas frame of them. A
-        value that is not finite, or a true `diverged`, is a run that diverged.
+        value that is not finite, or a true `diverged`, is a run that diverged. Rows of several
+        `data_set`s are refused: judge one at a time.
       base: the arm that others are compared with.
       margin: the smallest difference that matters, > 0, in units of the value.
       larger_is_better: direction of the value.
@@ -65,6 +76,9 @@ def judge(
       planned: how many seeds each planned look has, if you plan to look more than once; the look is
         then judged by its number of seeds.
       earlier_looks: how many seeds each comparison had that was looked at before.
+      target: value from which on a run has solved it, where means describe no run; then arms are
+        compared by how many runs reach it and by `step`, the updates until then (of a run that
+        never did, its last one).
     Returns:
       One result an arm, in the order of the rows.
     Raises:
@@ -82,33 +96,37 @@ def judge(
         raise InvalidInput(f"margin={margin}: expected a number > 0, in units of the value")
     count = len(outcomes[base])
     level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
-    asked = others if primary is None else [arm for arm in others if arm in primary]
-    results = {}
-    for arms, size in ((asked, len(asked)), *(([arm], 1) for arm in others if arm not in asked)):
-        scores = {arm: outcomes[arm] for arm in arms}
-        found = compare(outcomes[base], scores, margin, larger_is_better, level, size, paired)
-        results |= {contrast.arm: _result(contrast, contrast.arm in asked) for contrast in found}
-    return [results[arm] for arm in others]
+    arms = {arm: outcomes[arm] for arm in others}
+    found = compare(
+        outcomes[base], arms, margin, larger_is_better, level,
+        paired=paired, primary=primary, target=target,
+    )  # fmt: skip
+    return [_result(contrast) for contrast in found]
 
 
-def _result(contrast: Contrast, is_primary: bool) -> Result:
+def _result(contrast: Contrast) -> Result:
     return Result(
         arm=contrast.arm,
-        word=contrast.verdict if is_primary else "",
-        reason=contrast.words if is_primary else "not primary: an interval and no word",
+        word="" if contrast.verdict == NOT_PRIMARY else contrast.verdict,
+        reason=contrast.words,
         estimate=contrast.mean,
         interval=contrast.interval,
         p=contrast.p,
         seeds=contrast.seeds,
         differences=contrast.differences,
         seeds_needed=contrast.seeds_needed,
+        solved=contrast.solved,
+        updates=contrast.updates,
     )
 
 
 def _outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
     """Arm -> seed -> outcome, in the order of the rows."""
-    records: Iterable[Mapping[str, Any]]
-    records = rows.to_dict("records") if hasattr(rows, "to_dict") else rows
+    records: list[Mapping[str, Any]]
+    records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+    sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
+    if len(sets) > 1:
+        raise InvalidInput(f"scores: of data sets {', '.join(sets)}; judge one at a time")
     outcomes: dict[str, dict[int, Outcome]] = {}
     for number, row in enumerate(records, start=1):
         for column in _COLUMNS:
@@ -125,5 +143,6 @@ def _outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
             )
         value = math.nan if row["value"] is None else float(row["value"])
         gone = bool(row.get("diverged", False)) or not math.isfinite(value)
-        by_seed[seed] = Outcome(None, True) if gone else Outcome(value)
+        step = int(row.get("step") or 0)
+        by_seed[seed] = Outcome(None if gone else value, gone, step, step)
     return outcomes

@@ -7,11 +7,13 @@ the last step over the whole fixed evaluation set. Nothing here knows of models,
 Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
 the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects together in at least
 1 - 0.8 a of all studies, and then no word is false. The other 0.2 a are for arms that diverge.
+
+Where a target says what is solved and what not, words are about that, see solved.
 """
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,6 +21,13 @@ from scipy import stats
 
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.power import ALPHA, FEWEST_FOR_EQUIVALENCE, seeds_needed
+from transformer_jax.studies.inference.solved import (
+    Reached,
+    difference_of_counts_p,
+    permutation_p,
+    reached_by,
+    sooner_p,
+)
 
 FEWEST_FOR_A_VERDICT = 3
 _MOST_SIGN_FLIPS = 20  # 2^20 sums at most
@@ -27,7 +36,7 @@ FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
 
 BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
 UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
-NO_VERDICT, REFUSED = "no verdict", "refused"
+NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
 
 
 class Contrast(NamedTuple):
@@ -52,6 +61,11 @@ class Contrast(NamedTuple):
       seeds_needed: for 80 % power at the margin (and equivalence at 0).
       verdict: one of the words of this module.
       words: the verdict in full, "better by more than 0.01 (few seeds)".
+      p_ranks: where some runs diverged, of a permutation test of ranks, diverged ones last; of this
+        contrast alone, beside the mean that is not judged.
+      solved: with a target, of arm and of base, how many of how many runs reach it.
+      updates: with a target, of arm and of base, the median until it is reached; None where half
+        never do.
     """
 
     arm: str
@@ -70,6 +84,9 @@ class Contrast(NamedTuple):
     seeds_needed: int | None
     verdict: str
     words: str
+    p_ranks: float | None = None
+    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    updates: tuple[float | None, float | None] | None = None
 
 
 # ---------------------------------------------------------------- one contrast
@@ -228,6 +245,8 @@ def compare(
     level: float = ALPHA,
     family: int | None = None,
     paired: bool = True,
+    primary: Collection[str] | None = None,
+    target: float | None = None,
 ) -> list[Contrast]:
     """Compares every arm with the base over the seeds that both have.
 
@@ -240,11 +259,57 @@ def compare(
       family: planned contrasts, m; those without data keep their part of the level.
       paired: whether a seed of the arm goes with the same seed of the base; if not, all seeds of
         both count, by Welch's t.
+      primary: arms that the question is about, None: all; others get the interval of one contrast,
+        and no words.
+      target: score from which on a run has solved it; then words are about that and not the mean.
     """
-    size = max(family or 0, len(arms))
+    asked = [name for name in arms if primary is None or name in primary]
+    size = max(family or 0, len(asked), 1)
     sign = 1.0 if larger_is_better else -1.0
-    pairs = {name: _Pair(base, outcomes, sign, paired) for name, outcomes in arms.items()}
-    return [pair.contrast(name, margin, level, size) for name, pair in pairs.items()]
+    found = []
+    for name, outcomes in arms.items():
+        is_asked = name in asked
+        pair = _Pair(base, outcomes, sign, paired)
+        contrast = pair.contrast(name, margin, level, size if is_asked else 1)
+        if target is not None:
+            runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
+            contrast = _by_target(contrast, *runs, level, size if is_asked else 1)
+        if not is_asked:
+            words = f"{NOT_PRIMARY}: an interval and no word"
+            contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
+        found.append(contrast)
+    return found
+
+
+def _by_target(
+    contrast: Contrast, ours: Reached, theirs: Reached, level: float, size: int
+) -> Contrast:
+    """The same contrast, judged by how many runs reach a target, and when."""
+    counts, medians = (ours.share, theirs.share), (ours.median, theirs.median)
+    p_count = difference_of_counts_p(*counts)
+    p_sooner, gain = sooner_p(ours, theirs)
+    p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
+    told = (
+        f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"
+    )
+    times = [f"{median:,.0f}" if median is not None else "never" for median in medians]
+    verdict, words = UNRESOLVED, f"unresolved: {told}"
+    if min(counts[0][1], counts[1][1]) < FEWEST_FOR_A_VERDICT:
+        verdict, words = NO_VERDICT, f"no verdict from {min(c[1] for c in counts)} seeds: {told}"
+    elif p_count <= level:
+        verdict = BETTER if counts[0][0] * counts[1][1] > counts[1][0] * counts[0][1] else WORSE
+        words = f"{verdict}: {told}"
+    elif p_sooner <= level:
+        verdict = BETTER if gain > 0 else WORSE
+        when = "sooner" if gain > 0 else "later"
+        words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {told}"
+    # A mean and its interval would describe no run.
+    return contrast._replace(
+        mean=math.nan, standard_error=math.nan, interval=(math.nan, math.nan),
+        p=min(p_count, p_sooner), p_alone=min(1.0, min(p_count, p_sooner) * FOR_MEANS / size),
+        p_equivalence=1.0, p_sign_flip=None, seeds_needed=None,
+        verdict=verdict, words=words, solved=counts, updates=medians,
+    )  # fmt: skip
 
 
 class _Pair:
@@ -272,6 +337,10 @@ class _Pair:
         self.mean, self.error, self.p = map(float, tested)
         self.count, self.freedom = len(kept), len(kept) - 1.0
         self.diverged = (_count_diverged(outcomes, shared), _count_diverged(base, shared))
+        self.ranked = [
+            [_worst(outcomes[s], sign) for s in shared],
+            [_worst(base[s], sign) for s in shared],
+        ]
 
     def _take_apart(
         self, base: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], sign: float
@@ -286,6 +355,7 @@ class _Pair:
         tested = welch_t(ours, theirs) if self.count > 1 else (math.nan, math.nan, 1.0, 0.0)
         self.mean, self.error, self.p, self.freedom = tested
         self.diverged = (_count_diverged(outcomes, [*outcomes]), _count_diverged(base, [*base]))
+        self.ranked = [[_worst(o, sign) for o in group.values()] for group in (outcomes, base)]
 
     def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
         """What is said of it, as one of `size` contrasts at a look of a level."""
@@ -294,6 +364,11 @@ class _Pair:
         p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
         p_equivalence = equivalence_p(self.mean, self.error, self.freedom, margin)
         verdict, words = self._without_mean(p_divergence <= level)
+        p_ranks = None
+        if any(diverged for diverged, _ in self.diverged):
+            ranks = stats.rankdata([*self.ranked[0], *self.ranked[1]])
+            split = len(self.ranked[0])
+            p_ranks = permutation_p(ranks[:split], ranks[split:])
         if not verdict:
             few = " (few seeds)" if count < FEWEST_FOR_EQUIVALENCE else ""
             verdict, words = read_off(low, high, margin)
@@ -315,6 +390,7 @@ class _Pair:
             seeds_needed=seeds_needed(self.error * math.sqrt(count), count, margin, share * level),
             verdict=verdict,
             words=words,
+            p_ranks=p_ranks,
         )
 
     def _without_mean(self, is_unstable: bool) -> tuple[str, str]:
@@ -345,6 +421,11 @@ def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
     if -margin < low and high < margin:
         return SAME, f"no different within {margin:g}"
     return UNRESOLVED, "unresolved"
+
+
+def _worst(outcome: Outcome, sign: float) -> float:
+    """A score for ranking, larger is better; the worst of all where there is none."""
+    return sign * cast(float, outcome.value) if _is_number(outcome) else -math.inf
 
 
 def _is_number(outcome: Outcome) -> bool:

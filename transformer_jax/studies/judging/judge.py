@@ -6,7 +6,7 @@ The words better, worse, no different, ... are decided in inference/statistics.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,35 @@ from transformer_jax.studies.asking.cells import (
     key_of,
     read_details,
 )
+from transformer_jax.studies.asking.register import (
+    LOOK,
+    Register,
+    contrasts_of,
+    pooled,
+)
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
+
+UNTUNED = ", at the base's hyper-parameters"  # stands behind verdicts between untuned arms
+
+
+class Evidence(NamedTuple):
+    """What an arm is judged by.
+
+    Attributes:
+      base: seed -> outcome.
+      arm: the same of the arm.
+      level: of this look at it.
+      computes_the_same: whether both give every test example the same loss; None: not known.
+    """
+
+    base: Mapping[int, Outcome]
+    arm: Mapping[int, Outcome]
+    level: float
+    computes_the_same: bool | None = None
 
 
 def judge(study: Study) -> dict[str, Any]:
@@ -32,21 +56,37 @@ def judge(study: Study) -> dict[str, Any]:
     Returns:
       What verdicts.json holds.
     """
-    sealed, metric = study.sealed, study.metric
+    sealed, register = study.sealed, Register(study.root)
     arms = [name for name in study.arms if name != study.base]
-    outcomes = {name: _outcomes(study, name, metric) for name in study.arms}
+    outcomes = {name: _outcomes(study, name) for name in study.arms}
     refusals = {name: _refusals(study, name) for name in arms}
-    fit = {name: outcomes[name] for name in arms if not refusals[name]}
     seeds = [seed for seed in study.seeds if seed in outcomes[study.base]]
     cells = sorted(arm["hash"] for arm in study.arms.values())
     drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
+    contrasts = contrasts_of(sealed)
+    evidence, asked_before = {}, {}
+    for name in arms:
+        looks = register.looks(contrasts[name], "same", study.identity) if name in contrasts else []
+        known = pooled(looks, outcomes[study.base], outcomes[name])
+        count = len(known.base.keys() & known.arm.keys())
+        level = statistics.level_of_look(count, sealed["looks"], [*known.counts, *earlier])
+        same = _computes_the_same(study, name)
+        evidence[name] = Evidence(known.base, known.arm, level, same)
+        asked_before[name] = [look.told() for look in looks] if known.counts else []
+    by_arm = decide(sealed, evidence, refusals)
+    family = family_of(sealed, arms)
+    for name in arms:
+        if not refusals[name]:
+            each = statistics.FOR_MEANS * evidence[name].level / family  # that of its interval
+            own = [seed for seed in by_arm[name]["seeds"] if seed in study.seeds]
+            by_arm[name]["beyond_this_text"] = _beyond(study, name, own, each)
+        by_arm[name]["level"] = evidence[name].level
+        by_arm[name]["asked_before"] = asked_before[name]
+        if name in contrasts:
+            related = register.looks(contrasts[name], "related", study.identity)
+            by_arm[name]["related"] = [look.told() for look in related]
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
-    family = len([name for name in sealed["arms"] if name != study.base])
-    by_arm = decide(sealed, study.base, outcomes, refusals, level)
-    each = statistics.FOR_MEANS * level / max(family, len(arms))  # that of an arm's interval
-    for name in fit:
-        by_arm[name]["beyond_this_text"] = _beyond(study, name, by_arm[name]["seeds"], each)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -59,7 +99,8 @@ def judge(study: Study) -> dict[str, Any]:
         "seeds": seeds,
         "look": len(earlier) + 1,
         "level": level,
-        "contrasts": max(family, len(arms)),
+        "coverage": 1 - statistics.FOR_MEANS * level,
+        "contrasts": family,
         "tuned": bool(sealed["tuning"]),
         "values": {name: _summary(outcomes[name]) for name in study.arms},
         "arms": {name: by_arm[name] for name in arms},
@@ -69,48 +110,72 @@ def judge(study: Study) -> dict[str, Any]:
         },
         **taken_apart(study),
     }
-    if fit and any(value["n"] for value in verdicts["values"].values()):
+    if not all(refusals.values()) and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
         look = {"seeds": seeds, "cells": cells, "look": len(earlier) + 1, "level": level}
-        study.add_look({**look, "verdicts": words})
+        if study.add_look({**look, "verdicts": words}):
+            register.add(look_of(study, verdicts))
     replace(study.path, "verdicts.json", json.dumps(verdicts, indent=1) + "\n")
     return verdicts
 
 
+def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a register keeps of verdicts that are shown."""
+    contrasts = contrasts_of(study.sealed)
+    return {
+        **study.about(LOOK),
+        "seeds": verdicts["seeds"],
+        "level": verdicts["level"],
+        "arms": {
+            name: {**contrasts[name]._asdict(), "words": arm["words"], "mean": arm.get("mean")}
+            for name, arm in verdicts["arms"].items()
+            if name in contrasts
+        },
+        "outcomes": {name: value["outcomes"] for name, value in verdicts["values"].items()},
+    }
+
+
+def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
+    """Returns how many contrasts share a level: the primary ones, or all that were ever asked."""
+    sealed_arms = [name for name in sealed["arms"] if name != sealed["base"]]
+    return len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
+
+
 def decide(
     sealed: Mapping[str, Any],
-    base: str,
-    outcomes: Mapping[str, dict[int, Outcome]],
+    evidence: Mapping[str, Evidence],
     refusals: Mapping[str, list[str]],
-    level: float,
 ) -> dict[str, dict[str, Any]]:
     """Returns what is said of each arm, from its scores alone.
 
     Args:
       sealed: what was asked.
-      base: name of the arm that others are compared with.
-      outcomes: arm -> seed -> outcome.
+      evidence: arm -> what it is judged by.
       refusals: arm -> why it gets no verdict.
-      level: of this look.
     """
-    fit = {name: outcomes[name] for name, reasons in refusals.items() if not reasons}
-    family = len([name for name in sealed["arms"] if name != base])
-    asked = (sealed["margin"], sealed["larger_is_better"], level, family)
-    found = {c.arm: as_plain(c) for c in statistics.compare(outcomes[base], fit, *asked)}
-    for name, reasons in refusals.items():
-        if reasons:
-            words = f"refused: {reasons[0]}"
+    family, found = family_of(sealed, [*evidence]), {}
+    for name, (base, arm, level, computes_the_same) in evidence.items():
+        if refusals[name]:
+            words = f"refused: {refusals[name][0]}"
             found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
         else:
-            is_identical = found[name]["verdict"] == statistics.IDENTICAL
-            if is_identical and _is_perfect(outcomes[name], sealed["metric"]):
-                found[name]["words"] = "identical: every answer of both is right"
+            (contrast,) = statistics.compare(
+                base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
+                primary=sealed.get("primary"), target=sealed.get("target"),
+            )  # fmt: skip
+            found[name] = as_plain(contrast)
+            if contrast.verdict == statistics.IDENTICAL:
+                if _is_perfect(arm, sealed["metric"]):
+                    found[name]["words"] = "identical: every answer of both is right"
+                elif computes_the_same is False:
+                    words = "refused: the same score in every seed, by other losses"
+                    found[name] |= {"verdict": statistics.REFUSED, "words": words}
             found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
-        found[name]["refusals"] = reasons
+        found[name]["refusals"] = refusals[name]
     return found
 
 
-def _is_perfect(outcomes: dict[int, Outcome], metric: str) -> bool:
+def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:
     """Whether no score could be better, so that equal ones say nothing against the change."""
     return metric.endswith("accuracy") and all(o.value == 1 for o in outcomes.values())
 
@@ -119,7 +184,7 @@ def _untuned(verdict: str) -> str:
     """What limits a verdict between arms that were not tuned."""
     gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
     limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)
-    return ", at the base's hyper-parameters" if limited else ""
+    return UNTUNED if limited else ""
 
 
 def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict[str, Any]]:
@@ -147,10 +212,22 @@ def _score(study: Study, arm: str, seed: int, key: str) -> float | None:
     return details.get("also", {}).get(key, {}).get(study.metric)
 
 
-def _outcomes(study: Study, arm: str, metric: str) -> dict[int, Outcome]:
+def _outcomes(study: Study, arm: str) -> dict[int, Outcome]:
     """Seed -> outcome of the cells that have one: missing and failed cells have none."""
     cells = [study.cell(arm, seed) for seed in study.seeds]
-    return {cell.seed: cell.outcome(metric) for cell in cells if cell.state() in (DONE, DIVERGED)}
+    asked = (study.metric, study.sealed.get("target"))
+    return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in (DONE, DIVERGED)}
+
+
+def _computes_the_same(study: Study, arm: str) -> bool | None:
+    """Whether an arm gives every test example the base's loss, in every seed."""
+    for seed in study.seeds:
+        ours, theirs = (losses_of(study.cell(name, seed)) for name in (arm, study.base))
+        if ours is None or theirs is None:
+            return None
+        if not np.array_equal(ours, theirs):
+            return False
+    return True
 
 
 def _summary(outcomes: dict[int, Outcome]) -> dict[str, Any]:
@@ -161,6 +238,7 @@ def _summary(outcomes: dict[int, Outcome]) -> dict[str, Any]:
         "mean": float(np.mean(values)) if values else None,
         "deviation": deviation,
         "by_seed": {str(seed): outcome.value for seed, outcome in outcomes.items()},
+        "outcomes": {str(seed): list(outcome) for seed, outcome in outcomes.items()},
         "diverged": sum(outcome.diverged for outcome in outcomes.values()),
     }
 
@@ -178,6 +256,10 @@ def _refusals(study: Study, arm: str) -> list[str]:
         if lost:
             told = ", ".join(f"{lost.count(state)} {state}" for state in dict.fromkeys(lost))
             found.append(f"cells of {name!r} are missing: {told}")
+        scored = [cell for cell in cells[name] if cell.state() == DONE]
+        without = [str(cell.seed) for cell in scored if study.metric not in cell.means()]
+        if without:
+            found.append(f"{name!r} has no {study.metric} for seed {', '.join(without)}")
     changed = study.arms[arm].get("changes", {})
     done = [
         (RunDirectory(ours.path), RunDirectory(theirs.path))
@@ -212,17 +294,30 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
     return {"interval": [low, high], "holds": bool(low > 0 or high < 0)}
 
 
-def sequences_of(cell: Cell, metric: str) -> np.ndarray | None:
-    """Scores of each test sequence, [q], scaled so that their mean is the metric."""
+def _columns_of(cell: Cell) -> dict[str, np.ndarray] | None:
+    """Loss, weight, ... of each test sequence, [q]; None where there are none."""
     path = inside(cell.path, "sequences.npz")
     try:
         with np.load(path) as stored:
-            columns = {
+            return {
                 name.removeprefix("test/"): stored[name]
                 for name in stored.files
                 if name.startswith("test/")
             }
     except (OSError, ValueError):
+        return None
+
+
+def losses_of(cell: Cell) -> np.ndarray | None:
+    """The loss of each test sequence, [q]."""
+    columns = _columns_of(cell)
+    return None if columns is None else columns["loss"]
+
+
+def sequences_of(cell: Cell, metric: str) -> np.ndarray | None:
+    """Scores of each test sequence, [q], scaled so that their mean is the metric."""
+    columns = _columns_of(cell)
+    if columns is None:
         return None
     weight = columns["weight"]
     if metric == "accuracy":

@@ -203,7 +203,8 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
     return (
         f"{verdicts['metric']} over seeds {seeds} ({_direction(verdicts['larger_is_better'])}; "
         f"a difference of + is better); margin {verdicts['margin']:g}, look {verdicts['look']} "
-        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrasts"
+        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrasts, whose intervals "
+        f"hold their effects together in {verdicts['coverage']:.1%} of studies"
     )
 
 
@@ -218,6 +219,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             if beyond_this_text(arm):
                 told += f"; also beyond this text: {beyond_this_text(arm)}"
             notes.append(told)
+        notes += [f"{name}: {told}" for told in asked_elsewhere(arm)]
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (
             arm["p_alone"] <= verdicts["level"]
@@ -227,6 +229,31 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
                 f"{arm['p_alone']:.3f}"
             )
     return notes
+
+
+def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
+    """What the register knows of the same contrast, and of the same change beside another base."""
+    told = []
+    before = arm.get("asked_before") or []
+    if before:
+        told.append(
+            f"asked before: {_listed(before)}; these seeds count too; this is a further look, at "
+            f"level {arm['level']:.3g}"
+        )
+    if arm.get("related"):
+        told.append(f"the same change at another base, budget or rate: {_listed(arm['related'])}")
+    return told
+
+
+def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
+    shown = dict.fromkeys(
+        f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds: "
+        + look["words"].removesuffix(", at the base's hyper-parameters")
+        + (f" ({signed(look['mean'])})" if look["mean"] is not None else "")
+        + (f"; asked again: {look['why']}" if look["why"] else "")
+        for look in looks
+    )
+    return " | ".join(shown)
 
 
 def beyond_this_text(arm: Mapping[str, Any]) -> str:

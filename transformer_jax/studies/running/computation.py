@@ -56,6 +56,7 @@ def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
       data: what `digest_of` says of its task.
     """
     config, task = prepared.config, prepared.task
+    kinds = [type(task), *([type(task.tokenizer)] if task.tokenizer else [])]
     batch = next(iter(task.evaluation_batches("test", _ROWS)))
     params = prepared.template.params
 
@@ -74,7 +75,7 @@ def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
         "programs": {name: canonical(traced) for name, traced in programs.items()},
         "updates": config.training.steps,
         "data": data,
-        "host": _host_code(config.data.task, type(task), type(task.tokenizer)),
+        "host": _host_code(config.data.task, *kinds),
     }
 
 

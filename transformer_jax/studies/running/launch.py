@@ -27,6 +27,7 @@ from transformer_jax.studies.asking.cells import (
 )
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.noise import as_lines, known_noise
+from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since
 from transformer_jax.studies.inference.power import detectable
 from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
@@ -173,7 +174,9 @@ class Launch:
     def _resolution(self, known: Mapping[str, Any] | None) -> str:
         """What so many seeds and contrasts can show, in margins where the noise is known."""
         design, count = self.design, len(self.seeds)
-        contrasts = max(len(self.arms) - 1, 1)
+        if design.target is not None:
+            return f"solved at  {design.target:g}: counts and updates until then are compared"
+        contrasts = len(design.primary) or max(len(self.arms) - 1, 1)
         level = level_of_look(count, design.looks) * FOR_MEANS / contrasts
         effect = detectable(count, level)
         told = (
@@ -302,8 +305,12 @@ class Launch:
         }
         if not self.study.record.get("began"):
             self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
+        is_new = not self.study.record
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
+        if is_new:
+            self.root.mkdir(parents=True, exist_ok=True)
+            Register(self.root).add(self.study.about(SEALED) | {"seeds": self.seeds})
 
     def _facts_of(self, arm: Arm) -> dict[str, Any]:
         known = self.study.record.get("arms", {}).get(arm.name, {})

@@ -1,0 +1,143 @@
+"""Solved or not: counts, updates until then, and ranks where some runs diverged."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import transformer_jax
+from transformer_jax.studies.inference import solved as ours
+from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.inference.outcome import Outcome
+
+ASKED = {"base": "base", "margin": 0.01, "larger_is_better": True, "target": 0.99}
+
+
+def runs(updates, last=1000):
+    """Outcomes by seed; None never solves it."""
+    return {
+        seed: Outcome(0.4, False, None, last) if at is None else Outcome(1.0, False, at, last)
+        for seed, at in enumerate(updates)
+    }
+
+
+def judged(arm, base, level=0.025, family=1):
+    arms = {"arm": runs(arm)}
+    (found,) = statistics.compare(
+        runs(base), arms, 0.01, True, level, family, target=ASKED["target"]
+    )
+    return found
+
+
+def test_counts_are_compared_by_scipys_boschloo():
+    for one, other in (((5, 5), (0, 5)), ((3, 8), (7, 8)), ((1, 3), (2, 3))):
+        table = [[one[0], other[0]], [one[1] - one[0], other[1] - other[0]]]
+        expected = stats.boschloo_exact(table).pvalue
+        assert ours.difference_of_counts_p(one, other) == pytest.approx(expected)
+    assert ours.difference_of_counts_p((2, 4), (3, 6)) == 1.0
+
+
+def test_log_rank_scores_are_scipys_statistic(rng):
+    """Their sum over a group is observed less expected, whose variance scipy's statistic divides."""
+    for _ in range(5):
+        updates = rng.integers(1, 9, 40).astype(float)  # with ties
+        done = rng.random(40) < 0.7
+        scores = ours.log_rank_scores(updates, done)
+        groups = [
+            stats.CensoredData(
+                uncensored=updates[half][done[half]], right=updates[half][~done[half]]
+            )
+            for half in (slice(0, 20), slice(20, 40))
+        ]
+        theirs = stats.logrank(*groups)
+        difference = scores[:20].sum()
+        variance = 0.0
+        for time in np.unique(updates[done]):
+            at_risk, of_ours = (updates >= time).sum(), (updates[:20] >= time).sum()
+            events, share = (done & (updates == time)).sum(), of_ours / at_risk
+            if at_risk > 1:
+                variance += events * share * (1 - share) * (at_risk - events) / (at_risk - 1)
+        assert abs(difference / np.sqrt(variance)) == pytest.approx(abs(theirs.statistic))
+        p = ours.permutation_p(scores[:20], scores[20:])
+        assert p == pytest.approx(theirs.pvalue, abs=0.03)
+
+
+def test_the_permutation_is_over_all_ways_to_part_the_runs(rng):
+    one, other = rng.normal(size=4), rng.normal(0.5, 1, size=5)
+    both = np.concatenate([one, other])
+    seen = one.mean() - other.mean()
+    means = []
+    for chosen in itertools.combinations(range(9), 4):
+        left = np.delete(both, chosen)
+        means.append(both[list(chosen)].mean() - left.mean())
+    means = np.array(means)
+    tails = [(means >= seen - 1e-12).mean(), (means <= seen + 1e-12).mean()]
+    assert ours.permutation_p(one, other) == pytest.approx(min(1, 2 * min(tails)))
+    assert ours.permutation_p([1, 1], [1, 1, 1]) == 1.0
+
+
+def test_words_are_about_counts_and_updates_and_never_about_a_mean():
+    found = judged([300] * 5, [None] * 5)
+    assert (found.verdict, found.words) == ("better", "better: 5 of 5 solve it, of the base 0 of 5")
+    assert np.isnan([found.mean, *found.interval]).all()
+    assert found.p <= 0.025
+    assert judged([None] * 5, [300] * 5).verdict == "worse"
+    sooner = judged([100, 110, 120, 130, 140], [500, 510, 520, 530, 540])
+    assert sooner.words.startswith("better: sooner, median 120 updates, of the base 520; 5 of 5")
+    later = judged([500, 510, 520, 530, 540], [100, 110, 120, 130, 140])
+    assert later.words.startswith("worse: later")
+    assert judged([300, None, 310, 320, 330], [300, 305, 310, 320, 330]).verdict == "unresolved"
+    assert judged([300] * 2, [None] * 2).verdict == "no verdict"
+    assert judged([300] * 5, [None] * 5, family=8).verdict == "unresolved"
+
+
+def test_a_run_that_diverged_has_not_solved_it():
+    base, arm = runs([300] * 5), runs([300] * 5)
+    gone = {seed: Outcome(None, True, None, 1000) for seed in arm}
+    (found,) = statistics.compare(base, {"arm": gone}, 0.01, True, 0.025, 1, target=0.99)
+    assert (found.verdict, found.solved) == ("worse", ((0, 5), (5, 5)))
+    assert found.updates == (None, 300.0)
+
+
+def test_ranks_stand_beside_a_mean_that_is_not_judged():
+    values = [0.5, 0.6, 0.7, 0.8, 0.9]
+    base = {s: Outcome(v + 1) for s, v in enumerate(values)}
+    arm = {s: Outcome(None, True) if s < 2 else Outcome(v) for s, v in enumerate(values)}
+    (found,) = statistics.compare(base, {"arm": arm}, 0.01, True, 0.025, 1)
+    assert found.verdict == "no verdict"
+    assert found.p_ranks == pytest.approx(2 / 252)
+    (fine,) = statistics.compare(base, {"arm": base}, 0.01, True, 0.025, 1)
+    assert fine.p_ranks is None
+
+
+@pytest.mark.parametrize(("count", "arms"), [(3, 1), (5, 1), (5, 4), (8, 1)])
+def test_of_arms_like_the_base_few_are_called_better_or_worse(count, arms):
+    """6 of 10 runs solve it, after times that are far apart."""
+    rng, fooled, studies = np.random.default_rng(0), 0, 150 if count < 8 else 60
+    for _ in range(studies):
+        groups = [
+            [int(rng.exponential(400)) if rng.random() < 0.6 else None for _ in range(count)]
+            for _ in range(arms + 1)
+        ]
+        base, *others = map(runs, groups)
+        named = {str(n): other for n, other in enumerate(others)}
+        found = statistics.compare(base, named, 0.01, True, 0.05, arms, target=0.99)
+        fooled += any(each.verdict in ("better", "worse") for each in found)
+    assert fooled / studies <= 0.05 + 2.5 * (0.05 * 0.95 / studies) ** 0.5
+
+
+def test_the_public_judge_takes_steps():
+    rows = [
+        {"arm": arm, "seed": seed, "value": value, "step": step}
+        for arm, value, step in (("base", 0.4, 1000), ("fast", 1.0, 100))
+        for seed in range(5)
+    ]
+    (found,) = transformer_jax.judge(rows, **ASKED)
+    assert (found.word, found.solved, found.updates) == ("better", ((5, 5), (0, 5)), (100.0, None))
+    (plain,) = transformer_jax.judge(rows, **ASKED | {"target": None})
+    assert (plain.word, plain.solved) == ("refused", None)
+    two = [*rows, {"arm": "base", "seed": 9, "value": 1.0, "data_set": "x"}]
+    two += [{"arm": "base", "seed": 10, "value": 1.0, "data_set": "y"}]
+    with pytest.raises(transformer_jax.errors.InvalidInput, match="one at a time"):
+        transformer_jax.judge(two, **ASKED)
