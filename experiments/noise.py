@@ -5,21 +5,32 @@ Example:
 """
 
 from pathlib import Path
+from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
+
+# Metrics that are a ratio of sums over sequences: its columns in sequences.npz.
+_METRICS = {
+    "loss": ("loss", "weight"),
+    "accuracy": ("correct", "weight"),
+    "bits_per_byte": ("loss", "bytes"),
+}
 
 
 def main(argv: list[str]) -> None:
     """Reads the arguments, runs the crossed design, and writes the ledger beside the config."""
     parser = Parser("noise", __doc__, takes_config=True)
     parser.add_argument("--levels", type=int, default=4, help="seeds of each factor (4)")
+    parser.add_argument("--metric", choices=_METRICS, help="(what the config's study is judged by)")
     parser.add_argument("--out", help="the ledger (noise/NAME.json beside the config)")
     arguments = parser.read(argv)
     if arguments.levels < 2:
         raise InvalidInput(f"--levels={arguments.levels}: expected at least 2")
     config, path = arguments.config, Path(arguments.config_path)
-    out = Path(arguments.out or path.parent / "noise" / f"{path.stem}.json")
+    metric = arguments.metric or _judged_metric(arguments.file)
+    of_metric = "" if metric == "loss" else f".{metric}"
+    out = Path(arguments.out or path.parent / "noise" / f"{path.stem}{of_metric}.json")
     use_compilation_cache()
 
     import json
@@ -51,14 +62,16 @@ def main(argv: list[str]) -> None:
         state = prepared.train(start, order, dropout)
         params = evaluated_params(state.opt_state, state.params)
         found = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
-        columns, mean = found.sequences, found.means["loss"]
+        columns, mean = found.sequences, found.means[metric]
         # Linearised: longer sequences count more, and the mean over tokens is a ratio.
-        added = (columns["loss"] - mean * columns["weight"]) / columns["weight"].mean()
+        top, below = (columns[name] for name in _METRICS[metric])
+        scale = mean * below.sum() / top.sum()  # bits in place of nats
+        added = (top * scale - mean * below) / below.mean()
         sequences.append(mean + added)
         scores.append(mean)
         progress.say(
             f"{number:>3}/{len(cells)}  initial {initial}, order {order}, dropout {dropout}, "
-            f"changed by {size:g}: test loss {scores[-1]:.5f}"
+            f"changed by {size:g}: test {metric} {scores[-1]:.5f}"
         )
     what = {
         "config": str(path),
@@ -68,10 +81,22 @@ def main(argv: list[str]) -> None:
         "jax": jax.__version__,
     }
     table = np.array(scores).reshape(*levels, 2)
-    found = ledger(table, np.array(sequences), "test/loss", what)
+    found = ledger(table, np.array(sequences), f"test/{metric}", what)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print("\n".join([*as_lines(found), f"wrote {out}"]))
+
+
+def _judged_metric(file: Any) -> str:
+    """What the study of a config file is judged by, as far as it has one that can be measured."""
+    study = file.call("get_study") if hasattr(file.module, "get_study") else {}
+    metric = study.get("metric", "loss").removeprefix("test/")
+    if metric not in _METRICS:
+        raise InvalidInput(
+            f"--metric: the study of {file.path} is judged by {metric}, which has no parts by test "
+            f"sequence; give one of {', '.join(_METRICS)}"
+        )
+    return metric
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.register import Register, contrasts_of, pooled
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.scales import TURNS, turns
 from transformer_jax.studies.inference.statistics import (
     FOR_MEANS,
     IDENTICAL,
@@ -60,10 +61,12 @@ def main(argv: list[str]) -> None:
         "--judge_again", action="store_true", help="decide all studies anew from their scores"
     )
     arguments = parser.read(argv)
-    if arguments.judge_again:
+    if arguments.judge_again:  # changes nothing where the rules are those of before
         for folder in sorted((HERE / "results").iterdir()):
             if (folder / "verdicts.json").exists():
-                judge_again(folder)  # changes nothing where the rules are those of before
+                judge_again(folder)
+            if (folder / "ladder.json").exists():
+                _judge_ladder_again(folder)
     for path in arguments.add:
         add(Path(path))
     page = HERE / "README.md"
@@ -148,6 +151,19 @@ def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
     if "outcomes" in value:
         return {int(seed): Outcome(*told) for seed, told in value["outcomes"].items()}
     return {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
+
+
+def _judge_ladder_again(folder: Path) -> None:
+    """Reads off stored intervals what they can still say: that an effect rises and falls."""
+    ladder = _read(folder / "ladder.json")
+    for arm, found in ladder["arms"].items():
+        if "intervals" in found and turns(found["intervals"]) and found["word"] != TURNS:
+            print(f"{folder.name}, {arm}: {found['word']} -> {TURNS}")
+            text = (folder / "ladder.md").read_text(encoding="utf-8")
+            text = text.replace(f"- **{arm}: {found['word']}**", f"- **{arm}: {TURNS}**")
+            (folder / "ladder.md").write_text(text, encoding="utf-8")
+            found["word"] = TURNS
+    (folder / "ladder.json").write_text(json.dumps(ladder, indent=1) + "\n", encoding="utf-8")
 
 
 def _add_ladder(path: Path) -> None:

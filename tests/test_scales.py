@@ -1,15 +1,18 @@
 """Ladders over scale and ledgers of noise: what they say of made-up runs whose truth is known."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking import ladder, noise
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.inference import scales, variance_components
+from transformer_jax.studies.reporting.ladder import axis_of
 
 VALUES = (16, 32, 64, 128)
 
@@ -30,11 +33,61 @@ def rungs(rng, effects, spread=0.01, seeds=6):
         ((0.2000, 0.2002, 0.2004, 0.2006), "holds"),
         ((0.3, 0.1, -0.1, -0.3), "flips"),
         ((0.0, 0.0, 0.0, 0.0), "holds"),
+        ((0.111, 0.233, 0.192, 0.04), "not monotone"),
+        ((0.0, 0.2, 0.2, 0.0), "not monotone"),
+        ((0.0, 0.1, 0.1, 0.1), "grows"),
+        ((0.2, 0.21, 0.2, 0.2), "holds"),
     ],
 )
 def test_what_becomes_of_an_effect(rng, effects, word):
     found = scales.over_scales(VALUES, rungs(rng, effects), margin=0.05)
     assert found["word"] == word
+
+
+def test_a_line_is_tested_by_what_is_left_within_seeds(rng):
+    """By hand: F over rungs within seeds; of lines it rejects no more than its level."""
+    d = rng.normal(size=(4, 5)) + np.array([0, 3, 3, 0])[:, None]
+    x = np.log2(VALUES)
+    centred = d - d.mean(0)
+    line = np.polyval(np.polyfit(x, d.mean(1), 1), x)
+    lack = 5 * ((d.mean(1) - line) ** 2).sum() / 2
+    noise = ((centred - centred.mean(1, keepdims=True)) ** 2).sum() / 12
+    assert scales.lack_of_fit_p(d, x) == pytest.approx(stats.f.sf(lack / noise, 2, 12))
+    assert scales.lack_of_fit_p(np.outer(x, np.ones(5)), x) == 1.0
+    lines = [
+        np.outer(x, [0.2] * 5) + rng.normal(size=(4, 5)) + rng.normal(size=5) for _ in range(2000)
+    ]
+    assert np.mean([scales.lack_of_fit_p(d, x) <= 0.05 for d in lines]) == pytest.approx(
+        0.05, abs=0.015
+    )
+
+
+def test_words_of_effects_that_hold_are_seldom_others(rng):
+    words = [
+        scales.over_scales(VALUES, rungs(rng, (0.1,) * 4, 0.02, 5), margin=0.02)["word"]
+        for _ in range(300)
+    ]
+    assert (
+        sum(word in ("not monotone", "grows", "shrinks", "flips") for word in words) <= 0.05 * 300
+    )
+    humps = [
+        scales.over_scales(VALUES, rungs(rng, (0, 0.2, 0.2, 0), 0.02, 5), margin=0.02)["word"]
+        for _ in range(100)
+    ]
+    assert humps.count("not monotone") >= 95
+
+
+def test_effects_are_seen_over_what_the_option_changes():
+    def study(counted, parameters):
+        cost = {"without_embeddings": parameters, "counted": counted, "flops": 1.0}
+        return SimpleNamespace(arms={"a": {"cost": cost}}, base="a", record={"counted": "tokens"})
+
+    wider = [study(1000, size) for size in (10, 40, 160)]
+    assert axis_of(wider, "model.width", (1, 2, 4)) == ("parameters", [10, 40, 160])
+    longer = [study(count, 10) for count in (100, 200, 400)]
+    assert axis_of(longer, "training.steps", (1, 2, 4)) == ("tokens", [100, 200, 400])
+    same = [study(100, 10)] * 3
+    assert axis_of(same, "data.train_examples", (1, 2, 4)) == ("data.train_examples", [1, 2, 4])
 
 
 def test_noise_is_unresolved(rng):
@@ -158,9 +211,11 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
     assert counts == sorted(counts, reverse=True)
     (tmp_path / "tiny.json").write_text(json.dumps(found))
     assert (
-        noise.known_noise(tiny_config(seed=7, logging__every=3), tmp_path)["mean"] == found["mean"]
+        noise.known_noise(tiny_config(seed=7, logging__every=3), tmp_path, "loss")["mean"]
+        == found["mean"]
     )
-    assert noise.known_noise(tiny_config(model__width=16), tmp_path) is None
+    assert noise.known_noise(tiny_config(), tmp_path, "accuracy") is None
+    assert noise.known_noise(tiny_config(model__width=16), tmp_path, "loss") is None
     assert len(noise.as_lines(found)) == 3
 
 
@@ -168,9 +223,11 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
 def test_the_command_measures_a_config(tmp_path):
     out = tmp_path / "noise.json"
     given = ("--config=configs/tiny.py", "--levels=2", "--config.training.steps=12", f"--out={out}")
-    result = command("noise", *given)
+    result = command("noise", *given, "--metric=accuracy")
     assert result.returncode == 0, result.stderr
     found = json.loads(out.read_text())
+    assert found["metric"] == "test/accuracy"
+    assert 0 < found["mean"] < 1
     scores = np.array(found["scores"])
     assert scores.shape == (2, 2, 2, 2)
     assert np.ptp(scores[:, 0, 0, 0]) > 0

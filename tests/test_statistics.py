@@ -37,6 +37,26 @@ def test_paired_t_is_scipys(rng):
         np.testing.assert_allclose((low, high), bounds, rtol=1e-10)
 
 
+def test_neighbouring_windows_of_a_text_are_put_together():
+    """Windows whose losses go together (AR .7) are no independent draws of text."""
+    rng, apart, together, studies = np.random.default_rng(0), 0, 0, 400
+    parts = np.arange(444) * 8 // 444
+    for _ in range(studies):
+        text = np.empty(444)
+        text[0] = rng.normal()
+        for place, draw in enumerate(rng.normal(size=443), 1):
+            text[place] = 0.7 * text[place - 1] + 0.51**0.5 * draw
+        d = 0.15 * rng.normal(size=(5, 1)) + text + 0.5 * rng.normal(size=(5, 444))
+        low, high = ours.beyond_this_text(d)
+        apart += low <= 0 <= high
+        grouped = ours.by_cluster(d, parts)
+        assert grouped.mean() == pytest.approx(d.mean())
+        low, high = ours.beyond_this_text(grouped)
+        together += low <= 0 <= high
+    assert apart / studies < 0.85
+    assert together / studies > 0.92
+
+
 def test_equal_differences_have_no_spread():
     _, error, p = ours.paired_t([0.1 + 0.2 - 0.3 + 0.1] * 5)
     assert (float(error), float(p)) == (0.0, 0.0)

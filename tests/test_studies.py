@@ -157,6 +157,9 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"margin_reason": ""}, "margin_reason"),
         ({"metric": "los"}, "did you mean loss"),
         ({"looks": (5, 3)}, "ascending"),
+        ({"primary": ["non"]}, "did you mean none"),
+        ({"primary": ["learned"]}, "expected arms beside the base"),
+        ({"target": "high"}, "target='high': expected float"),
         ({"base": "learnt"}, "did you mean learned"),
         ({"qestion": "?"}, "did you mean question"),
         ({"match": {"by": "parms", "field": "model.width"}}, "params, flops, time"),
@@ -275,6 +278,92 @@ def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypa
     run(quick("model.num_heads=4,1"), tmp_path / "one", (0,), progress=Silent())
     run(quick("model.num_heads=4,2"), tmp_path / "two", (0,), progress=Silent())
     assert len(list((tmp_path / "cells").iterdir())) == 3
+
+
+# ---------------------------------------------------------------- what is asked is what is judged
+
+
+def test_planted_effects_are_found_and_what_is_none_is_none(tmp_path):
+    """Real training: a rate that teaches nothing is worse, no divergence; rounding is no effect."""
+    arms = {
+        "base": {},
+        "learns nothing": {"optimizer.learning_rate": 1e-7},
+        "rounded otherwise": {"seeds.perturbation": 1e-7},
+    }
+    path = study_file(tmp_path, arms, margin=0.02)
+    text = (
+        Path(path)
+        .read_text()
+        .replace("return config", "config.optimizer.learning_rate = 0.003\n    return config")
+    )
+    Path(path).write_text(text)
+    study = run(load_design(path), tmp_path / "runs" / "planted", range(4), progress=Silent())
+    nothing, rounded = (study.verdicts()["arms"][name] for name in list(arms)[1:])
+    assert nothing["words"].startswith("worse by more than 0.02")
+    assert nothing["diverged"][0] == [0, 4]
+    assert rounded["words"].startswith("no different within 0.02")
+
+
+def test_only_primary_arms_get_words(tmp_path):
+    arms = {**ARMS, "fast": {"optimizer.learning_rate": 0.004}}
+    path = study_file(tmp_path, arms, primary=["fast"])
+    design = load_design(path)
+    assert design.sealed()["primary"] == ["fast"]
+    assert "primary" not in load_design(study_file(tmp_path / "all", arms)).sealed()
+    study = run(design, tmp_path / "runs" / "question", range(3), progress=Silent())
+    verdicts = study.verdicts()
+    assert verdicts["contrasts"] == 1
+    assert verdicts["arms"]["none"]["verdict"] == "not primary"
+    assert verdicts["arms"]["fast"]["verdict"] != "not primary"
+    for name in ("none", "fast"):  # each as one contrast alone
+        d = stats.ttest_1samp(verdicts["arms"][name]["differences"], 0)
+        interval = d.confidence_interval(verdicts["coverage"])
+        assert verdicts["arms"][name]["interval"] == pytest.approx([interval.low, interval.high])
+
+
+def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
+    """Where a score says that it is solved, of the losses that training went through."""
+    study = load_study(copied(done, tmp_path))
+    study.record["sealed"]["target"] = 4.0
+    study.record["seal"] = seal_of(study.record["sealed"])
+    study.write()
+    cell = study.cell("fast", 1)
+    rows = RunDirectory(cell.path).metrics()
+    outcome = cell.outcome("loss", 4.0)
+    assert outcome.first == min(row["step"] for row in rows if row.get("eval/loss", 9) <= 4.0)
+    assert outcome.last == 12
+    assert cell.outcome("loss", 0.1).first is None
+    found = judge(load_study(study.path))["arms"]["fast"]
+    scores = [study.verdicts()["values"][name]["by_seed"] for name in ("fast", "learned")]
+    counts = [sum(value <= 4.0 for value in by_seed.values()) for by_seed in scores]
+    assert found["solved"] == [[count, 3] for count in counts] != [[0, 3], [0, 3]]
+    told = f"unresolved: {counts[0]} of 3 solve it, of the base {counts[1]} of 3"
+    assert found["words"].startswith(told)
+    assert found["interval"] == [None, None]
+
+
+def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    for seed in study.seeds:
+        base, arm = (
+            study.cell(name, seed).path / "evaluation.json" for name in ("learned", "fast")
+        )
+        shutil.copy(base, arm)
+    found = judge(study)["arms"]["fast"]
+    assert found["words"] == "refused: the same score in every seed, by other losses"
+    for seed in study.seeds:
+        base, arm = (study.cell(name, seed).path / "sequences.npz" for name in ("learned", "fast"))
+        shutil.copy(base, arm)
+    assert judge(study)["arms"]["fast"]["verdict"] == "identical"
+
+
+def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    path = study.cell("fast", 1).path / "evaluation.json"
+    scored = json.loads(path.read_text())
+    del scored["test"]["loss"]
+    path.write_text(json.dumps(scored))
+    assert "'fast' has no loss for seed 1" in judge(study)["arms"]["fast"]["words"]
 
 
 # ---------------------------------------------------------------- killed, failed, diverged

@@ -20,7 +20,8 @@ class Evaluation(NamedTuple):
     Attributes:
       means: loss in nats per target, accuracy, and bits_per_byte of text.
       protocol: how the split was scored.
-      sequences: loss, weight, correct weight (and bytes, of text) of each example, arrays [N].
+      sequences: loss, weight, correct weight (and bytes, of text) of each example, arrays [N]; and
+        its cluster, the document that a window of running text begins in.
     """
 
     means: dict[str, float]
@@ -68,6 +69,10 @@ def evaluate(
         "targets": int(totals["weight"]),
     }
     protocol |= {} if num_bytes is None else {"bytes": num_bytes}
+    clusters = getattr(task, "clusters", None)
+    if clusters is not None:
+        of_example = clusters(split)
+        rows["cluster"] = np.pad(of_example, (0, len(is_example) - len(of_example)))
     return Evaluation(means, protocol, {name: column[is_example] for name, column in rows.items()})
 
 

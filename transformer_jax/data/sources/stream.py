@@ -59,6 +59,10 @@ class TokenStream:
         tokens = np.asarray(self.tokens[np.minimum(places, self.end - 1)])
         return np.where(places < self.end, tokens, 0).astype(np.int32)
 
+    def document_of(self, starts: np.ndarray) -> np.ndarray:
+        """Returns the number of the document that each place [B] is in, [B] int64."""
+        return np.searchsorted(self.document_starts, self.begin + starts, side="right") - 1
+
     def documents(self, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns which document each token of each window is in, and its place in it.
 

@@ -128,6 +128,12 @@ class LanguageModelling:
             batch["weights"] = batch["weights"] * scored
             yield batch
 
+    def clusters(self, split: str) -> np.ndarray:
+        """Returns the document in which each evaluated window begins, [N] int64."""
+        stride, stream = self.stride or self.length, self.splits[split]
+        count = 1 + max(0, -(-(len(stream) - 1 - self.length) // stride))
+        return stream.document_of(np.arange(count) * stride)
+
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
         """Returns the UTF-8 bytes of the tokens that each row is scored on, [B] int64."""
         token_bytes = self.tokenizer.token_bytes

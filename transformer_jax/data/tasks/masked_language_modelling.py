@@ -113,6 +113,11 @@ class MaskedLanguageModelling:
             ]
             yield self._examples(split, windows * window, np.stack(draws, axis=1))
 
+    def clusters(self, split: str) -> np.ndarray:
+        """Returns the document in which each evaluated window begins, [N] int64."""
+        window, stream = self.length - 1, self.splits[split]
+        return stream.document_of(np.arange(-(-len(stream) // window)) * window)
+
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
         """None: hidden tokens say nothing about the length of the text."""
         return None

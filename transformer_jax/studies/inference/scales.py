@@ -1,18 +1,21 @@
-"""What becomes of an effect with scale: it holds, shrinks, grows or flips, and what was forecast.
+"""What becomes of an effect with scale: it holds, shrinks, grows or flips, and its forecast.
 
 A seed's differences over the rungs of a ladder give that seed's slope and that seed's forecast of
-the largest rung from the smaller ones; means over seeds of either get paired intervals.
+the largest rung from the smaller ones; means over seeds of either get paired intervals. A line over
+log scale is tested before its slope gives a word.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from transformer_jax.studies.inference import statistics
 
 HOLDS, GROWS, SHRINKS, FLIPS = "holds", "grows", "shrinks", "flips"
-SIGN, NONE = "keeps its sign", "unresolved"
+TURNS, SIGN, NONE = "not monotone", "keeps its sign", "unresolved"
 FEWEST = 3  # rungs, and seeds that have all of them
 
 
@@ -26,20 +29,24 @@ def over_scales(
     """Says what becomes of an effect with scale.
 
     In this order: unresolved, if fewer than 3 seeds have all rungs; flips, if the intervals of the
-    smallest and the largest rung exclude 0 on opposite sides; grows or shrinks, if the slope's
-    interval excludes 0 and makes more than the margin over the ladder, by which end is larger;
-    holds, if every rung's interval lies within the margin, or all exclude 0 on one side and the
-    change over the ladder is surely less than the margin or half the mean effect; keeps its sign,
-    if only the former is sure; else unresolved.
+    smallest and the largest rung exclude 0 on opposite sides; not monotone, if some larger rung's
+    interval lies above a smaller one's and some below; grows or shrinks, by which end is larger, if
+    the slope's interval excludes 0 and makes more than the margin over the ladder, or, where a line
+    does not fit, if the ends' intervals lie apart by more than the margin; holds, if every rung's
+    interval lies within the margin, or all exclude 0 on one side and the change over the ladder is
+    surely less than the margin or half the mean effect; keeps its sign, if only the former is sure;
+    else unresolved.
 
     Args:
-      values: of the rungs, ascending.
+      values: of the rungs, ascending: parameters, say.
       differences: seed -> difference from the base, + is better, of each rung.
       margin: the smallest difference that matters.
-      family: arms that are looked at together; intervals are simultaneous over them.
+      family: arms that are looked at together; intervals are simultaneous over them, over the
+        rungs and the slope.
       level: of all of them.
     Returns:
       word; means, intervals (of each rung), slope (per doubling of the value), slope_interval;
+      line_p (that a line describes the means over log value);
       forecast (of the largest rung, by each seed's line through the smaller ones over log value),
       forecast_interval, missed_by and missed_interval (largest rung less forecast).
     """
@@ -48,20 +55,26 @@ def over_scales(
         return {"word": NONE, "seeds": seeds}
     d_RS = np.array([[rung[seed] for seed in seeds] for rung in differences])
     x_R = np.log2(np.asarray(values, float))
-    bound = level / family
+    bound = level / family / (len(values) + 1)
     rungs = [_interval(row, bound) for row in d_RS]
+    line_p = lack_of_fit_p(d_RS, x_R)
     slope_S = np.polyfit(x_R, d_RS, 1)[0]
     forecast_S = np.polyval(np.polyfit(x_R[:-1], d_RS[:-1], 1), x_R[-1])
-    slope, missed = _interval(slope_S, bound), _interval(d_RS[-1] - forecast_S, bound)
+    slope = _interval(slope_S, bound)
+    missed = _interval(d_RS[-1] - forecast_S, level / family)
     return {
-        "word": _word(d_RS.mean(1), rungs, slope, float(x_R[-1] - x_R[0]), margin),
+        "word": _word(
+            d_RS.mean(1), rungs, slope, float(x_R[-1] - x_R[0]), margin, line_p > level / family
+        ),
         "seeds": seeds,
         "means": d_RS.mean(1).tolist(),
         "intervals": rungs,
         "slope": float(slope_S.mean()),
         "slope_interval": slope,
+        "line_p": line_p,
+        "level": bound,
         "forecast": float(forecast_S.mean()),
-        "forecast_interval": _interval(forecast_S, bound),
+        "forecast_interval": _interval(forecast_S, level / family),
         "missed_by": float((d_RS[-1] - forecast_S).mean()),
         "missed_interval": missed,
     }
@@ -73,18 +86,52 @@ def _word(
     slope: tuple[float, float],
     doublings: float,
     margin: float,
+    is_a_line: bool,
 ) -> str:
     sides = [1 if low > 0 else -1 if high < 0 else 0 for low, high in rungs]
     if sides[0] * sides[-1] < 0:
         return FLIPS
+    if turns(rungs):
+        return TURNS
     low, high = (bound * doublings for bound in slope)
-    if (low > 0 or high < 0) and abs(low + high) / 2 > margin:
+    change = abs(means[-1] - means[0])
+    if is_a_line:
+        is_sure, change = low > 0 or high < 0, abs(low + high) / 2
+    else:
+        is_sure = rungs[0][1] < rungs[-1][0] or rungs[-1][1] < rungs[0][0]
+    if is_sure and change > margin:
         return GROWS if abs(means[-1]) > abs(means[0]) else SHRINKS
     alike = set(sides) in ({1}, {-1})
     little = max(-low, high) < max(margin, abs(means.mean()) / 2)
     if all(-margin < low and high < margin for low, high in rungs) or (alike and little):
         return HOLDS
     return SIGN if alike else NONE
+
+
+def turns(rungs: Sequence[Sequence[float]]) -> bool:
+    """Whether intervals of ascending rungs show a rise and a fall: pairs of them that lie apart."""
+    pairs = list(itertools.combinations(rungs, 2))
+    rises = any(before[1] < after[0] for before, after in pairs)
+    return rises and any(after[1] < before[0] for before, after in pairs)
+
+
+def lack_of_fit_p(differences: np.ndarray, places: np.ndarray) -> float:
+    """Returns the p that the means of rungs lie on a line: F over rungs within seeds.
+
+    Args:
+      differences: [R, S], of each rung and seed.
+      places: [R], of the rungs on the axis.
+    """
+    rungs, seeds = differences.shape
+    means = differences.mean(1)
+    off_line = means - np.polyval(np.polyfit(places, means, 1), places)
+    left = differences - means[:, None] - differences.mean(0) + differences.mean()
+    freedom = (rungs - 2, (rungs - 1) * (seeds - 1))
+    lack, noise = seeds * (off_line**2).sum() / freedom[0], (left**2).sum() / freedom[1]
+    largest = np.abs(differences).max()
+    if lack <= (1e-9 * largest) ** 2:
+        return 1.0
+    return float(stats.f.sf(lack / noise, *freedom)) if noise else 0.0
 
 
 def _interval(samples: np.ndarray, level: float) -> tuple[float, float]:

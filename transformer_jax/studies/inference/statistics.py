@@ -453,7 +453,8 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
 
     Args:
       differences: [n, q], of each seed and each sequence (a document or a block, never a token),
-        weighted so that their mean is the difference of the metric.
+        weighted so that their mean is the difference of the metric. Sequences have to be
+        exchangeable: neighbours of one text are put together first, see by_cluster.
       level: 1 minus the coverage.
     """
     n, q = differences.shape
@@ -472,6 +473,20 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
         degrees = total**2 / sum(ms / nu for ms, nu in zip(squares, freedom, strict=True))
     half = float(stats.t.ppf(1 - level / 2, degrees)) * math.sqrt(total / (n * q))
     return mean - half, mean + half
+
+
+def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Returns the sums over clusters, scaled so that their mean is that of the differences.
+
+    Args:
+      differences: [n, q].
+      clusters: [q], which of them belong together.
+    Returns:
+      [n, number of clusters].
+    """
+    names, members = np.unique(clusters, return_inverse=True)
+    sums = differences @ (members[:, None] == np.arange(len(names)))
+    return sums * len(names) / len(clusters)
 
 
 def sensitivity(losses: Sequence[float], initial: float) -> float:

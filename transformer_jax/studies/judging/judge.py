@@ -31,6 +31,8 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
 
+_RUNNING_TEXT = ("language_modelling", "masked_language_modelling")
+_PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
 UNTUNED = ", at the base's hyper-parameters"  # stands behind verdicts between untuned arms
 
 
@@ -277,7 +279,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
 
 
 def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[str, Any] | None:
-    """Whether the difference holds for new text too: seeds and sequences crossed."""
+    """Whether the difference holds for new text too: seeds and clusters of sequences crossed."""
     if study.metric not in ("loss", "bits_per_byte", "accuracy") or len(seeds) < 3:
         return None
     rows = []
@@ -287,11 +289,29 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
         if ours is None or theirs is None or ours.shape != theirs.shape:
             return None
         rows.append(ours - theirs)
-    if rows[0].size < 2:
+    clusters = _clusters_of(study.cell(study.base, seeds[0]))
+    d_SQ = statistics.by_cluster(np.stack(rows), clusters)
+    if d_SQ.shape[1] < 2:
         return None
     sign = 1.0 if study.sealed["larger_is_better"] else -1.0
-    low, high = statistics.beyond_this_text(sign * np.stack(rows), level)
-    return {"interval": [low, high], "holds": bool(low > 0 or high < 0)}
+    low, high = statistics.beyond_this_text(sign * d_SQ, level)
+    holds = bool(low > 0 or high < 0)
+    return {"interval": [low, high], "holds": holds, "clusters": d_SQ.shape[1]}
+
+
+def _clusters_of(cell: Cell) -> np.ndarray:
+    """Which test sequences belong together, [q]: those of a document, or of a part of a long text.
+
+    Windows of one text are neighbours, whose losses go together; sentences and images are not.
+    """
+    columns = _columns_of(cell) or {}
+    count = len(columns["loss"])
+    documents = columns.get("cluster", np.zeros(count))
+    if RunDirectory(cell.path).config().data.task not in _RUNNING_TEXT:
+        return np.arange(count)
+    if len(np.unique(documents)) >= _PARTS:
+        return documents
+    return np.arange(count) * _PARTS // count
 
 
 def _columns_of(cell: Cell) -> dict[str, np.ndarray] | None:

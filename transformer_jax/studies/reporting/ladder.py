@@ -1,5 +1,6 @@
 """The same contrast at several scales, judged over them and told: ladder.json and ladder.md."""
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -24,22 +25,25 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
       What ladder.json holds.
     """
     workdir = Path(workdir)
-    verdicts = [Study(rung_path(workdir, key, value)).verdicts() for value in values]
-    first = verdicts[0]
+    studies = [Study(rung_path(workdir, key, value)) for value in values]
+    verdicts = [study.verdicts() for study in studies]
+    first, (axis, places) = verdicts[0], axis_of(studies, key, values)
     found = {
         "question": first["question"],
         "key": key,
         "values": list(values),
+        "axis": axis,
+        "places": places,
         "metric": first["metric"],
         "margin": first["margin"],
         "base": first["base"],
         "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
         "forecast_of_score": forecast_of_scores(
-            values, [v["values"][v["base"]]["by_seed"] for v in verdicts]
+            places, [v["values"][v["base"]]["by_seed"] for v in verdicts]
         ),
         "arms": {
             arm: over_scales(
-                values,
+                places,
                 [_differences(v["arms"][arm]) for v in verdicts],
                 first["margin"],
                 len(first["arms"]),
@@ -55,6 +59,24 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
     return found
 
 
+def axis_of(studies: Sequence[Study], key: str, values: Sequence[float]) -> tuple[str, list[float]]:
+    """Returns what effects are seen over, and where the rungs lie on it.
+
+    That is what the option changes of the base: parameters (outside embeddings), else what training
+    counts, else its operations; the option itself where none of them grows with it.
+    """
+    costs = [study.arms[study.base]["cost"] for study in studies]
+    axes = {
+        "parameters": [cost["without_embeddings"] for cost in costs],
+        studies[0].record["counted"]: [cost["counted"] for cost in costs],
+        "training operations": [cost["flops"] * cost["counted"] for cost in costs],
+    }
+    for name, places in axes.items():
+        if all(0 < before < after for before, after in itertools.pairwise(places)):
+            return name, [float(place) for place in places]
+    return key, [float(value) for value in values]
+
+
 def _differences(arm: Mapping[str, Any]) -> dict[int, float]:
     return dict(zip(arm.get("seeds", ()), arm.get("differences", ()), strict=False))
 
@@ -65,9 +87,12 @@ def as_text(found: Mapping[str, Any]) -> str:
     for arm, told in found["arms"].items():
         lines.append(f"- **{arm}: {told['word']}**{_told(told)}")
         if "means" in told:
-            rungs = zip(found["values"], told["means"], told["intervals"], strict=True)
-            rows += [[arm, f"{v:g}", signed(m), spell_interval(i)] for v, m, i in rungs]
-    heads = ["arm", found["key"], f"{found['metric']}, difference", "interval"]
+            where = (found["values"], found["places"], told["means"], told["intervals"])
+            rows += [
+                [arm, f"{value:g}", f"{place:.3g}", signed(mean), spell_interval(bounds)]
+                for value, place, mean, bounds in zip(*where, strict=True)
+            ]
+    heads = ["arm", found["key"], found["axis"], f"{found['metric']}, difference", "interval"]
     scores = ", ".join(
         f"{spell(score)} at {value:g}"
         for score, value in zip(found["scores"], found["values"], strict=True)
@@ -80,16 +105,23 @@ def as_text(found: Mapping[str, Any]) -> str:
             f"{spell_interval(law['interval'])} at {found['values'][-1]:g}; it was "
             f"{spell(law['seen'])}."
         )
-    head = f"# {found['question']}\n\nOver {found['key']}; + is better than {found['base']}.\n"
+    head = (
+        f"# {found['question']}\n\nOver {found['key']}, by {found['axis']}; + is better than "
+        f"{found['base']}. Intervals are simultaneous over arms and rungs.\n"
+    )
     return "\n".join([head, *lines, "", as_markdown(heads, rows), " ".join(about), ""])
+
+
+def _misfit(told: Mapping[str, Any]) -> str:
+    return f" (a line is rejected, p = {told['line_p']:.2g})" if told["line_p"] < 0.05 else ""
 
 
 def _told(told: Mapping[str, Any]) -> str:
     if not math.isfinite(told.get("slope", math.nan)):
         return f" ({len(told['seeds'])} seeds have all rungs)"
+    slope = f"{signed(told['slope'])} {spell_interval(told['slope_interval'])} per doubling"
     return (
-        f": {signed(told['slope'])} {spell_interval(told['slope_interval'])} per doubling; the "
-        f"smaller rungs forecast {signed(told['forecast'])} "
+        f": {slope}{_misfit(told)}; the smaller rungs forecast {signed(told['forecast'])} "
         f"{spell_interval(told['forecast_interval'])} for the largest, it was "
         f"{signed(told['means'][-1])}"
     )

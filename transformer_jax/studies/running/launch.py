@@ -164,7 +164,9 @@ class Launch:
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         states = {cell: cell.state() for cell in self._cells(self.arms)}
         show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
-        known = known_noise(self.arms[design.base].config, Path(design.path).parent / "noise")
+        known = known_noise(
+            self.arms[design.base].config, Path(design.path).parent / "noise", design.metric
+        )
         progress.say(self._resolution(known))
         if known:
             progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
@@ -184,7 +186,7 @@ class Launch:
             "80 % power an effect of "
             f"{effect:.1f} deviations of a paired difference"
         )
-        if known and known["metric"] == f"test/{design.metric}":  # as if pairing helped nothing
+        if known:  # as if pairing helped nothing
             margins = effect * math.sqrt(2) * known["deviation"] / design.margin
             told += f", {margins:.1f} margins by the noise of the base"
         return told
