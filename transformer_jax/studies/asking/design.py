@@ -24,6 +24,7 @@ MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
 _EVALUATED = ("data.length", "evaluation.stride")
 _MOST_ARMS = 64
+_NAMED = 8  # arms that the question of a grid names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,7 +373,8 @@ def _quick_study(
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
     classifies = flat["data.task"].endswith("_classification")
     metric = "accuracy" if classifies else "loss"
-    question = "What does each part do?" if drops else f"What do {', '.join(made)} give?"
+    named = ", ".join(made) if len(made) <= _NAMED else f"{len(made)} arms"
+    question = "What does each part do?" if drops else f"What do {named} give?"
     study = {
         "question": question,
         "prediction": "none: it was made on the command line",

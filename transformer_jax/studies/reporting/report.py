@@ -34,6 +34,8 @@ from transformer_jax.studies.reporting.page import (
 )
 from transformer_jax.studies.reporting.tables import also_table, signed, spell, spell_interval
 
+_LISTED = 8  # arms, at the head of the page
+
 
 def write_report(study: Study) -> Path:
     """Writes report.html and the tables; returns the page's path."""
@@ -119,6 +121,8 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
         + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
         for name, arm in verdicts["arms"].items()
     ]
+    if len(told) > _LISTED:
+        told[_LISTED:] = [f"and {len(told) - _LISTED} more, in the table"]
     return "\n".join(
         [
             f"<h1>{escaped(sealed['question'])}</h1>",

@@ -20,14 +20,16 @@ def escaped(value: Any) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
     """A table that scrolls by itself where the window is narrow."""
-    title = f"<caption>{escaped(caption)}</caption>" if caption else ""
+    title = paragraph(caption, soft=True) if caption else ""  # outside of what scrolls
     kept = [list(row) for row in rows]
     right = numeric(heads, kept)
     head = _row("th scope=col", "th", heads, right)
     body = "".join(f"<tr>{_row('td', 'td', row, right)}</tr>" for row in kept)
-    inside = f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    inside = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     label = escaped(caption or heads[0])
-    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{inside}</div>'
+    return (
+        f'{title}<div class="scroll" tabindex="0" role="region" aria-label="{label}">{inside}</div>'
+    )
 
 
 def _row(opening: str, name: str, cells: Sequence[str], right: Sequence[bool]) -> str:
