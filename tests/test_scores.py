@@ -2,13 +2,15 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import transformer_jax
-from tests.conftest import attempt, refused
+from tests.conftest import attempt, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import compare
@@ -31,6 +33,33 @@ def scores(rng):
     noise = rng.normal(0, 0.005, (3, 6))
     return {"base": base, "up": base + 0.1 + noise[0], "same": base + noise[1],
             "down": base - 0.03 + noise[2]}  # fmt: skip
+
+
+ALONE = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in %r:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import transformer_jax
+rows = [{"arm": arm, "seed": s, "value": arm / 10 + s**2 / 99 * arm} for arm in (0, 1) for s in range(5)]
+print(transformer_jax.judge(rows, base="0", margin=0.01, larger_is_better=True)[0].word)
+"""
+
+
+def test_the_judge_needs_scipy_alone():
+    def run_without(*packages):
+        return subprocess.run(
+            [sys.executable, "-c", ALONE % (packages,)],
+            env=user_environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    done = run_without("jax", "flax", "ml_collections", "optax", "rich", "matplotlib")
+    assert done.stdout == "better\n", done.stderr
+    assert "pip install 'transformer_jax[judge]'" in run_without("scipy").stderr
 
 
 def test_words_are_those_of_a_study_of_the_same_scores(scores):

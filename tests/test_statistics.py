@@ -8,7 +8,10 @@ from scipy import stats
 
 from transformer_jax.studies.inference import power
 from transformer_jax.studies.inference import statistics as ours
+from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.solved import boschloo_p
+from transformer_jax.studies.running.tuning import learning_rate_sensitivity
 
 STUDIES = 20_000
 
@@ -47,11 +50,11 @@ def test_neighbouring_windows_of_a_text_are_put_together():
         for place, draw in enumerate(rng.normal(size=443), 1):
             text[place] = 0.7 * text[place - 1] + 0.51**0.5 * draw
         d = 0.15 * rng.normal(size=(5, 1)) + text + 0.5 * rng.normal(size=(5, 444))
-        low, high = ours.beyond_this_text(d)
+        low, high = beyond_this_text(d)
         apart += low <= 0 <= high
-        grouped = ours.by_cluster(d, parts)
+        grouped = by_cluster(d, parts)
         assert grouped.mean() == pytest.approx(d.mean())
-        low, high = ours.beyond_this_text(grouped)
+        low, high = beyond_this_text(grouped)
         together += low <= 0 <= high
     assert apart / studies < 0.85
     assert together / studies > 0.92
@@ -145,12 +148,12 @@ def test_clopper_pearson_and_boschloo():
     low, high = ours.clopper_pearson(2, 5)
     assert stats.binom.sf(1, 5, low) == pytest.approx(0.025)
     assert stats.binom.cdf(2, 5, high) == pytest.approx(0.025)
-    assert ours.boschloo_p((5, 5), (0, 5)) == pytest.approx(2.0**-10)
-    assert ours.boschloo_p((0, 5), (5, 5)) == 1.0, "only an arm's own divergence is tested"
+    assert boschloo_p((5, 5), (0, 5)) == pytest.approx(2.0**-10)
+    assert boschloo_p((0, 5), (5, 5)) == 1.0, "only an arm's own divergence is tested"
 
 
 def test_sensitivity_by_hand():
-    assert ours.sensitivity([2.0, 1.0, 9.0, math.nan], 4.0) == pytest.approx(
+    assert learning_rate_sensitivity([2.0, 1.0, 9.0, math.nan], 4.0) == pytest.approx(
         (2 + 1 + 4 + 4) / 4 - 1
     )
 
@@ -371,7 +374,7 @@ def test_the_best_of_several_is_biased():
 def test_arms_that_diverge_as_often_as_the_base_are_hardly_called_unstable(arms, share):
     gone = np.random.default_rng(arms).binomial(8, share, (2000, arms + 1))
     said = [
-        min(ours.boschloo_p((int(k), 8), (int(row[0]), 8)) for k in row[1:]) <= 0.01 / arms
+        min(boschloo_p((int(k), 8), (int(row[0]), 8)) for k in row[1:]) <= 0.01 / arms
         for row in gone
     ]
     assert np.mean(said) <= 0.01 + 0.005
@@ -402,7 +405,7 @@ def test_new_text_needs_a_wider_interval():
             + rng.normal(0, 3, (1, 40))
             + rng.normal(0, 2, (5, 40))
         )  # fmt: skip
-        low, high = ours.beyond_this_text(d)
+        low, high = beyond_this_text(d)
         crossed += low <= 0 <= high
         mean, error, _ = map(float, ours.paired_t(d.mean(1)))
         low, high = ours.interval(mean, error, 4, 0.05)

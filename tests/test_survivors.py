@@ -32,6 +32,7 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import Cell
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.inference.new_text import beyond_this_text
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.training import loop
 from transformer_jax.training.losses import cross_entropy
@@ -278,7 +279,7 @@ def test_a_run_no_better_than_a_guess_diverged_unless_it_learned_in_training(tmp
 
 def test_new_text_by_hand():
     # Mean squares of seeds 9, of sequences 4, of what is left 1, so that V = (9 + 4 - 1) / 4.
-    low, high = statistics.beyond_this_text(np.array([[1.0, 2.0], [3.0, 6.0]]))
+    low, high = beyond_this_text(np.array([[1.0, 2.0], [3.0, 6.0]]))
     half = stats.t.ppf(0.975, 12**2 / (9**2 + 4**2 + 1**2)) * 3**0.5
     assert (low, high) == pytest.approx((3 - half, 3 + half))
 

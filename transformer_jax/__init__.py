@@ -71,8 +71,9 @@ def __getattr__(name: str):
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
+        extra = "judge" if error.name == "scipy" else "train"
         raise ImportError(
-            f"{name} needs the package {error.name}: pip install 'transformer_jax[train]'"
+            f"{name} needs the package {error.name}: pip install 'transformer_jax[{extra}]'"
         ) from error
 
 

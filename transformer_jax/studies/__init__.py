@@ -12,17 +12,27 @@ Rooms, each building on those before it; only the last needs jax:
   running     planning and training cells: costs, batches of runs, jobs of a cluster
 """
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from transformer_jax.studies.asking.design import Design, load_design
-from transformer_jax.studies.asking.study import Study, load_study
+if TYPE_CHECKING:
+    from transformer_jax.studies.asking.design import Design, load_design
+    from transformer_jax.studies.asking.study import Study, load_study
 
 __all__ = ["Design", "Study", "load_design", "load_study", "run"]
+_HOMES = {"Design": "design", "load_design": "design", "Study": "study", "load_study": "study"}
 
 
-def run(design: Design, workdir: str | Path, seeds: Sequence[int], **options: Any) -> Study:
+def __getattr__(name: str) -> Any:
+    # Not at once, so that inference, the public judge, needs nothing but scipy.
+    if name not in _HOMES:
+        raise AttributeError(f"transformer_jax.studies has no name {name!r}; it has {__all__}")
+    return getattr(importlib.import_module(f"{__name__}.asking.{_HOMES[name]}"), name)
+
+
+def run(design: "Design", workdir: str | Path, seeds: Sequence[int], **options: Any) -> "Study":
     """Runs what is missing of a study and judges it, see `running.launch.run`; needs jax."""
     from transformer_jax.studies.running import launch
 

@@ -11,7 +11,6 @@ the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects t
 Where a target says what is solved and what not, words are about that, see solved.
 """
 
-import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -23,6 +22,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.power import ALPHA, FEWEST_FOR_EQUIVALENCE, seeds_needed
 from transformer_jax.studies.inference.solved import (
     Reached,
+    boschloo_p,
     difference_of_counts_p,
     permutation_p,
     reached_by,
@@ -196,18 +196,6 @@ def clopper_pearson(count: int, trials: int, level: float = ALPHA) -> tuple[floa
     """Returns the exact interval of a probability from `count` of `trials`."""
     found = stats.binomtest(count, trials).proportion_ci(1 - level, method="exact")
     return float(found.low), float(found.high)
-
-
-@functools.lru_cache(maxsize=1024)
-def boschloo_p(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Returns Boschloo's exact p that the first (count, trials) has no larger probability.
-
-    More powerful than Fisher's test (Boschloo 1970, Statistica Neerlandica 24, 1-35).
-    """
-    if one[0] <= other[0]:
-        return 1.0
-    table = [[one[0], other[0]], [one[1] - one[0], other[1] - other[0]]]
-    return float(stats.boschloo_exact(table, alternative="greater").pvalue)
 
 
 # ---------------------------------------------------------------- looks
@@ -440,60 +428,3 @@ def _correlation(ours: np.ndarray, theirs: np.ndarray) -> float:
     if len(ours) < 3 or ours.std() == 0 or theirs.std() == 0:
         return math.nan
     return float(np.corrcoef(ours, theirs)[0, 1])
-
-
-# ---------------------------------------------------------------- beyond this text
-
-
-def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[float, float]:
-    """Returns the interval of the mean difference for new text as well as new seeds.
-
-    Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
-    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114).
-
-    Args:
-      differences: [n, q], of each seed and each sequence (a document or a block, never a token),
-        weighted so that their mean is the difference of the metric. Sequences have to be
-        exchangeable: neighbours of one text are put together first, see by_cluster.
-      level: 1 minus the coverage.
-    """
-    n, q = differences.shape
-    mean = float(differences.mean())
-    by_seed, by_sequence = differences.mean(1), differences.mean(0)
-    ms_seed = q * by_seed.var(ddof=1)
-    ms_sequence = n * by_sequence.var(ddof=1)
-    residual = differences - by_seed[:, None] - by_sequence[None] + mean
-    freedom = ((n - 1), (q - 1), (n - 1) * (q - 1))
-    ms_residual = (residual**2).sum() / freedom[2]
-    total = ms_seed + ms_sequence - ms_residual
-    if total <= 0:
-        total, degrees = ms_residual, freedom[2]
-    else:
-        squares = (ms_seed**2, ms_sequence**2, ms_residual**2)
-        degrees = total**2 / sum(ms / nu for ms, nu in zip(squares, freedom, strict=True))
-    half = float(stats.t.ppf(1 - level / 2, degrees)) * math.sqrt(total / (n * q))
-    return mean - half, mean + half
-
-
-def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Returns the sums over clusters, scaled so that their mean is that of the differences.
-
-    Args:
-      differences: [n, q].
-      clusters: [q], which of them belong together.
-    Returns:
-      [n, number of clusters].
-    """
-    names, members = np.unique(clusters, return_inverse=True)
-    sums = differences @ (members[:, None] == np.arange(len(names)))
-    return sums * len(names) / len(clusters)
-
-
-def sensitivity(losses: Sequence[float], initial: float) -> float:
-    """Returns the mean over a grid of min(loss, initial loss) - best loss.
-
-    Wortsman et al. 2023, arXiv:2309.14322, section 2.2. A loss that is no number counts as the
-    initial one.
-    """
-    capped = [min(loss, initial) if math.isfinite(loss) else initial for loss in losses]
-    return float(np.mean(capped) - min(capped))

@@ -27,6 +27,7 @@ from transformer_jax.studies.asking.register import (
 )
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
@@ -290,11 +291,11 @@ def _beyond(study: Study, arm: str, seeds: Sequence[int], level: float) -> dict[
             return None
         rows.append(ours - theirs)
     clusters = _clusters_of(study.cell(study.base, seeds[0]))
-    d_SQ = statistics.by_cluster(np.stack(rows), clusters)
+    d_SQ = by_cluster(np.stack(rows), clusters)
     if d_SQ.shape[1] < 2:
         return None
     sign = 1.0 if study.sealed["larger_is_better"] else -1.0
-    low, high = statistics.beyond_this_text(sign * d_SQ, level)
+    low, high = beyond_this_text(sign * d_SQ, level)
     holds = bool(low > 0 or high < 0)
     return {"interval": [low, high], "holds": holds, "clusters": d_SQ.shape[1]}
 

@@ -5,11 +5,10 @@ at the edge, the grid grows for all arms; where it stays there, the arm gets no 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from transformer_jax.studies.asking.design import Design
-from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.running.planning import Arm, ArmBuilder
 
 # Trials -> the validation means of each seed: {} where it diverged, None without an outcome.
@@ -105,7 +104,7 @@ def _tuned(
     refused = f"its best {design.tuning.key} is at the edge of the grid" if at_edge else ""
     refused = "some trials of its tuning have no outcome" if is_lost else refused
     trials = len(values) * len(design.tuning.seeds)
-    sensitivity = statistics.sensitivity(losses, initial)
+    sensitivity = learning_rate_sensitivity(losses, initial)
     return Tuned(design.tuning.key, values, found, best, sensitivity, trials, refused)
 
 
@@ -134,3 +133,13 @@ def _classes(trial: Arm) -> int:
     """How many answers a uniform guess has."""
     sizes = trial.prepared.task.sizes
     return sizes.get("num_classes") or sizes.get("vocab_size") or 2
+
+
+def learning_rate_sensitivity(losses: Sequence[float], initial: float) -> float:
+    """Returns the mean over a grid of min(loss, initial loss) - best loss.
+
+    Wortsman et al. 2023, arXiv:2309.14322, section 2.2. A loss that is no number counts as the
+    initial one.
+    """
+    capped = [min(loss, initial) if math.isfinite(loss) else initial for loss in losses]
+    return sum(capped) / len(capped) - min(capped)
