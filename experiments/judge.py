@@ -3,6 +3,7 @@
 Example:
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --larger_is_better
   python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --json
+  python -m experiments.judge --scores=scores.csv --base=baseline --margin=0.01 --workdir=judged
 
 docs/verdicts.md says how to read the words, and `transformer_jax.judge` is the same as a function.
 """
@@ -28,31 +29,36 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--planned", default="", help="seeds of each planned look: 5,10")
     parser.add_argument("--earlier_looks", default="", help="seeds of each look before: 5")
     parser.add_argument("--target", type=float, help="value from which on a run has solved it")
+    parser.add_argument("--workdir", help="for a page, tables and a register of earlier looks")
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     arguments = parser.read(argv)
     from transformer_jax.studies.asking.study import as_plain
-    from transformer_jax.studies.inference.scores import judge
-    from transformer_jax.studies.reporting.tables import as_text, signed, spell, spell_interval
+    from transformer_jax.studies.inference.scores import judge, outcomes_of
+    from transformer_jax.studies.reporting.scores import HEADS, judge_in, rows_of
+    from transformer_jax.studies.reporting.tables import as_text
 
-    results = judge(
-        _read(Path(arguments.scores)),
-        base=arguments.base,
-        margin=arguments.margin,
-        larger_is_better=arguments.larger_is_better,
-        paired=not arguments.unpaired,
-        primary=arguments.primary.split(",") if arguments.primary else None,
-        planned=_counts("planned", arguments.planned),
-        earlier_looks=_counts("earlier_looks", arguments.earlier_looks),
-        target=arguments.target,
+    rows = _read(Path(arguments.scores))
+    asked: dict[str, Any] = {
+        "base": arguments.base,
+        "margin": arguments.margin,
+        "larger_is_better": arguments.larger_is_better,
+        "paired": not arguments.unpaired,
+        "primary": arguments.primary.split(",") if arguments.primary else None,
+        "planned": _counts("planned", arguments.planned),
+        "earlier_looks": _counts("earlier_looks", arguments.earlier_looks),
+        "target": arguments.target,
+    }
+    results = (
+        judge_in(Path(arguments.workdir), rows, **asked)
+        if arguments.workdir
+        else judge(rows, **asked)
     )
     if arguments.json:
         print(json.dumps(as_plain(results), indent=1))
         return
-    rows = [
-        [r.arm, signed(r.estimate), spell_interval(r.interval), spell(r.p, 3), r.reason]
-        for r in results
-    ]
-    print(as_text(["arm", "difference", "interval", "p (adjusted)", "verdict"], rows))
+    print(as_text(HEADS, rows_of(results, outcomes_of(rows))))
+    if arguments.workdir:
+        print(f"report  {arguments.workdir}/report.html")
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -62,6 +62,34 @@ def test_the_judge_needs_scipy_alone():
     assert "pip install 'transformer_jax[judge]'" in run_without("scipy").stderr
 
 
+def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
+    def judged(count, folder="judged"):
+        file = tmp_path / "scores.csv"
+        lines = [
+            f"{r['arm']},{r['seed']},{r['value']}" for r in rows_of(scores) if r["seed"] < count
+        ]
+        file.write_text("\n".join(["arm,seed,value", *lines]))
+        given = (f"--scores={file}", "--base=base", "--margin=0.05", "--larger_is_better")
+        done = attempt("judge", *given, f"--workdir={tmp_path / folder}")
+        assert done.returncode == 0, done.stderr
+        rows = [row for row in rows_of(scores) if row["seed"] < count]
+        return rows, json.loads((tmp_path / folder / "verdicts.json").read_text())
+
+    rows, first = judged(4)
+    plain = transformer_jax.judge(rows, **ASKED)
+    assert [found["interval"] for found in first] == [list(r.interval) for r in plain]
+    assert judged(4)[1] == first  # the same scores again are no look
+    rows, second = judged(6)
+    further = transformer_jax.judge(rows, **ASKED, earlier_looks=(4,))
+    assert [found["interval"] for found in second] == [list(r.interval) for r in further]
+    folder = tmp_path / "judged"
+    assert len((folder / "register.jsonl").read_text().splitlines()) == 2
+    page = (folder / "report.html").read_text()
+    assert "looks at other scores before this one: 1" in page
+    assert "better by more than 0.05" in page
+    assert (folder / "table.tex").exists()
+
+
 def test_words_are_those_of_a_study_of_the_same_scores(scores):
     by_arm = {arm: {s: Outcome(v[s]) for s in SEEDS} for arm, v in scores.items()}
     base = by_arm.pop("base")

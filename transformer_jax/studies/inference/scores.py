@@ -31,6 +31,7 @@ class Result(NamedTuple):
       seeds: that arm and base both have; () where they are not paired.
       differences: of these seeds.
       seeds_needed: for 80 % power at the margin; None where that cannot be told.
+      level: of this look; intervals hold their effects together in 1 - 0.8 level of all studies.
       solved: with a target, of arm and of base, how many of how many runs reach it.
       updates: with a target, of arm and of base, the median of `step`.
     """
@@ -44,6 +45,7 @@ class Result(NamedTuple):
     seeds: tuple[int, ...]
     differences: tuple[float, ...]
     seeds_needed: int | None
+    level: float
     solved: tuple[tuple[int, int], tuple[int, int]] | None = None
     updates: tuple[float | None, float | None] | None = None
 
@@ -84,7 +86,7 @@ def judge(
     Raises:
       InvalidInput: a column is missing, a row stands twice, or an argument names no arm.
     """
-    outcomes = _outcomes_of(rows)
+    outcomes = outcomes_of(rows)
     others = [arm for arm in outcomes if arm != base]
     for name, given in (("base", [base]), ("primary", primary or ())):
         for arm in given:
@@ -101,10 +103,10 @@ def judge(
         outcomes[base], arms, margin, larger_is_better, level,
         paired=paired, primary=primary, target=target,
     )  # fmt: skip
-    return [_result(contrast) for contrast in found]
+    return [_result(contrast, level) for contrast in found]
 
 
-def _result(contrast: Contrast) -> Result:
+def _result(contrast: Contrast, level: float) -> Result:
     return Result(
         arm=contrast.arm,
         word="" if contrast.verdict == NOT_PRIMARY else contrast.verdict,
@@ -115,12 +117,13 @@ def _result(contrast: Contrast) -> Result:
         seeds=contrast.seeds,
         differences=contrast.differences,
         seeds_needed=contrast.seeds_needed,
+        level=level,
         solved=contrast.solved,
         updates=contrast.updates,
     )
 
 
-def _outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
+def outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
     """Arm -> seed -> outcome, in the order of the rows."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)

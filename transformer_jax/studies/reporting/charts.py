@@ -11,9 +11,13 @@ from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 
 
-def forest_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a forest plot shows: differences of every seed, means, intervals, the margin."""
-    order = list(study.arms)
+def forest_of(verdicts: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
+    """What a forest plot shows: differences of every seed, means, intervals, the margin.
+
+    Args:
+      verdicts: metric, margin, base, and arms by name.
+      order: of all arms, by which they get their colours.
+    """
     rows = []
     for name, arm in verdicts["arms"].items():
         rows.append(
@@ -27,11 +31,11 @@ def forest_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
                 "words": arm["words"],
             }
         )
-    unit = "accuracy" if study.metric == "accuracy" else study.metric.replace("_", " ")
+    unit = verdicts["metric"].replace("test/", "test ").replace("_", " ")
     return {
         "rows": rows,
         "margin": verdicts["margin"],
-        "label": f"difference of test {unit} from {verdicts['base']}; right is better",
+        "label": f"difference of {unit} from {verdicts['base']}; right is better",
     }
 
 

@@ -67,7 +67,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     data = as_plain(
         {
             "arms": arms,
-            "forest": forest_of(study, verdicts),
+            "forest": forest_of(verdicts, arms),
             "curves": {
                 **curves_of(runs, costs, study.record["counted"], f"eval/{study.metric}"),
                 "floor": floor_of(study),

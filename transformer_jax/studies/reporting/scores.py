@@ -1,0 +1,111 @@
+"""Verdicts on scores that other code made, kept in a folder: a page, tables, and a register.
+
+The folder's register holds each look at the scores, so that the next one, at more of them, has the
+level of a further look.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.runs.files import replace
+from transformer_jax.studies.asking.register import LOOK, Register
+from transformer_jax.studies.asking.study import as_plain, now
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.scores import Result, judge, outcomes_of
+from transformer_jax.studies.inference.statistics import FOR_MEANS
+from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting.charts import forest_of
+from transformer_jax.studies.reporting.page import (
+    escaped,
+    paragraph,
+    place_for,
+    section,
+    table,
+    whole_page,
+)
+
+HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
+
+
+def judge_in(
+    folder: Path, rows: Any, earlier_looks: Sequence[int] = (), **asked: Any
+) -> list[Result]:
+    """Judges scores as `judge` does, as a further look where the folder has earlier ones.
+
+    Args:
+      folder: gets verdicts.json, table.md, table.csv, table.tex, report.html and register.jsonl.
+      rows: see judge.
+      earlier_looks: how many seeds each comparison had that no register knows.
+      **asked: base, margin, larger_is_better and more, see judge.
+    Returns:
+      What judge returns.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes, register = outcomes_of(rows), Register(folder)
+    held = {arm: {str(s): list(o) for s, o in by_seed.items()} for arm, by_seed in outcomes.items()}
+    before = [
+        row
+        for row in register.rows()
+        if row["base"] == asked["base"] and row["outcomes"].keys() & held.keys() != {row["base"]}
+    ]
+    others = {json.dumps(row["outcomes"], sort_keys=True): row for row in before}
+    is_known = others.pop(json.dumps(held, sort_keys=True), None) is not None
+    counts = [len(row["outcomes"][row["base"]]) for row in others.values()]
+    results = judge(rows, earlier_looks=[*earlier_looks, *counts], **asked)
+    words = {result.arm: result.reason for result in results}
+    if not is_known:
+        register.add({"event": LOOK, "time": now(), **asked, "words": words, "outcomes": held})
+    replace(folder, "verdicts.json", json.dumps(as_plain(results), indent=1) + "\n")
+    told = rows_of(results, outcomes)
+    replace(folder, "table.md", tables.as_markdown(HEADS, told))
+    replace(folder, "table.csv", tables.as_csv(HEADS, told))
+    replace(folder, "table.tex", tables.as_latex(HEADS, told))
+    replace(folder, "report.html", _page(results, told, asked, counts))
+    return results
+
+
+def rows_of(
+    results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
+) -> tables.Rows:
+    """One row an arm."""
+    return [
+        [
+            result.arm,
+            tables.spell(len(outcomes[result.arm])),
+            tables.signed(result.estimate),
+            tables.spell_interval(result.interval),
+            tables.spell(result.p, 3),
+            result.reason,
+        ]
+        for result in results
+    ]
+
+
+def _page(
+    results: Sequence[Result], told: tables.Rows, asked: Mapping[str, Any], earlier: Sequence[int]
+) -> str:
+    better = "larger" if asked["larger_is_better"] else "smaller"
+    how = (
+        f"Beside {asked['base']}; {better} is better, a difference of + is better; margin "
+        f"{asked['margin']:g}; looks at other scores before this one: {len(earlier)}; "
+        f"intervals hold their effects together in {1 - FOR_MEANS * results[0].level:.1%} of studies"
+    )
+    arms = {
+        r.arm: {"mean": r.estimate, "words": r.reason, **r._asdict()}
+        for r in results
+        if r.differences
+    }
+    verdicts = {"metric": "value", "margin": asked["margin"], "base": asked["base"], "arms": arms}
+    title = f"What differs from {asked['base']}?"
+    body = "\n".join(
+        [
+            f"<h1>{escaped(title)}</h1>",
+            section("Verdicts", table(HEADS, told, how), place_for("forest")),
+            paragraph("How to read a verdict: docs/verdicts.md of transformer_jax.", soft=True),
+        ]
+    )
+    return whole_page(
+        title, body, as_plain({"arms": [*arms], "forest": forest_of(verdicts, [*arms])})
+    )
