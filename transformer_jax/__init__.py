@@ -1,24 +1,31 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
-Reading order; * marks the eight files from attention to a trained model:
+Reading order; * marks the eight files from attention to a trained model (objectives, metrics and
+losses say what is made small on the way). examples/one_page.py puts them together.
   shapes*, masks*     the letters of the dimensions; who may attend to whom
   layers/             attention* and weights: the mechanism; blocks*: how branches and norms are
-                      joined; positions, norms, feedforward, ...: a table of rows in each
+                      joined; positions, norms, feedforward, ...: what a config can choose
   models/             what the layers add up to: parts*: fields and the stack of blocks; decoder*,
                       encoder, encoder_decoder, vision, and the recurrent baselines
   data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone
-  options/            what may be asked for, no jax: sections: options of a run (those of models are
-                      fields in models/ and layers/); rules, tables, constraints, configs
+  options/            what may be asked for, no jax: sections: options of a run (those of a model,
+                      layer, optimizer or task are fields or arguments of its class); schema: all of
+                      them, and how one is refused; constraints: values that exclude each other;
+                      config: from file and command line to values
   runs/               one run as a directory: its files, checkpoints, records, pictures
-  training/           objectives, schedules, optimizers; step*: one update; loop*: a run, top to
-                      bottom, which asks for steps that coroutine has computed
-  studies/            asking: a question as a value; running: its cells; inference: statistics,
-                      which decides the verdict's word; judging: what may be judged; reporting
+  training/           build, prepared: from a config to data, model, optimizer; objectives; step*:
+                      one update; loop*: a run, top to bottom; coroutine: compiles and takes the
+                      updates that it asks for; evaluation; loading: a run, read again
+  studies/            inference: statistics decides the verdict's word; asking: a question as a
+                      value, its cells; judging: what may be judged, and the verdicts; reporting;
+                      running: launch: from plan to verdict, workers: train the cells
   generation          drawing new text, writing after a source
   inspection          attention maps, hidden vectors and gradients as arrays
   interop/            Hugging Face weights in and out
-  laws                what every component keeps, to be tried on your own
+  laws                what every component keeps, to be tried on your own components
+
+Beside it: experiments/ the commands, configs/ what they read, docs/glossary.md our own words.
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.

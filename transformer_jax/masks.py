@@ -108,19 +108,19 @@ def _offsets(length: int, key_length: int | None) -> Array:
 # ---------------------------------------------------------------- rows: what self-attention may see
 
 
-def full(positions: Array, causal: Array | None) -> Array | None:
+def full(positions: Array, past_only: Array | None) -> Array | None:
     """Everything, or in a causal model everything that came before (Vaswani et al. 2017, 3.2.3).
 
     Args:
       positions: [..., L] int.
-      causal: [L, L] bool in a causal model; None in one that looks both ways.
+      past_only: [L, L] bool in a causal model; None in one that looks both ways.
     Returns:
       [..., L, L] bool, or None where nothing is hidden.
     """
-    return causal
+    return past_only
 
 
-def causal(positions: Array, causal: Array | None) -> Array | None:
+def causal(positions: Array, past_only: Array | None) -> Array | None:
     """Only what came before, also in an encoder, whose places otherwise see both sides.
 
     To ask what seeing both sides is worth (Devlin et al. 2019, section 5.1, "LTR & No NSP"); a
@@ -128,15 +128,15 @@ def causal(positions: Array, causal: Array | None) -> Array | None:
 
     Args:
       positions: [..., L] int.
-      causal: [L, L] bool in a causal model; None in one that looks both ways.
+      past_only: [L, L] bool in a causal model; None in one that looks both ways.
     Returns:
       [L, L] bool.
     """
-    return causal_mask(positions.shape[-1]) if causal is None else causal
+    return causal_mask(positions.shape[-1]) if past_only is None else past_only
 
 
 def window(
-    positions: Array, causal: Array | None, size: Count = 32, sinks: Natural = 0
+    positions: Array, past_only: Array | None, size: Count = 32, sinks: Natural = 0
 ) -> Array | None:
     """Positions less than `size` away, and the first few (Beltagy et al. 2020, arXiv:2004.05150).
 
@@ -145,7 +145,7 @@ def window(
 
     Args:
       positions: [..., L] int.
-      causal: [L, L] bool in a causal model; None in one that looks both ways.
+      past_only: [L, L] bool in a causal model; None in one that looks both ways.
       size: positions, with the query's own.
       sinks: first positions that everybody sees.
     Returns:
@@ -153,27 +153,27 @@ def window(
     """
     distance = jnp.abs(positions[..., None, :] - positions[..., :, None])
     near = (distance < size) | (positions < sinks)[..., None, :]
-    return near if causal is None else near & causal
+    return near if past_only is None else near & past_only
 
 
-def prefix(positions: Array, causal: Array | None, length: Count = 16) -> Array | None:
+def prefix(positions: Array, past_only: Array | None, length: Count = 16) -> Array | None:
     """The first positions see each other, the rest is causal (Raffel et al. 2020, figure 4).
 
     Args:
       positions: [..., L] int.
-      causal: [L, L] bool.
+      past_only: [L, L] bool.
       length: positions of the prefix.
     Returns:
       [..., L, L] bool.
     Raises:
       ValueError: the model is not causal, so there is nothing that a prefix would add.
     """
-    if causal is None:
+    if past_only is None:
         raise ValueError("mask: a prefix is for causal models; this one sees everything")
-    return causal | (positions < length)[..., None, :]
+    return past_only | (positions < length)[..., None, :]
 
 
-def unmasked(positions: Array, causal: Array | None) -> Array | None:
+def unmasked(positions: Array, past_only: Array | None) -> Array | None:
     """Everything, even in a causal model, which then reads the token that it has to predict.
 
     To show what the causal mask is for (Vaswani et al. 2017, section 3.2.3): the loss of such a
@@ -181,7 +181,7 @@ def unmasked(positions: Array, causal: Array | None) -> Array | None:
 
     Args:
       positions: [..., L] int.
-      causal: [L, L] bool in a causal model, not heeded.
+      past_only: [L, L] bool in a causal model, not heeded.
     Returns:
       None: nothing is hidden.
     """

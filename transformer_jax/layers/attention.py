@@ -142,18 +142,24 @@ class MultiHeadAttention(nn.Module):
         """
         memory = inputs if memory is None else memory
         width = inputs.shape[-1]
-        num_heads, (head_dim, num_kv_heads) = self.num_heads, self._sizes(width)
+        num_heads = self.num_heads
+        head_dim, num_kv_heads = self._sizes(width)
         value_dim, value_init = self.value_dim or head_dim, self.value_init or self.kernel_init
-        maps = {
-            "query": (self._map("query", num_heads * head_dim, self.kernel_init), num_heads),
-            "key": (self._map("key", num_kv_heads * head_dim, self.kernel_init), num_kv_heads),
-            "value": (self._map("value", num_kv_heads * value_dim, value_init), num_kv_heads),
-            None: (lambda source: source, num_heads),
+        made = {
+            "query": (num_heads, head_dim, self.kernel_init),
+            "key": (num_kv_heads, head_dim, self.kernel_init),
+            "value": (num_kv_heads, value_dim, value_init),
         }
-        query_HLK, key_GMK, value_GMV = (
-            _split(maps[name][0](source), maps[name][1])
-            for name, source in zip(self.projections, (inputs, memory, memory), strict=True)
-        )
+
+        def project(name: str | None, source: Array) -> Array:
+            if name is None:  # cut into heads as it is
+                return _split(source, num_heads)
+            heads, features, init = made[name]
+            return _split(self._map(name, heads * features, init)(source), heads)
+
+        for_query, for_key, for_value = self.projections
+        query_HLK = project(for_query, inputs)
+        key_GMK, value_GMV = project(for_key, memory), project(for_value, memory)
         query_HLK = self.query_key_norm(name="query_norm")(query_HLK)
         key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:
@@ -167,8 +173,8 @@ class MultiHeadAttention(nn.Module):
         bias_HLM = terms.bias
         if terms.content_bias is not None:
             bias_HLM = terms.content_bias(query_HLK, key_HMK, mask_HLM)
-        attend = self.weights(name="weights_of")
-        weights_HLM = attend(query_HLK, key_HMK, mask=mask_HLM, bias=bias_HLM)
+        weigh = self.weights(name="weights_of")  # queries and keys -> attention weights
+        weights_HLM = weigh(query_HLK, key_HMK, mask=mask_HLM, bias=bias_HLM)
         if weights_HLM.shape != shape:  # a row of the user's own; what broadcasts would be taken
             raise ValueError(f"attention: expected weights {shape}, got {weights_HLM.shape}")
         self.sow("intermediates", "weights", weights_HLM)

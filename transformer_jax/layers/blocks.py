@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 from jax import Array
@@ -12,9 +12,9 @@ from transformer_jax.layers.linear import Initializer
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
 from transformer_jax.options import InitialSize, Switch
 
-Map = Callable[[Array], Array]
+Branch = Callable[[Array], Array]
 ModuleFactory = Callable[..., nn.Module]
-Branches = Mapping[str, Map]
+Branches = Mapping[str, Branch]
 
 
 class Wiring(Protocol):
@@ -35,7 +35,7 @@ class Wiring(Protocol):
 
     @property
     def branch_gain(self) -> float:
-        """What the initial deviation of values and of kernels that write is multiplied with."""
+        """Factor on the initial deviation of values and of kernels that write to the stream."""
         ...
 
 
@@ -256,27 +256,22 @@ class Block(nn.Module):
           train: whether dropout is on.
         """
         attention = self.attention(name="attention")
-        layer = self.feed_forward(name="feed_forward")
+        feed_forward = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         drop_branch = nn.Dropout(
             self.branch_dropout_rate, broadcast_dims=(-2, -1), deterministic=not train
         )
 
-        def attend(hidden_LD: Array) -> Array:
-            attended_LD = attention(hidden_LD, mask=mask, terms=terms, slot=slot, train=train)
-            return drop_branch(dropout(attended_LD))
+        def branch(layer: Callable[..., Array], **options: Any) -> Branch:
+            return lambda hidden_LD: drop_branch(dropout(layer(hidden_LD, **options)))
 
-        def cross_attend(hidden_LD: Array) -> Array:
-            cross = self.attention(name="cross_attention")
-            return drop_branch(dropout(cross(hidden_LD, memory, mask=memory_mask, train=train)))
-
-        def feed_forward(hidden_LD: Array) -> Array:
-            assert layer is not None
-            return drop_branch(dropout(layer(hidden_LD)))
-
-        branches: dict[str, Map] = {"attention": attend}
+        seen = {"mask": mask, "terms": terms, "slot": slot, "train": train}
+        branches = {"attention": branch(attention, **seen)}
         if memory is not None:
-            branches["cross_attention"] = cross_attend
-        if layer is not None:
-            branches["feed_forward"] = feed_forward
+            cross = self.attention(name="cross_attention")
+            seen = {"memory": memory, "mask": memory_mask, "train": train}
+            branches["cross_attention"] = branch(cross, **seen)
+        if feed_forward is not None:
+            branches["feed_forward"] = branch(feed_forward)
+        # The wiring makes its norms by self.norm inside this block, so their parameters are ours.
         return self.wiring(inputs, branches, self.norm)

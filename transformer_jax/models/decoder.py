@@ -63,7 +63,7 @@ class Decoder(Transformer, kw_only=True):
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        hidden = self.for_logits(hidden)
+        hidden = self.scale_for_logits(hidden)
         return self.token_embedding.attend(hidden) if self.tie_embeddings else self.output(hidden)
 
     def example_inputs(self) -> dict[str, Array]:

@@ -119,10 +119,10 @@ class Encoder(Transformer, kw_only=True):
         if self.num_classes == 0:
             return hidden
         if self.num_classes is not None:
-            return self.head(self.for_logits(hidden))
+            return self.head(self.scale_for_logits(hidden))
         activation = row(ACTIVATIONS, self.activation, "activation")
         hidden = self.transform_norm(activation(self.transform(hidden)))
-        return self.output_bias(self.token_embedding.attend(self.for_logits(hidden)))
+        return self.output_bias(self.token_embedding.attend(self.scale_for_logits(hidden)))
 
     def _most_places(self) -> int:
         """Longest sequence inside: a class token in front of vectors is one more."""

@@ -136,7 +136,7 @@ class EncoderDecoder(Transformer, kw_only=True):
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        hidden = self.for_logits(hidden)
+        hidden = self.scale_for_logits(hidden)
         tied = self.share_embeddings
         logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
         return self.logits_bias(logits) if self.output_bias else logits

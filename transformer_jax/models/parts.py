@@ -124,16 +124,21 @@ class Transformer(nn.Module):
 
     # ---- rows
 
-    def choose(self, family: str, **known: Any) -> Any:
-        """Makes what a family's row gives, from the model's sizes, what is known, and its options.
+    def build(self, family: str, **known: Any) -> Any:
+        """Makes the component that the field `family` names: `build("position")`, say.
+
+        Its class gets those of the model's sizes and of `known` that it declares, and the options
+        that the user gave it.
 
         Raises:
           ValueError: no such row.
         """
-        chosen = self._row(family)
-        return make_with_known_fields(
-            chosen, {**self._sizes(), **known}, **getattr(self, f"{family}_options")
-        )
+        return self._factory(family, getattr(self, f"{family}_options"), **known)()
+
+    def _factory(self, family: str, options: Mapping[str, Any], **known: Any) -> ModuleFactory:
+        """What makes that component, in whichever module it is called."""
+        known = self._sizes() | known
+        return functools.partial(make_with_known_fields, self._row(family), known, **options)
 
     def _row(self, family: str) -> Any:
         return row(FAMILIES[family], getattr(self, family), family)
@@ -155,17 +160,17 @@ class Transformer(nn.Module):
 
     @property
     def width_scaling(self) -> Standard:
-        """How the model goes with its width."""
+        """The row `parametrisation`: what is scaled by the width."""
         return self._row("parametrisation")(**self.parametrisation_options)
 
     @property
     def initializers(self) -> Initializers:
         """Initial values by what a parameter is for."""
-        return self.choose(
+        return self.build(
             "initialisation",
             std=self.init_std,
             kernel_gain=self.width_scaling.kernel_gain(self.width),
-            branch_gain=self.choose("wiring").branch_gain,
+            branch_gain=self.build("wiring").branch_gain,
         )
 
     # ---- parts
@@ -184,19 +189,15 @@ class Transformer(nn.Module):
         wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
         return Linear(features, use_bias, self.embedding_init, self.dtype, wide)
 
-    def for_logits(self, hidden: Array) -> Array:
-        """What the output layer reads: [..., D], as large as the parametrisation wants it."""
+    def scale_for_logits(self, hidden: Array) -> Array:
+        """Multiplies by the parametrisation's gain what the output layer reads, [..., D]."""
         gain = self.width_scaling.logits_gain(self.width)
         return hidden if gain == 1 else hidden * gain
 
     @property
     def make_norm(self) -> ModuleFactory:
         """Makes a norm, in whichever module it is called."""
-        return self._norm_factory("norm", self.norm_options)
-
-    def _norm_factory(self, family: str, options: Mapping[str, Any]) -> ModuleFactory:
-        chosen = self._row(family)
-        return functools.partial(make_with_known_fields, chosen, self._sizes(), **options)
+        return self._factory("norm", self.norm_options)
 
     def run_blocks(
         self,
@@ -237,30 +238,30 @@ class Transformer(nn.Module):
             raise ValueError(f"cache: in mask {self.mask!r} what is read sees what comes after it")
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
-        encoding = self.choose("position", bidirectional=not causal, name="positions", **known)
+        encoding = self.build("position", bidirectional=not causal, name="positions", **known)
         terms = encoding(positions)
         mask_LM = self.attention_mask(positions, causal, segments)
-        if slot is not None:
+        if slot is not None:  # made for all places of the cache; kept for the new tokens
             terms, mask_LM = slot.rows_of(terms), slot.rows(cast(Array, mask_LM))
         hidden_LD = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
-        given = {"mask": mask_LM, "memory_mask": memory_mask, "slot": slot}
-        wiring, initializers = self.choose("wiring"), self.initializers
+        seen = {"mask": mask_LM, "memory_mask": memory_mask, "terms": terms, "slot": slot}
+        wiring, initializers = self.build("wiring"), self.initializers
         for layer in range(self.depth):
             block = Block(
-                self._attention_factory(initializers),
-                self._feed_forward_factory(initializers),
-                self.make_norm,
-                wiring,
-                self.dropout_rate,
-                self.stochastic_depth * (layer + 1) / self.depth,
+                attention=self._attention_factory(initializers),
+                feed_forward=self._feed_forward_factory(initializers),
+                norm=self.make_norm,
+                wiring=wiring,
+                dropout_rate=self.dropout_rate,
+                branch_dropout_rate=self.stochastic_depth * (layer + 1) / self.depth,
                 name=f"block_{layer}",
             )
             if layer and self.position_in_every_layer:
                 hidden_LD = add_positions(hidden_LD, terms)
-            hidden_LD = block(hidden_LD, memory, terms=terms, train=train, **given)
+            hidden_LD = block(hidden_LD, memory, train=train, **seen)
         hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if wiring.final_norm else hidden_LD
         return nan_on_overflow(hidden_LD, slot)
 
@@ -289,16 +290,15 @@ class Transformer(nn.Module):
           causal: whether no position may look ahead.
           segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
         """
-        ahead_hidden = causal_mask(positions.shape[-1]) if causal else None
-        mask = self._row("mask")(positions, ahead_hidden, **self.mask_options)
+        past_only = causal_mask(positions.shape[-1]) if causal else None
+        mask = self._row("mask")(positions, past_only, **self.mask_options)
         if segments is None:
             return mask
         return segment_mask(segments) if mask is None else mask & segment_mask(segments)
 
     def _attention_factory(self, initializers: Initializers) -> ModuleFactory:
-        weights = self._row("attention")
-        known = self._sizes() | {"kernel_init": initializers.embedding}
-        if known["scale"] is not None and "scale" not in inspect.signature(weights).parameters:
+        takes = inspect.signature(self._row("attention")).parameters
+        if self._sizes()["scale"] is not None and "scale" not in takes:
             raise ValueError(f"attention_scale: {self.attention} attention has no scale")
         return functools.partial(
             MultiHeadAttention,
@@ -308,11 +308,11 @@ class Transformer(nn.Module):
             value_dim=self.value_dim,
             use_bias=self.use_bias,
             dropout_rate=self.dropout_rate,
-            weights=functools.partial(
-                make_with_known_fields, weights, known, **self.attention_options
+            weights=self._factory(
+                "attention", self.attention_options, kernel_init=initializers.embedding
             ),
             projections=self._row("projections"),
-            query_key_norm=self._norm_factory("query_key_norm", {}),
+            query_key_norm=self._factory("query_key_norm", {}),
             kernel_init=initializers.query_key,
             value_init=initializers.value,
             out_init=initializers.output,
@@ -320,15 +320,15 @@ class Transformer(nn.Module):
         )
 
     def _feed_forward_factory(self, initializers: Initializers) -> Callable[..., nn.Module | None]:
-        known = self._sizes() | {
-            "mlp_dim": self.mlp_dim,
-            "activation": self._row("activation"),
-            "kernel_init": initializers.value,
-            "out_init": initializers.output,
-            "dtype": self.dtype,
-        }
-        chosen = self._row("feed_forward")
-        return functools.partial(make_with_known_fields, chosen, known, **self.feed_forward_options)
+        return self._factory(
+            "feed_forward",
+            self.feed_forward_options,
+            mlp_dim=self.mlp_dim,
+            activation=self._row("activation"),
+            kernel_init=initializers.value,
+            out_init=initializers.output,
+            dtype=self.dtype,
+        )
 
 
 class Stack(Transformer):

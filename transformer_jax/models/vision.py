@@ -109,7 +109,7 @@ class VisionTransformer(Transformer, kw_only=True):
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of the classes, [..., D] -> [..., C]; without any, `hidden` itself."""
-        return self.head(self.for_logits(hidden)) if self.num_classes else hidden
+        return self.head(self.scale_for_logits(hidden)) if self.num_classes else hidden
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

@@ -114,9 +114,9 @@ class Training:
           make: gives data, model and optimizer, once the directory is this run's alone.
           progress: where to tell how it goes.
           stop: tells when to end.
-          cell: what the manifest shall say of a cell of a study, which shows all its cells
-            together: no sample and no picture of each.
-          at_end: is called with what was trained, of a cell.
+          cell: further entries of the manifest, if the run is a cell of a study, which writes no
+            sample and no picture of its own.
+          at_end: is called with what was trained, for a cell only.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
@@ -130,7 +130,7 @@ class Training:
     # ---- the walk
 
     def coroutine(self) -> RunCoroutine:
-        """The run: asks for steps, is told what came of them, returns the last row of metrics."""
+        """The run: yields StepRequests, receives StepResults, returns the last row of metrics."""
         with self.directory.locked(), self.directory.failures_recorded():
             self._prepare()
             return (yield from self._run_all())
@@ -199,7 +199,7 @@ class Training:
             make_schedule(config, prepared.allow),
             self.task.counted,
         )
-        # Weights that are refused shall not claim the directory, so a new run draws its state now.
+        # Before the directory is marked as begun: weights that are refused leave it untouched.
         is_new = not directory.has_begun()
         initial = fingerprint_of(config.initial) if is_new else {}
         self.drawn = self._start() if is_new else None
@@ -291,6 +291,8 @@ class Training:
         batches = self.prepared.stacked_batches(seeds.order, self.directory.step, num_steps)
         arguments = (np.uint32(seeds.dropout), state, batches, np.int32(num_steps))
         seconds = time.monotonic() - started
+        # Whoever drives this generator (coroutine.run_alone; in a study batched.run_together) runs
+        # prepared.advance with these arguments, which is step.make_run_steps.
         answer = yield StepRequest(self.prepared, arguments, self.progress)
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
@@ -325,10 +327,10 @@ class Training:
             self.progress.note(f"evaluating the {split} split ...")
             scored[split] = evaluate(self.score, params, self.task, split, batch_size)
             if is_last:
-                written = self.demonstration.scores(self._run(state), self.task, split)
-                scored[split].means.update(written.means)
-                scored[split].protocol.update(written.protocol)
-                parts[split] = written.parts
+                generated = self.demonstration.scores(self._run(state), self.task, split)
+                scored[split].means.update(generated.means)
+                scored[split].protocol.update(generated.protocol)
+                parts[split] = generated.parts
         if is_last:
             means = {
                 split: {**e.means, "protocol": e.protocol, **parts[split]}

@@ -82,16 +82,17 @@ def make_train_step(
       objective: what is made small, see objectives.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
-    prepare = getattr(objective, "prepare", None)
+    rewrite_batch = getattr(objective, "prepare", None)  # scheduled sampling replaces inputs
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        if prepare is not None:
+        if rewrite_batch is not None:
             key, draws = jax.random.split(key)
             predict = lambda inputs: model.apply({"params": params}, **inputs)  # noqa: E731
-            part = prepare(part, predict, draws)
+            part = rewrite_batch(part, predict, draws)
         options = {"key": jax.random.fold_in(key, 1), "train": True, "rngs": {"dropout": key}}
         sums, added = score_batch(model, params, part, objective, **options)
-        # What layers add to the loss counts for each example as much as its targets do.
+        # Layers' own losses (of experts in balance, say) are of an example: all its targets count,
+        # since everything is divided by the weight of all targets in the end.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
 
     def summed_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
@@ -105,22 +106,24 @@ def make_train_step(
         def add(carry: tuple, part: tuple) -> tuple[tuple, None]:
             return jax.tree.map(jnp.add, carry, differentiate(params, *part)), None
 
-        shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda p: p[0], parts), key)
+        shapes = jax.eval_shape(differentiate, params, batch, key)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return jax.lax.scan(add, zeros, (parts, keys))[0]
 
+    def mean_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
+        summed, sums = summed_gradients(params, batch, key)
+        return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed), sums
+
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepRecord]:
         key = jax.random.fold_in(dropout_key, state.step)
-        gradients, sums = summed_gradients(state.params, batch, key)
-        gradients = jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), gradients)
+        gradients, sums = mean_gradients(state.params, batch, key)
         norm = optax.tree.norm(gradients)
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
         def gradients_at(params: Any, _: int) -> Any:
-            """For optimizers that look at further points."""
-            summed, sums = summed_gradients(params, batch, key)
-            return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed)
+            """The same batch's gradients elsewhere, for optimizers that look there (SAM, say)."""
+            return mean_gradients(params, batch, key)[0]
 
         def update() -> TrainState:
             updates, opt_state = optimizer.update(

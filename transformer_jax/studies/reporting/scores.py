@@ -90,7 +90,7 @@ def _page(
     how = (
         f"Beside {asked['base']}; {better} is better, a difference of + is better; margin "
         f"{asked['margin']:g}; looks at other scores before this one: {len(earlier)}; "
-        f"intervals hold their effects together in {1 - FOR_MEANS * results[0].level:.1%} of studies"
+        f"intervals hold together in {1 - FOR_MEANS * results[0].level:.1%} of studies"
     )
     arms = {
         r.arm: {"mean": r.estimate, "words": r.reason, **r._asdict()}
