@@ -58,7 +58,7 @@ def test_draws_follow_the_probabilities():
 def model():
     module = Decoder(vocab_size=11, max_length=6, width=16, depth=2, num_heads=2, init_std=0.5)
     params = module.init(jax.random.key(0), jnp.zeros((1, 6), jnp.int32))["params"]
-    return lambda tokens: module.apply({"params": params}, tokens)
+    return jax.jit(lambda tokens: module.apply({"params": params}, tokens))
 
 
 def by_hand(model, prompt, num_tokens):
@@ -123,7 +123,7 @@ def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():
     drawn = generate_from(model, params, prompt, jax.random.key(0), **options)
     text = prompt
     for token in drawn:
-        assert int(model.apply({"params": params}, text)[-1].argmax()) == int(token)
+        assert int(_apply(model, params, text)[-1].argmax()) == int(token)
         text = jnp.append(text, token)
 
 
@@ -139,7 +139,18 @@ def decoder():
 
 def read(decoder, cache, tokens, **options):
     model, params = decoder
-    return model.apply({"params": params, "cache": cache}, tokens, **options, mutable=["cache"])
+    return _read(model, params, cache, tokens, **options)
+
+
+_read = jax.jit(
+    lambda model, params, cache, tokens, **options: model.apply(
+        {"params": params, "cache": cache}, tokens, **options, mutable=["cache"]
+    ),
+    static_argnums=0,
+)
+_apply = jax.jit(
+    lambda model, params, tokens: model.apply({"params": params}, tokens), static_argnums=0
+)
 
 
 @pytest.mark.parametrize("sizes", [(1,) * 6, (2, 2, 2), (4, 2), (6,), (0, 6)])
@@ -151,7 +162,7 @@ def test_c54_reading_in_pieces_equals_reading_at_once(decoder, sizes):
         piece, kept = read(decoder, cache, tokens[:, place : place + size])
         cache, place = kept["cache"], place + size
         logits.append(piece)
-    whole = model.apply({"params": params}, tokens)
+    whole = _apply(model, params, tokens)
     np.testing.assert_allclose(jnp.concatenate(logits, 1), whole, atol=3e-5)
     # Keys and values of the one head that all queries share, as many as the model can hold.
     assert cache["block_1"]["attention"]["keys"].shape == (2 * 1, 6, 8)
@@ -180,7 +191,7 @@ def test_a_recurrent_net_reads_on_from_its_states(cell):
     params = model.init(jax.random.key(0), tokens)["params"]
     first, kept = read((model, params), {}, tokens[:, :4])
     second, _ = read((model, params), kept["cache"], tokens[:, 4:])
-    whole = model.apply({"params": params}, tokens)
+    whole = _apply(model, params, tokens)
     np.testing.assert_allclose(jnp.concatenate([first, second], 1), whole, atol=1e-6)
     with pytest.raises(ValueError, match="cache: it holds one text"):
         read((model, params), {}, tokens, segments=jnp.ones_like(tokens))

@@ -154,8 +154,8 @@ def test_loss_is_the_token_weighted_mean():
     _, model, optimizer, state = setup(model__dropout_rate=0.0)
     batch = random_batch(0)
     batch["weights"][:, 4:] = 0
-    _, record = make_train_step(model, optimizer, 0)(state, batch)
-    logits = model.apply({"params": state.params}, **batch["inputs"])
+    _, record = jax.jit(make_train_step(model, optimizer, 0))(state, batch)
+    logits = jax.jit(model.apply)({"params": state.params}, **batch["inputs"])
     log_p = jax.nn.log_softmax(logits[:, :4])
     chosen = jnp.take_along_axis(log_p, batch["targets"][:, :4, None], -1)
     np.testing.assert_allclose(record.loss, -chosen.mean(), rtol=1e-5)
@@ -164,7 +164,7 @@ def test_loss_is_the_token_weighted_mean():
 def test_c41_a_batch_without_targets_changes_no_parameter_by_gradient():
     config, model, optimizer, state = setup(optimizer__weight_decay=0.0)
     batch = random_batch(0, weights=np.zeros((8, 8), np.float32))
-    after, record = make_train_step(model, optimizer, 0)(state, batch)
+    after, record = jax.jit(make_train_step(model, optimizer, 0))(state, batch)
     assert (record.loss, record.gradient_norm, bool(record.finite)) == (0, 0, True)
     assert after.step == 1
     leaves_equal(after.params, state.params)
@@ -208,7 +208,7 @@ def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy():
         for objective in (CrossEntropy(), ZLoss(0.0), ZLoss(0.5))
     ]
     assert float(records[0].loss) == pytest.approx(float(records[1].loss), rel=1e-6)
-    logits = model.apply({"params": state.params}, **batch["inputs"])
+    logits = jax.jit(model.apply)({"params": state.params}, **batch["inputs"])
     weights = batch["weights"]
     fine = (weights * jax.nn.logsumexp(logits, axis=-1) ** 2).sum() / weights.sum()
     assert float(records[2].loss - records[0].loss) == pytest.approx(0.5 * float(fine), rel=1e-5)
@@ -337,7 +337,7 @@ def test_optimizers_that_ask_for_more_take_the_trainers_steps(name):
         losses.append(float(record.loss))
     assert losses[-1] < losses[0] - 0.1
     means = evaluated_params(state.opt_state, state.params)
-    logits = model.apply({"params": means}, **batch["inputs"])
+    logits = jax.jit(model.apply)({"params": means}, **batch["inputs"])
     assert jnp.isfinite(logits).all()
     assert (means is state.params) == (name != "schedule_free")
 

@@ -39,7 +39,8 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
 
 
 def _sown(model: Any, params: Any, inputs: Inputs, name: str) -> dict[str, Array]:
-    _, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+    apply = jax.jit(functools.partial(model.apply, mutable=["intermediates"]))
+    _, state = apply({"params": params}, **inputs)
     leaves = jax.tree_util.tree_flatten_with_path(state.get("intermediates", {}))[0]
     found = {}
     for path, leaf in leaves:
@@ -84,6 +85,15 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     Raises:
       InvalidInput: the model is no single stack of blocks.
     """
+    kept = _inputs_and_outputs_of_blocks(model, params, inputs)
+    names = ["block_-1", *(f"block_{layer}" for layer in range(len(kept) - 1))]
+    if len(kept) < 2 or set(names) != set(kept) or len({v.shape for v in kept.values()}) > 1:
+        raise InvalidInput(f"{type(model).__name__} is no single stack of blocks")
+    return jnp.stack([kept[name] for name in names])
+
+
+def _inputs_and_outputs_of_blocks(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
+    """What the first block reads, as block_-1, and what each gives."""
     kept: dict[str, Array] = {}
 
     def keep(function: Callable, arguments: Any, options: Any, context: Any) -> Any:
@@ -94,12 +104,13 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
             kept[name] = result
         return result
 
-    with nn.intercept_methods(keep):
-        model.apply({"params": params}, **inputs)
-    names = ["block_-1", *(f"block_{layer}" for layer in range(len(kept) - 1))]
-    if len(kept) < 2 or set(names) != set(kept) or len({v.shape for v in kept.values()}) > 1:
-        raise InvalidInput(f"{type(model).__name__} is no single stack of blocks")
-    return jnp.stack([kept[name] for name in names])
+    def run(params: Any, inputs: Inputs) -> dict[str, Array]:
+        kept.clear()
+        with nn.intercept_methods(keep):
+            model.apply({"params": params}, **inputs)
+        return kept
+
+    return jax.jit(run)(params, inputs)
 
 
 def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
@@ -180,7 +191,7 @@ def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -
             return loss(model.apply({"params": params}, **inputs))
 
     shape = jax.eval_shape(functools.partial(hidden_vectors, model, params, inputs)).shape[1:]
-    gradients = jax.grad(with_offsets)([jnp.zeros(shape) for _ in range(depth + 1)])
+    gradients = jax.jit(jax.grad(with_offsets))([jnp.zeros(shape) for _ in range(depth + 1)])
     return jnp.stack([jnp.linalg.norm(gradient) for gradient in gradients])
 
 
@@ -209,5 +220,5 @@ def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array)
             logits = cast(Array, model.apply({"params": params}, tokens))[:, -1]
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], axis=-1).sum()
 
-    gradient = jax.grad(loss)(jnp.zeros((*tokens.shape, model.width)))
+    gradient = jax.jit(jax.grad(loss))(jnp.zeros((*tokens.shape, model.width)))
     return jnp.linalg.norm(gradient, axis=-1).mean(0)

@@ -174,7 +174,7 @@ def padding_changes_nothing(subject: Subject) -> None:
 
 def shorter_equals_padded(subject: Subject) -> None:
     """A short input alone gives what it gives in front of padding."""
-    short = subject.apply(subject.params, subject.tokens[0, :4])
+    short = jax.jit(subject.apply)(subject.params, subject.tokens[0, :4])
     padded = subject.logits(subject.tokens[:1], jnp.array([[1, 1, 1, 1, 0, 0]]))[0]
     np.testing.assert_allclose(padded[:4], short, atol=3e-5)
 
@@ -191,12 +191,13 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
     A model whose mask lets a place see what follows refuses a cache instead.
     """
     cache: Any = {}
+    read_on = jax.jit(functools.partial(subject.model.apply, mutable=["cache"]))
     pieces = (slice(0, 3), slice(3, 4), slice(4, 6))
     logits = []
     try:
         for piece in pieces:
             variables = {"params": subject.params, "cache": cache}
-            read, kept = subject.model.apply(variables, subject.tokens[:, piece], mutable=["cache"])
+            read, kept = read_on(variables, subject.tokens[:, piece])
             cache = kept["cache"]
             logits.append(read)
     except ValueError as error:
@@ -210,7 +211,7 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
 def examples_are_independent(subject: Subject) -> None:
     """Each example alone, under vmap, gives what it gives in the batch."""
     one = functools.partial(subject.apply, subject.params)
-    np.testing.assert_allclose(jax.vmap(one)(subject.tokens), subject.base, atol=3e-5)
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(subject.tokens), subject.base, atol=3e-5)
 
 
 def seeds_are_independent(subject: Subject) -> None:
@@ -235,7 +236,7 @@ def one_trace(subject: Subject) -> None:
 def bfloat16_is_near(subject: Subject) -> None:
     """In bfloat16 the logits are near, and they and the parameters stay float32."""
     low = subject.model.clone(dtype=jnp.bfloat16)
-    logits = cast(Array, low.apply({"params": subject.params}, subject.tokens))
+    logits = cast(Array, jax.jit(low.apply)({"params": subject.params}, subject.tokens))
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
     assert (rounded != logits).mean() > 0.5, "the output layer's sums are bfloat16"
@@ -247,12 +248,16 @@ def bfloat16_is_near(subject: Subject) -> None:
 def dropout_is_for_training(subject: Subject) -> None:
     """Without train=True dropout does nothing; with it a key decides, and another key otherwise."""
     dropping = subject.model.clone(dropout_rate=0.5, stochastic_depth=0.2)
-    apply = functools.partial(dropping.apply, {"params": subject.params}, subject.tokens)
-    plain = cast(Array, apply())
-    np.testing.assert_allclose(plain, subject.base, atol=3e-5)
+    variables = {"params": subject.params}
+    np.testing.assert_allclose(
+        jax.jit(dropping.apply)(variables, subject.tokens), subject.base, atol=3e-5
+    )
 
+    @jax.jit
     def draw(key: Array) -> Array:
-        return cast(Array, apply(train=True, rngs={"dropout": key}))
+        return cast(
+            Array, dropping.apply(variables, subject.tokens, train=True, rngs={"dropout": key})
+        )
 
     draws = [draw(jax.random.key(seed, impl="rbg")) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(draws[0], draws[1])

@@ -1,6 +1,7 @@
 """A trained model with all that it needs, out of its run directory."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,7 @@ class Run:
         """
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
-        apply = jax.jit(lambda params, rows: self.model.apply({"params": params}, **rows))
-        logits = self._by_rows(inputs, lambda rows: apply(self.params, rows))
+        logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
     def fill_in(self, text: str) -> list[tuple[str, float]]:
@@ -156,7 +156,7 @@ class Run:
             raise InvalidInput(
                 f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
             )
-        logits = self.model.apply({"params": self.params}, jnp.asarray(tokens)[None])
+        logits = logits_of(self.model)(self.params, {"tokens": jnp.asarray(tokens)[None]})
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
         ranked = np.argsort(-probabilities[: tokenizer.vocab_size])[:5]
         return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
@@ -178,6 +178,12 @@ class Run:
             places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
             results.append(apply({name: array[places] for name, array in inputs.items()}))
         return np.concatenate(results)[:count]
+
+
+@functools.lru_cache(maxsize=32)
+def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
+    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
+    return jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
 
 
 def _several(texts: Iterable[str]) -> list[str]:

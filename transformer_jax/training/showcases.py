@@ -16,7 +16,7 @@ from transformer_jax.data.tasks import Classification, LanguageModelling, Synthe
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
-from transformer_jax.training.loading import Run
+from transformer_jax.training.loading import Run, logits_of
 
 _SHOWN = 5
 _FEWEST_SENTENCES = 20  # that a BLEU is taken of
@@ -156,7 +156,7 @@ def show_translations(run: Run, task: Translation) -> str:
 def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
     """Hidden tokens of the test split with the model's guesses."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    logits = np.asarray(run.model.apply({"params": run.params}, **batch["inputs"]))
+    logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
     lines = []
     for row in range(_SHOWN):
         for place in np.flatnonzero(batch["weights"][row])[:1]:
@@ -173,7 +173,7 @@ def show_confusions(run: Run, task: Classification) -> str:
     """How many examples of each class of the test split the model gives to which."""
     counts = np.zeros((len(task.classes), len(task.classes)), int)
     for batch in task.evaluation_batches("test", 64):
-        logits = np.asarray(run.model.apply({"params": run.params}, **batch["inputs"]))
+        logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
         real = batch["weights"] > 0
         np.add.at(counts, (batch["targets"][real], logits.argmax(-1)[real]), 1)
     size = max(len(name) for name in task.classes)
