@@ -200,11 +200,11 @@ MUTANTS = (
     Mutant("padding of the source is looked at",
            "transformer_jax/models/encoder_decoder.py", "EncoderDecoder.encode",
            "padding_mask(source_segments > 0)", "padding_mask(source_segments >= 0)",
-           ("tests/test_architectures.py::test_padding_equals_a_shorter_input[encoder_decoder]",)),
+           ("tests/test_architectures.py::test_c57_padding_changes_nothing_whatever_it_holds[encoder_decoder]",)),
     Mutant("cross-attention without its mask",
            "transformer_jax/layers/blocks.py", "Block.__call__",
            '"mask": memory_mask', '"mask": None',
-           ("tests/test_architectures.py::test_padding_equals_a_shorter_input[encoder_decoder]",)),
+           ("tests/test_architectures.py::test_c57_padding_changes_nothing_whatever_it_holds[encoder_decoder]",)),
     Mutant("decoder of a pair is not causal",
            "transformer_jax/models/encoder_decoder.py", "EncoderDecoder.decode",
            "embedded, None, True, segments", "embedded, None, False, segments",
@@ -782,7 +782,7 @@ def run_tests(tree: Path, tests: tuple[str, ...], limit: float) -> tuple[int | N
         )
     except subprocess.TimeoutExpired:
         return None, f"no end within {limit:.0f} s"
-    return done.returncode, done.stdout.decode(errors="replace")
+    return done.returncode, (done.stdout + done.stderr).decode(errors="replace")
 
 
 def judged(mutant: Mutant) -> str:
