@@ -80,7 +80,7 @@ def test_later_blocks_are_left_out_more_often(monkeypatch):
     shares = []
 
     def block(*fields, **named):
-        shares.append(fields[5])
+        shares.append(named["branch_dropout_rate"])
         return Block(*fields, **named)
 
     monkeypatch.setattr(parts, "Block", block)
