@@ -94,10 +94,11 @@ def add(path: Path) -> None:
     record = study.record
     (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     register = Register(HERE / "results")
-    row = look_of(study, verdicts) | {"study": folder.name}
-    known = [(r["seal"], r["sealed_at"], r["seeds"]) for r in register.rows()]
-    if (row["seal"], row["sealed_at"], row["seeds"]) not in known:
-        register.add(row)
+    # Looks at the same contrasts that were not published are a part of the level all the same.
+    for row in Register(study.root).about(study.contrasts().values()):
+        if (row["seal"], row["sealed_at"]) != study.identity:
+            register.note(row)
+    register.note(look_of(study, verdicts) | {"study": folder.name})
     judge_again(folder)  # beside what the committed results knew before
 
 
@@ -121,14 +122,16 @@ def decided_again(folder: Path) -> dict[str, Any]:
     study, verdicts = load_study(folder), _read(folder / "verdicts.json")
     outcomes = {arm: _outcomes_of(value) for arm, value in verdicts["values"].items()}
     refusals = {arm: found["refusals"] for arm, found in verdicts["arms"].items()}
-    own = [len(look["seeds"]) for look in study.looks()[: verdicts["look"] - 1]]
+    shown = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
+    own = [len(seeds) for seeds, _ in shown][: verdicts["look"] - 1]
     contrasts, register = contrasts_of(study.sealed), Register(HERE / "results")
     evidence, asked_before = {}, {}
     for arm in verdicts["arms"]:
         looks = register.looks(contrasts[arm], "same", study.identity)
-        known = pooled(looks, outcomes[study.base], outcomes[arm])
-        count = len(known.base.keys() & known.arm.keys())
-        level = level_of_look(count, study.sealed["looks"], [*known.counts, *own])
+        hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
+        target = study.sealed.get("target")
+        known = pooled(looks, outcomes[study.base], outcomes[arm], hashes, target)
+        level = known.level(study.sealed["looks"], own)
         same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
         evidence[arm] = Evidence(known.base, known.arm, level, same)
         asked_before[arm] = [look.told() for look in looks] if known.counts else []
@@ -357,6 +360,8 @@ def _asked_otherwise(name: str, verdicts: dict[str, Any]) -> list[str]:
     told = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
     rows = [row for row in Register(HERE / "results").rows() if row["study"] == name]
     for row, later in itertools.pairwise(rows):
+        if (row["seal"], row["sealed_at"]) == (later["seal"], later["sealed_at"]):
+            continue  # more seeds of the same study
         words = "; ".join(
             f"{arm}: {its['words'].removesuffix(UNTUNED)}" for arm, its in row["arms"].items()
         )

@@ -156,12 +156,13 @@ def test_the_hosts_code_is_followed_by_name_and_not_by_place(tmp_path, monkeypat
 
 
 _PROBE = """
-import json
+import json, sys
 from transformer_jax.options.config import load_config
 from transformer_jax.studies.running.computation import computation_of, digest_of
 from transformer_jax.training.prepared import prepare
-prepared = prepare(load_config("configs/tiny.py", {"model.depth": "1"}))
-print(json.dumps(computation_of(prepared, digest_of(prepared.task)), sort_keys=True))
+for config in sys.argv[1:] or ["tiny"]:
+    prepared = prepare(load_config(f"configs/{config}.py", {"model.depth": "1"}))
+    print(json.dumps(computation_of(prepared, digest_of(prepared.task)), sort_keys=True))
 """
 CHANGES = {
     "as it is": [],
@@ -208,6 +209,20 @@ def test_a_changed_package_finds_the_cells_whose_computation_is_the_same(tmp_pat
     assert same == set(found) - {"another sign", "another order"}
 
 
+@pytest.mark.commands
+def test_two_processes_agree_on_what_each_task_computes():
+    configs = ("tiny", "digits", "movies", "translation", "masked_lm", "ablations/reverse")
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", _PROBE, *configs], cwd=ROOT, check=True, capture_output=True,
+            env=user_environment(PYTHONHASHSEED=seed), text=True,
+        ).stdout.splitlines()
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert len(set(found[0])) == len(configs)
+
+
 # ---------------------------------------------------------------- taken over
 
 
@@ -249,7 +264,7 @@ def test_cells_of_another_key_are_taken_over_where_one_comes_out_equal(tmp_path,
     assert {(row["arm"], row["seed"]): row["test/loss"] for row in again.rows()} == scores
     manifest = RunDirectory(again.cell("num_heads=1", 2).path).manifest()
     assert manifest["cell"] == again.arms["num_heads=1"]["hash"] != manifest["adopted_from"]
-    assert sum("2 more taken over" in line for line in told.lines) == 2
+    assert sum("2 cells taken over" in line for line in told.lines) == 2
 
 
 def test_cells_that_come_out_otherwise_are_trained_anew(tmp_path):

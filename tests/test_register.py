@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.tables import notes_on
 from transformer_jax.studies.running.launch import run
 
@@ -110,6 +112,57 @@ def test_another_budget_is_related_and_spends_nothing(asked, tmp_path):
     assert any("another base, budget or rate: first" in note for note in notes_on(study.verdicts()))
 
 
+def test_an_arm_that_was_changed_after_the_seal_is_not_in_the_register(asked, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(asked[0].root, root)
+    study = load_study(root / "second")
+    study.record["exploratory"] = ["arms changed after the first cell"]
+    study.write()
+    before = Register(root).rows()
+    (found,) = judge(study)["arms"].values()
+    assert (found["seeds"], found["asked_before"]) == ([3, 4, 5], [])
+    assert all(not row["arms"] for row in Register(root).rows()[len(before) :])
+
+
+def test_runs_of_other_cells_are_a_look_whose_seeds_do_not_count(asked, tmp_path):
+    """Other data, another machine or other code behind the same config."""
+    root = tmp_path / "root"
+    shutil.copytree(asked[0].root, root)
+    rows = Register(root).rows()
+    rows[1]["cells"] = {arm: "elsewhere" for arm in rows[1]["cells"]}
+    (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = judge(load_study(root / "second"))["arms"].values()
+    assert (found["seeds"], found["level"]) == ([3, 4, 5], 0.025 / 2)
+
+
+def test_a_register_that_cannot_be_written_is_told_and_nothing_is_lost(
+    asked, tmp_path, monkeypatch
+):
+    root = tmp_path / "root"
+    shutil.copytree(asked[0].root, root)
+    (root / "register.jsonl").unlink()
+
+    def full(self, row):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Register, "add", full)
+    verdicts = judge(load_study(root / "first"))
+    assert any("cannot be written" in note for note in notes_on(verdicts))
+    monkeypatch.undo()
+    verdicts = judge(load_study(root / "first"))  # the look is noted as soon as it can be
+    assert not any("cannot be written" in note for note in notes_on(verdicts))
+    assert [row["study"] for row in Register(root).rows()] == ["first"]
+
+
+def test_a_study_that_is_mailed_takes_the_looks_along(asked, tmp_path):
+    archive = export_study(asked[1].path, tmp_path / "second.zip")
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(tmp_path / "there")
+    (found,) = judge(load_study(tmp_path / "there" / "second"))["arms"].values()
+    (before,) = asked[1].verdicts()["arms"].values()
+    assert (found["level"], found["interval"]) == (before["level"], before["interval"])
+
+
 def test_a_torn_line_and_a_seal_without_a_look_spend_nothing(tmp_path):
     register = Register(tmp_path)
     register.add({"event": "sealed", "seal": "x", "sealed_at": "t", "study": "s"})
@@ -129,12 +182,19 @@ def look(values):
     return Earlier({"base": "a", "outcomes": outcomes, "arms": {"b": {}}}, "b")
 
 
+def scores(pooled_side):
+    return {seed: outcome.value for seed, outcome in pooled_side.items()}
+
+
 def test_own_seeds_come_before_those_of_earlier_looks():
     first = look({"a": {0: 1.0, 1: 2.0}, "b": {0: 1.5, 1: 2.5}})
     base, arm = {1: Outcome(3.0), 2: Outcome(4.0)}, {1: Outcome(3.1), 2: Outcome(4.2)}
     found = pooled([first], base, arm)
-    assert {seed: o.value for seed, o in found.base.items()} == {0: 1.0, 1: 3.0, 2: 4.0}
+    assert scores(found.base) == {0: 1.0, 1: 3.0, 2: 4.0}
+    assert scores(found.arm) == {0: 1.5, 1: 3.1, 2: 4.2}
     assert found.counts == [2]
+    lost = pooled([first], base, {2: Outcome(4.2)})  # a pair is of one look
+    assert (lost.base[1].value, lost.arm[1].value) == (2.0, 2.5)
     assert pooled([first, first], {0: Outcome(1.0)}, {0: Outcome(1.5)}).counts == []
     assert pooled([], base, arm).counts == []
 

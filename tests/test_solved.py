@@ -96,8 +96,22 @@ def test_a_run_that_diverged_has_not_solved_it():
     base, arm = runs([300] * 5), runs([300] * 5)
     gone = {seed: Outcome(None, True, None, 1000) for seed in arm}
     (found,) = statistics.compare(base, {"arm": gone}, 0.01, True, 0.025, 1, target=0.99)
-    assert (found.verdict, found.solved) == ("worse", ((0, 5), (5, 5)))
+    assert (found.verdict, found.solved) == ("unstable", ((0, 5), (5, 5)))
     assert found.updates == (None, 300.0)
+
+
+def test_divergence_is_neither_sooner_nor_hidden():
+    """Runs that diverge early are censored after all others, and instability comes first."""
+    base = runs([500] * 5)
+    arm = {s: Outcome(1.0, False, 100, 1000) for s in range(3)}
+    arm |= {s: Outcome(None, True, None, 10) for s in (3, 4)}
+    (found,) = statistics.compare(base, {"arm": arm}, 0.01, True, 0.025, 1, target=0.99)
+    assert found.verdict == "unresolved"
+    gone = {s: Outcome(None, True, None, 10) for s in range(5)}
+    (found,) = statistics.compare(base, {"arm": gone}, 0.01, True, 0.025, 1, target=0.99)
+    assert found.words.startswith("unstable: 5 of 5 diverged")
+    nothing = {str(n): runs([500] * 5) for n in range(10)}
+    assert all(c.p_alone == 1 for c in statistics.compare(base, nothing, 0.01, True, target=0.99))
 
 
 def test_ranks_stand_beside_a_mean_that_is_not_judged():
@@ -137,7 +151,9 @@ def test_the_public_judge_takes_steps():
     assert (found.word, found.solved, found.updates) == ("better", ((5, 5), (0, 5)), (100.0, None))
     (plain,) = transformer_jax.judge(rows, **ASKED | {"target": None})
     assert (plain.word, plain.solved) == ("refused", None)
-    two = [*rows, {"arm": "base", "seed": 9, "value": 1.0, "data_set": "x"}]
-    two += [{"arm": "base", "seed": 10, "value": 1.0, "data_set": "y"}]
+    with pytest.raises(transformer_jax.errors.InvalidInput, match="row 11 has no step"):
+        transformer_jax.judge([*rows, {"arm": "base", "seed": 9, "value": 1.0}], **ASKED)
+    two = [*rows, {"arm": "base", "seed": 9, "value": 1.0, "data_set": "x", "step": 1}]
+    two += [{"arm": "base", "seed": 10, "value": 1.0, "data_set": "y", "step": 1}]
     with pytest.raises(transformer_jax.errors.InvalidInput, match="one at a time"):
         transformer_jax.judge(two, **ASKED)

@@ -35,6 +35,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import scored_otherwise
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.export import export_study
+from transformer_jax.studies.reporting.report import write_report
 from transformer_jax.studies.running import batched, fairness, launch
 from transformer_jax.studies.running.details import look_closer, read_details
 from transformer_jax.studies.running.launch import CellsLost, run
@@ -340,6 +341,9 @@ def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
     told = f"unresolved: {counts[0]} of 3 solve it, of the base {counts[1]} of 3"
     assert found["words"].startswith(told)
     assert found["interval"] == [None, None]
+    write_report(load_study(study.path))  # with no mean to draw
+    (row,) = [row for row in (study.path / "table.csv").read_text().splitlines() if "fast" in row]
+    assert "unresolved" in row
 
 
 def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):

@@ -145,17 +145,15 @@ class MultiHeadAttention(nn.Module):
         num_heads = self.num_heads
         head_dim, num_kv_heads = self._sizes(width)
         value_dim, value_init = self.value_dim or head_dim, self.value_init or self.kernel_init
-        made = {
-            "query": (num_heads, head_dim, self.kernel_init),
-            "key": (num_kv_heads, head_dim, self.kernel_init),
-            "value": (num_kv_heads, value_dim, value_init),
+        heads = {"query": num_heads, "key": num_kv_heads, "value": num_kv_heads, None: num_heads}
+        maps = {
+            "query": self._map("query", num_heads * head_dim, self.kernel_init),
+            "key": self._map("key", num_kv_heads * head_dim, self.kernel_init),
+            "value": self._map("value", num_kv_heads * value_dim, value_init),
         }
 
         def project(name: str | None, source: Array) -> Array:
-            if name is None:  # cut into heads as it is
-                return _split(source, num_heads)
-            heads, features, init = made[name]
-            return _split(self._map(name, heads * features, init)(source), heads)
+            return _split(source if name is None else maps[name](source), heads[name])
 
         for_query, for_key, for_value = self.projections
         query_HLK = project(for_query, inputs)

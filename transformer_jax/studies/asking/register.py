@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from transformer_jax.runs.files import inside
 from transformer_jax.studies.inference.outcome import Outcome
 
 NAME = "register.jsonl"
+Pair = tuple[Outcome, Outcome]  # of the base and of the arm, with one seed
 SEALED, LOOK = "sealed", "look"
 _NOT_CHANGED = "what the base has without its own changes"
 
@@ -69,13 +70,23 @@ class Earlier(NamedTuple):
     row: dict[str, Any]
     arm: str
 
-    def outcomes(self) -> tuple[dict[int, Outcome], dict[int, Outcome]]:
-        """Seed -> outcome, of the base and of the arm."""
+    def pairs(self) -> dict[int, Pair]:
+        """Seed -> outcome of the base and of the arm, of seeds that have both."""
         base, arm = (
             {int(seed): Outcome(*values) for seed, values in self.row["outcomes"][name].items()}
             for name in (self.row["base"], self.arm)
         )
-        return base, arm
+        return {seed: (base[seed], arm[seed]) for seed in base.keys() & arm.keys()}
+
+    def is_of(self, cells: tuple[str, str], target: float | None) -> bool:
+        """Whether its runs are of these cells of base and arm, with updates until this target.
+
+        What has no cells in the register, older committed results, is taken by its config.
+        """
+        if target is not None and self.row.get("target") != target:
+            return False
+        known = self.row.get("cells")
+        return known is None or (known[self.row["base"]], known[self.arm]) == cells
 
     def told(self) -> dict[str, Any]:
         """What is said of it beside a later verdict."""
@@ -114,6 +125,27 @@ class Register:
             file.write(line.encode())
             os.fsync(file.fileno())
 
+    def note(self, row: Mapping[str, Any]) -> bool:
+        """Adds a look that is not there yet, and says whether the register can be written."""
+        what = ("event", "seal", "sealed_at", "seeds", "arms", "outcomes")
+        if any(all(known.get(key) == row[key] for key in what) for known in self.rows()):
+            return True
+        try:
+            self.add(json.loads(json.dumps(row)))
+        except OSError:  # a root that only others may write
+            return False
+        return True
+
+    def about(self, contrasts: Collection[Contrast]) -> list[dict[str, Any]]:
+        """Returns the looks at any of these contrasts, the same or related ones."""
+        keys = {key for contrast in contrasts for key in contrast}
+        return [
+            row
+            for row in self.rows()
+            if row["event"] == LOOK
+            and any(keys & {its["same"], its["related"]} for its in row["arms"].values())
+        ]
+
     def looks(self, contrast: Contrast, by: str, study: tuple[str, str]) -> list[Earlier]:
         """Returns the looks of other studies at a contrast.
 
@@ -123,8 +155,8 @@ class Register:
           study: seal and time of sealing of the study that asks.
         """
         found = []
-        for row in self.rows():
-            if row["event"] != LOOK or (row["seal"], row["sealed_at"]) == study:
+        for row in self.about([contrast]):
+            if (row["seal"], row["sealed_at"]) == study:
                 continue
             for arm, its in row["arms"].items():
                 is_same = its["same"] == contrast.same
@@ -139,23 +171,56 @@ class Pooled(NamedTuple):
     Attributes:
       base: seed -> outcome.
       arm: the same of the arm.
-      counts: seeds of each earlier look at other data than all this.
+      counts: seeds of each look in another study, at other data than all this.
     """
 
     base: dict[int, Outcome]
     arm: dict[int, Outcome]
     counts: list[int]
 
+    def level(self, planned: Sequence[int], own: Sequence[int]) -> float:
+        """Returns the level of this look; after looks in other studies none is a planned one.
+
+        Args:
+          planned: seeds at each planned look.
+          own: seeds of each earlier look in this study.
+        """
+        from transformer_jax.studies.inference import statistics  # not to list runs
+
+        count = len(self.base.keys() & self.arm.keys())
+        if not self.counts:
+            return statistics.level_of_look(count, planned, own)
+        return statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(len(self.counts) + len(own))
+
 
 def pooled(
-    earlier: list[Earlier], base: Mapping[int, Outcome], arm: Mapping[int, Outcome]
+    earlier: Sequence[Earlier],
+    base: Mapping[int, Outcome],
+    arm: Mapping[int, Outcome],
+    cells: tuple[str, str] = ("", ""),
+    target: float | None = None,
 ) -> Pooled:
-    """Puts the seeds of earlier looks beside those of a study, whose own come first."""
-    steps: list[tuple[dict, dict]] = []
-    known: tuple[dict, dict] = {}, {}
+    """Puts the seeds of earlier looks beside those of a study, whose own pairs come first.
+
+    Args:
+      earlier: looks in other studies; those at runs of other cells count as looks, and their seeds
+        do not.
+      base: seed -> outcome, of this study.
+      arm: the same of the arm.
+      cells: of base and arm.
+      target: of the study.
+    """
+    own = {seed: (base[seed], arm[seed]) for seed in base.keys() & arm.keys()}
+    known: dict[int, Pair] = {}
+    others, steps = 0, []
     for look in earlier:
-        its_base, its_arm = look.outcomes()
-        known = known[0] | its_base, known[1] | its_arm
-        steps += [known] if known not in steps else []
-    whole = known[0] | dict(base), known[1] | dict(arm)
-    return Pooled(*whole, [len(arm) for _, arm in steps if (_, arm) != whole])
+        if look.is_of(cells, target):
+            known = known | look.pairs()
+            steps += [known] if known not in steps else []
+        else:
+            others += 1
+    whole = known | own
+    counts = [len(step) for step in steps if step != whole] + [0] * others
+    bases, arms = ({seed: pair[side] for seed, pair in whole.items()} for side in (0, 1))
+    # Runs without a partner are told of, and compared with nothing.
+    return Pooled({**base, **bases}, {**arm, **arms}, counts)

@@ -25,6 +25,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
+from transformer_jax.studies.asking.register import Contrast, contrasts_of
 
 # Changing one of these after the first cell makes every verdict worthless.
 _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target")
@@ -218,6 +219,13 @@ class Study:
             lines = [json.dumps(known) for known in [*looks, {"time": now(), **look}]]
             replace(self.path, "looks.jsonl", "\n".join(lines) + "\n")
         return is_new
+
+    def contrasts(self) -> dict[str, Contrast]:
+        """What the register knows the arms by; {} where arms or base are not those of the seal."""
+        changed = {note.partition(" ")[0] for note in self.record["exploratory"]}
+        return (
+            {} if changed & {"arms", "base", "base_config", "match"} else contrasts_of(self.sealed)
+        )
 
     @property
     def identity(self) -> tuple[str, str]:

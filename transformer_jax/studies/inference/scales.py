@@ -32,10 +32,11 @@ def over_scales(
     smallest and the largest rung exclude 0 on opposite sides; not monotone, if some larger rung's
     interval lies above a smaller one's and some below; grows or shrinks, by which end is larger, if
     the slope's interval excludes 0 and makes more than the margin over the ladder, or, where a line
-    does not fit, if the ends' intervals lie apart by more than the margin; holds, if every rung's
-    interval lies within the margin, or all exclude 0 on one side and the change over the ladder is
-    surely less than the margin or half the mean effect; keeps its sign, if only the former is sure;
-    else unresolved.
+    does not fit, if the ends' intervals lie apart and their means by more than the margin; holds,
+    if every rung's interval lies within the margin, or all exclude 0 on one side and the change
+    over the ladder (by the line or, where none fits, from the lowest to the highest bound) is less
+    than the margin or half the mean effect; keeps its sign, if only the former is sure; else
+    unresolved.
 
     Args:
       values: of the rungs, ascending: parameters, say.
@@ -102,7 +103,8 @@ def _word(
     if is_sure and change > margin:
         return GROWS if abs(means[-1]) > abs(means[0]) else SHRINKS
     alike = set(sides) in ({1}, {-1})
-    little = max(-low, high) < max(margin, abs(means.mean()) / 2)
+    most = max(-low, high) if is_a_line else max(r[1] for r in rungs) - min(r[0] for r in rungs)
+    little = most < max(margin, abs(means.mean()) / 2)
     if all(-margin < low and high < margin for low, high in rungs) or (alike and little):
         return HOLDS
     return SIGN if alike else NONE

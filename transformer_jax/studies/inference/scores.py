@@ -86,8 +86,10 @@ def judge(
     Raises:
       InvalidInput: a column is missing, a row stands twice, or an argument names no arm.
     """
-    outcomes = outcomes_of(rows)
+    outcomes = outcomes_of(rows, with_steps=target is not None)
     others = [arm for arm in outcomes if arm != base]
+    if not others:
+        raise InvalidInput(f"scores: expected arms beside base={base}, found none")
     for name, given in (("base", [base]), ("primary", primary or ())):
         for arm in given:
             if arm not in outcomes:
@@ -123,8 +125,8 @@ def _result(contrast: Contrast, level: float) -> Result:
     )
 
 
-def outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
-    """Arm -> seed -> outcome, in the order of the rows."""
+def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
+    """Arm -> seed -> outcome, in the order of the rows; with steps where a target needs them."""
     records: list[Mapping[str, Any]]
     records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
     sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
@@ -146,6 +148,13 @@ def outcomes_of(rows: Any) -> dict[str, dict[int, Outcome]]:
             )
         value = math.nan if row["value"] is None else float(row["value"])
         gone = bool(row.get("diverged", False)) or not math.isfinite(value)
-        step = int(row.get("step") or 0)
+        told = row.get("step")
+        is_told = told is not None and told == told  # a frame has nan where there is none
+        if with_steps and not is_told and not gone:
+            raise InvalidInput(
+                f"scores: row {number} has no step; with a target expected the updates until "
+                "it was reached, or the last ones"
+            )
+        step = int(told) if is_told else 0
         by_seed[seed] = Outcome(None if gone else value, gone, step, step)
     return outcomes

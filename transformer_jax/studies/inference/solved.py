@@ -23,7 +23,8 @@ class Reached(NamedTuple):
 
     Attributes:
       solved: [n] bool, whether the final score reaches the target.
-      updates: [n], until it was first reached in training; the last one where it never was.
+      updates: [n], until it was first reached in training; the last one where it never was, and
+        infinitely many of a run that diverged.
     """
 
     solved: np.ndarray
@@ -50,7 +51,8 @@ def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better:
             continue
         beyond = value is not None and (value >= target if larger_is_better else value <= target)
         solved.append(beyond and not diverged)
-        updates.append(first if solved[-1] and first is not None else last)
+        reached = first if solved[-1] and first is not None else last
+        updates.append(np.inf if diverged else reached)
     return Reached(np.array(solved, bool), np.array(updates, float))
 
 
@@ -103,6 +105,12 @@ def permutation_p(ours: Any, theirs: Any) -> float:
         rng=np.random.default_rng(0),
     )
     return min(1.0, float(found.pvalue))
+
+
+def ranks_p(ours: Any, theirs: Any) -> float:
+    """Returns the p of a permutation test of ranks; -inf is the worst of all, and tied."""
+    ranks = stats.rankdata([*ours, *theirs])
+    return permutation_p(ranks[: len(ours)], ranks[len(ours) :])
 
 
 def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:

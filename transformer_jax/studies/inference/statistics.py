@@ -24,7 +24,7 @@ from transformer_jax.studies.inference.solved import (
     Reached,
     boschloo_p,
     difference_of_counts_p,
-    permutation_p,
+    ranks_p,
     reached_by,
     sooner_p,
 )
@@ -276,13 +276,16 @@ def _by_target(
     counts, medians = (ours.share, theirs.share), (ours.median, theirs.median)
     p_count = difference_of_counts_p(*counts)
     p_sooner, gain = sooner_p(ours, theirs)
+    p_alone = min(1.0, 2 * min(p_count, p_sooner))
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
     told = (
         f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"
     )
     times = [f"{median:,.0f}" if median is not None else "never" for median in medians]
     verdict, words = UNRESOLVED, f"unresolved: {told}"
-    if min(counts[0][1], counts[1][1]) < FEWEST_FOR_A_VERDICT:
+    if contrast.verdict == UNSTABLE:
+        verdict, words = UNSTABLE, f"{contrast.words}; {told}"
+    elif min(counts[0][1], counts[1][1]) < FEWEST_FOR_A_VERDICT:
         verdict, words = NO_VERDICT, f"no verdict from {min(c[1] for c in counts)} seeds: {told}"
     elif p_count <= level:
         verdict = BETTER if counts[0][0] * counts[1][1] > counts[1][0] * counts[0][1] else WORSE
@@ -294,7 +297,7 @@ def _by_target(
     # A mean and its interval would describe no run.
     return contrast._replace(
         mean=math.nan, standard_error=math.nan, interval=(math.nan, math.nan),
-        p=min(p_count, p_sooner), p_alone=min(1.0, min(p_count, p_sooner) * FOR_MEANS / size),
+        p=min(p_count, p_sooner), p_alone=p_alone,
         p_equivalence=1.0, p_sign_flip=None, seeds_needed=None,
         verdict=verdict, words=words, solved=counts, updates=medians,
     )  # fmt: skip
@@ -352,11 +355,8 @@ class _Pair:
         p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
         p_equivalence = equivalence_p(self.mean, self.error, self.freedom, margin)
         verdict, words = self._without_mean(p_divergence <= level)
-        p_ranks = None
-        if any(diverged for diverged, _ in self.diverged):
-            ranks = stats.rankdata([*self.ranked[0], *self.ranked[1]])
-            split = len(self.ranked[0])
-            p_ranks = permutation_p(ranks[:split], ranks[split:])
+        has_gone = any(diverged for diverged, _ in self.diverged)
+        p_ranks = ranks_p(*self.ranked) if has_gone else None
         if not verdict:
             few = " (few seeds)" if count < FEWEST_FOR_EQUIVALENCE else ""
             verdict, words = read_off(low, high, margin)

@@ -22,7 +22,6 @@ from transformer_jax.studies.asking.cells import (
 from transformer_jax.studies.asking.register import (
     LOOK,
     Register,
-    contrasts_of,
     pooled,
 )
 from transformer_jax.studies.asking.study import Study, as_plain
@@ -67,13 +66,14 @@ def judge(study: Study) -> dict[str, Any]:
     cells = sorted(arm["hash"] for arm in study.arms.values())
     drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
-    contrasts = contrasts_of(sealed)
+    contrasts = study.contrasts()
     evidence, asked_before = {}, {}
     for name in arms:
         looks = register.looks(contrasts[name], "same", study.identity) if name in contrasts else []
-        known = pooled(looks, outcomes[study.base], outcomes[name])
-        count = len(known.base.keys() & known.arm.keys())
-        level = statistics.level_of_look(count, sealed["looks"], [*known.counts, *earlier])
+        hashes = (study.arms[study.base]["hash"], study.arms[name]["hash"])
+        target = sealed.get("target")
+        known = pooled(looks, outcomes[study.base], outcomes[name], hashes, target)
+        level = known.level(sealed["looks"], earlier)
         same = _computes_the_same(study, name)
         evidence[name] = Evidence(known.base, known.arm, level, same)
         asked_before[name] = [look.told() for look in looks] if known.counts else []
@@ -116,23 +116,25 @@ def judge(study: Study) -> dict[str, Any]:
     if not all(refusals.values()) and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
         look = {"seeds": seeds, "cells": cells, "look": len(earlier) + 1, "level": level}
-        if study.add_look({**look, "verdicts": words}):
-            register.add(look_of(study, verdicts))
+        verdicts["registered"] = register.note(look_of(study, verdicts))
+        study.add_look({**look, "verdicts": words})
     replace(study.path, "verdicts.json", json.dumps(verdicts, indent=1) + "\n")
     return verdicts
 
 
 def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a register keeps of verdicts that are shown."""
-    contrasts = contrasts_of(study.sealed)
+    """Returns what a register keeps of verdicts that are shown; an arm that is refused has none."""
+    contrasts = study.contrasts()
     return {
         **study.about(LOOK),
         "seeds": verdicts["seeds"],
         "level": verdicts["level"],
+        "target": study.sealed.get("target"),
+        "cells": {name: arm["hash"] for name, arm in study.arms.items()},
         "arms": {
             name: {**contrasts[name]._asdict(), "words": arm["words"], "mean": arm.get("mean")}
             for name, arm in verdicts["arms"].items()
-            if name in contrasts
+            if name in contrasts and not arm["refusals"]
         },
         "outcomes": {name: value["outcomes"] for name, value in verdicts["values"].items()},
     }
@@ -273,6 +275,12 @@ def _refusals(study: Study, arm: str) -> list[str]:
     for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
         found += scored_otherwise(*pair, study.metric, changed)
         found += computed_otherwise(*pair, changed, cells=True)
+        if study.sealed.get("target") is not None:
+            every = [run.config().evaluation.every for run in pair]
+            if every[0] != every[1]:
+                found.append(
+                    f"updates until the target were looked at every {every[0]} and {every[1]}"
+                )
     return list(dict.fromkeys(found))
 
 

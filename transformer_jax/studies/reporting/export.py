@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import entries, inside, walk
+from transformer_jax.studies.asking.register import NAME, Register
 from transformer_jax.studies.asking.study import load_study
 
 _OF_A_CELL = (
@@ -50,9 +51,12 @@ def export_study(path: str | Path, out: Path, weights: bool = False) -> Path:
         members |= {
             file.relative_to(study.root).as_posix(): file for file in files if file.exists()
         }
+    looks = Register(study.root).about(study.contrasts().values())  # what levels depend on
     out.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(f"{name}/study.json", json.dumps(record, indent=1) + "\n")
+        if looks:
+            archive.writestr(NAME, "".join(json.dumps(row) + "\n" for row in looks))
         for member, file in members.items():
             archive.write(file, member)
     return out

@@ -59,7 +59,8 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
         colour = f"C{order.index(name) % 10}"
         axes.plot(arm["differences"], [place - 0.22] * len(arm["differences"]), "o", mfc="none",
                   mec=colour, ms=3.5)  # fmt: skip
-        axes.plot(arm["mean"], place, "o", color=colour, ms=6)
+        if arm["mean"] is not None:  # with a target no mean is shown
+            axes.plot(arm["mean"], place, "o", color=colour, ms=6)
         if None not in arm["interval"]:
             axes.plot(arm["interval"], [place, place], color=colour, linewidth=2)
     axes.set_yticks(range(len(names)), list(reversed(names)))

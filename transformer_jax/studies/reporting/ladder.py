@@ -47,9 +47,9 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
                 [_differences(v["arms"][arm]) for v in verdicts],
                 first["margin"],
                 len(first["arms"]),
-                min(v["level"] for v in verdicts),
+                min(v["arms"][arm].get("level", v["level"]) for v in verdicts),
             )
-            if not any(v["values"][n]["diverged"] for v in verdicts for n in (arm, v["base"]))
+            if not any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ()))
             else {"word": f"{NONE}: some runs diverged", "seeds": []}
             for arm in first["arms"]
         },

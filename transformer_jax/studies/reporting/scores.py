@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.files import replace
-from transformer_jax.studies.asking.register import LOOK, Register
+from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.study import as_plain, now
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scores import Result, judge, outcomes_of
@@ -26,6 +26,7 @@ from transformer_jax.studies.reporting.page import (
     whole_page,
 )
 
+SCORES = "scores"  # an event of the register: a look at scores of other code
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
 
@@ -45,18 +46,26 @@ def judge_in(
     folder.mkdir(parents=True, exist_ok=True)
     outcomes, register = outcomes_of(rows), Register(folder)
     held = {arm: {str(s): list(o) for s, o in by_seed.items()} for arm, by_seed in outcomes.items()}
+    base = asked["base"]
     before = [
         row
         for row in register.rows()
-        if row["base"] == asked["base"] and row["outcomes"].keys() & held.keys() != {row["base"]}
+        if row["event"] == SCORES and row["asked"]["base"] == base
+        if row["outcomes"].keys() & held.keys() != {base}
     ]
-    others = {json.dumps(row["outcomes"], sort_keys=True): row for row in before}
-    is_known = others.pop(json.dumps(held, sort_keys=True), None) is not None
-    counts = [len(row["outcomes"][row["base"]]) for row in others.values()]
+    # The same scores asked otherwise, with fewer primary arms say, are a further look.
+    primary = asked.get("primary")
+    listed = {"primary": None if primary is None else sorted(primary)}
+    now_asked = json.loads(json.dumps(asked | listed))
+    looks = {_text([row["outcomes"], row["asked"]]): row for row in before}
+    is_known = looks.pop(_text([held, now_asked]), None) is not None
+    counts = [len(row["outcomes"][base]) for row in looks.values()]
     results = judge(rows, earlier_looks=[*earlier_looks, *counts], **asked)
     words = {result.arm: result.reason for result in results}
     if not is_known:
-        register.add({"event": LOOK, "time": now(), **asked, "words": words, "outcomes": held})
+        register.add(
+            {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
+        )
     replace(folder, "verdicts.json", json.dumps(as_plain(results), indent=1) + "\n")
     told = rows_of(results, outcomes)
     replace(folder, "table.md", tables.as_markdown(HEADS, told))
@@ -64,6 +73,10 @@ def judge_in(
     replace(folder, "table.tex", tables.as_latex(HEADS, told))
     replace(folder, "report.html", _page(results, told, asked, counts))
     return results
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def rows_of(

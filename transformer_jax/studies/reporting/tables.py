@@ -211,6 +211,10 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     """What a reader has to know beside the table."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
+    if not verdicts.get("registered", True):
+        notes.append(
+            "the register beside the cells cannot be written: this look is not noted there"
+        )
     for name, arm in verdicts["arms"].items():
         if arm.get("correlation") is not None:
             told = f"{name}: pairing correlation {arm['correlation']:+.2f}"

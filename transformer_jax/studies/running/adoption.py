@@ -4,6 +4,8 @@ What computes a run may change without changing what is computed, in a way that 
 refactored step, another order of operations that are independent. Then one seed is trained again.
 """
 
+import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,12 +13,14 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.schema import completed, stated
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import entries, inside, walk
-from transformer_jax.studies.asking.cells import DONE, Cell, cell_path
+from transformer_jax.runs.provenance import surroundings
+from transformer_jax.studies.asking.cells import DECIDING, DONE, Cell, cell_path, device_of
 from transformer_jax.studies.running.planning import Arm
 
 
@@ -31,32 +35,43 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
     Returns:
       What came of it.
     """
-    missing = {seed: Cell(arm.name, seed, cell_path(root, arm.hash, seed)) for seed in seeds}
-    missing = {seed: cell for seed, cell in missing.items() if not cell.path.exists()}
+    wanted = {seed: Cell(arm.name, seed, cell_path(root, arm.hash, seed)) for seed in seeds}
+    missing = {seed: cell for seed, cell in wanted.items() if not cell.path.exists()}
+    taken, otherwise = 0, []
     for folder in _of_the_same_config(arm, root):
-        older = {seed: Cell(arm.name, seed, cell_path(root, folder, seed)) for seed in missing}
+        older = {seed: Cell(arm.name, seed, cell_path(root, folder, seed)) for seed in wanted}
         older = {seed: cell for seed, cell in older.items() if cell.state() == DONE}
-        if not older:
+        if not missing or not older:
             continue
         first = min(older)
-        train(missing[first])
-        if not _are_equal(arm, missing[first].path, older[first].path):
-            return f"seed {first} of {folder} comes out otherwise by this code: not taken over"
-        for seed, cell in older.items():
-            if seed != first:
-                _take_over(cell.path, missing[seed].path, arm.hash)
-        return f"seed {first} of {folder} comes out equal: {len(older) - 1} more taken over"
-    return "no older cells of this config"
+        if first in missing:
+            train(missing.pop(first))
+        if not _are_equal(arm, wanted[first].path, older[first].path):
+            otherwise.append(f"seed {first} of {folder}")
+            continue
+        for seed in older.keys() & missing.keys():
+            _take_over(older[seed].path, missing.pop(seed).path, arm.hash)
+            taken += 1
+    told = f"{taken} cells taken over" if taken else "no cell taken over"
+    return told + (f"; comes out otherwise: {', '.join(otherwise)}" if otherwise else "")
 
 
 def _of_the_same_config(arm: Arm, root: Path) -> list[str]:
-    """Folders of cells whose runs had the arm's config, as it is read today."""
-    wanted, found = _meant(flatten(arm.config)), []
+    """Folders of cells of the arm's config, as it is read today, on a machine like this one."""
+    wanted, found, around = _meant(flatten(arm.config)), [], surroundings()[0]
     for folder in entries(inside(root, "cells")):
         runs = [RunDirectory(path) for path in entries(folder) if path.is_dir()]
-        begun = [run for run in runs if run.has_begun()]
-        if folder.name != arm.hash and begun and _meant(flatten(begun[0].config())) == wanted:
-            found.append(folder.name)
+        begun = next((run for run in runs if run.has_begun()), None)
+        if begun is None or folder.name == arm.hash:
+            continue
+        with contextlib.suppress(InvalidInput):  # a config that is none any more
+            its = begun.manifest()
+            is_here = device_of(its["device"]) == device_of(around["device"])
+            is_here &= its.get("environment", {}) == around["environment"]
+            packages = (its["packages"], around["packages"])
+            is_here &= all(packages[0].get(name) == packages[1].get(name) for name in DECIDING)
+            if is_here and _meant(flatten(begun.config())) == wanted:
+                found.append(folder.name)
     return found
 
 
@@ -69,11 +84,16 @@ def _meant(flat: Mapping[str, object]) -> dict[str, object]:
 def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
     """Whether two finished runs have the same final state and the same scores."""
     runs = [RunDirectory(path) for path in (one, other)]
-    states = [
-        Checkpoints(run.file("checkpoints")).restore(arm.prepared.template, read_only=True)
-        for run in runs
-    ]
+    try:
+        states = [
+            Checkpoints(run.file("checkpoints")).restore(arm.prepared.template, read_only=True)
+            for run in runs
+        ]
+    except InvalidInput:  # another tree of parameters
+        return False
     if None in states or runs[0].evaluation() != runs[1].evaluation():
+        return False
+    if runs[0].manifest().get("computed", "alone") != runs[1].manifest().get("computed", "alone"):
         return False
     ours, theirs = (jax.tree.leaves(restored.state) for restored in states if restored)
     return all(
@@ -85,7 +105,12 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
 def _take_over(source: Path, target: Path, key: str) -> None:
     """Copies a cell under another key; its manifest says where it came from."""
     walk(source)  # refuses links
-    shutil.copytree(source, target)
-    run = RunDirectory(target)
+    copy = target.with_name(f".{target.name}-{os.getpid()}")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(source, copy)
+    run = RunDirectory(copy)
     adopted = {"cell": key, "adopted_from": source.parent.name}
     run.write_json("manifest.json", run.manifest() | adopted)
+    with contextlib.suppress(OSError):  # another process was first
+        os.rename(copy, target)
+    shutil.rmtree(copy, ignore_errors=True)

@@ -14,10 +14,12 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.studies.asking.cells import without_docstrings
@@ -68,11 +70,14 @@ def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
         "steps": prepared.traced,
         "score": trace(score, params, batch),
     }
-    writing = DEMONSTRATIONS[config.data.task].writing(prepared.model, task)
+    demonstration = DEMONSTRATIONS[config.data.task]
+    writing = demonstration.writing(prepared.model, task)
     if writing is not None:
         programs["writing"] = trace(writing.function, params, writing.example)
     return {
         "programs": {name: canonical(traced) for name, traced in programs.items()},
+        "initial": _digest_of_arrays(prepared.start(config)[0]) if _starts_from(config) else "",
+        "packages": {name: metadata.version(name) for name in demonstration.needs},
         "updates": config.training.steps,
         "data": data,
         "host": _host_code(config.data.task, *kinds),
@@ -85,10 +90,21 @@ def digest_of(task: Task) -> str:
     facts = {key: value for key, value in task.facts.items() if key != "source"}
     digest.update(json.dumps([facts, task.protocol], sort_keys=True, default=str).encode())
     for batch in _batches(task):
-        for path, leaf in jax.tree.leaves_with_path(batch):
-            array = np.asarray(leaf)
-            digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
+        digest.update(_digest_of_arrays(batch).encode())
+    return digest.hexdigest()
+
+
+def _starts_from(config: ConfigDict) -> bool:
+    """Whether what code of the host reads is put into the parameters."""
+    return any(value is not None for value in config.initial.values())
+
+
+def _digest_of_arrays(tree: Any) -> str:
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree.leaves_with_path(tree):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
@@ -126,13 +142,19 @@ def code_of(roots: Iterable[Any], followed: tuple[str, ...]) -> str:
         tree = _Bare().visit(ast.parse(textwrap.dedent(inspect.getsource(item))))
         known[item] = ast.dump(without_docstrings(tree))
         named = [*_named(tree, vars(sys.modules[item.__module__])), *getattr(item, "__mro__", ())]
-        for value in map(_plain, named):
-            if isinstance(value, bool | int | float | str | bytes | tuple):
+        for value in map(_plain, _flattened(named)):
+            if isinstance(value, bool | int | float | str | bytes):
                 known[item] += f" {value!r}"
             elif getattr(value, "__module__", "").startswith(followed):
                 waiting.append(value)
     text = "\n".join(sorted(known.values()))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _flattened(values: Iterable[Any]) -> Iterator[Any]:
+    """Values, and in place of tuples what they hold: numbers as well as functions."""
+    for value in values:
+        yield from _flattened(value) if isinstance(value, tuple) else (value,)
 
 
 def _plain(item: Any) -> Any:

@@ -311,8 +311,9 @@ class Launch:
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
         if is_new:
-            self.root.mkdir(parents=True, exist_ok=True)
-            Register(self.root).add(self.study.about(SEALED) | {"seeds": self.seeds})
+            with contextlib.suppress(OSError):  # a root that only others may write
+                self.root.mkdir(parents=True, exist_ok=True)
+                Register(self.root).add(self.study.about(SEALED) | {"seeds": self.seeds})
 
     def _facts_of(self, arm: Arm) -> dict[str, Any]:
         known = self.study.record.get("arms", {}).get(arm.name, {})
