@@ -116,7 +116,8 @@ def test_an_arm_that_was_changed_after_the_seal_is_not_in_the_register(asked, tm
     root = tmp_path / "root"
     shutil.copytree(asked[0].root, root)
     study = load_study(root / "second")
-    study.record["exploratory"] = ["arms changed after the first cell"]
+    (name,) = study.verdicts()["arms"]
+    study.arms[name]["changes"] = {"model.num_heads": 2}
     study.write()
     before = Register(root).rows()
     (found,) = judge(study)["arms"].values()

@@ -221,11 +221,20 @@ class Study:
         return is_new
 
     def contrasts(self) -> dict[str, Contrast]:
-        """What the register knows the arms by; {} where arms or base are not those of the seal."""
-        changed = {note.partition(" ")[0] for note in self.record["exploratory"]}
-        return (
-            {} if changed & {"arms", "base", "base_config", "match"} else contrasts_of(self.sealed)
-        )
+        """What the register knows the arms by, of those that are still what was sealed."""
+        changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
+        kept = {name for name in self.arms if self._is_as_sealed(name)}
+        if changed & {"base", "base_config", "match", "tuning"} or self.base not in kept:
+            return {}
+        return {name: c for name, c in contrasts_of(self.sealed).items() if name in kept}
+
+    def _is_as_sealed(self, name: str) -> bool:
+        """Whether an arm changes what it was sealed to, beside what was matched or tuned."""
+        arm, tuning = self.arms[name], self.sealed.get("tuning") or {}
+        found = {*arm.get("matched", {}), tuning.get("key")}
+        changes = renamed(arm.get("changes", {}))
+        kept = {key: value for key, value in changes.items() if key not in found}
+        return kept == self.sealed["arms"].get(name)
 
     @property
     def identity(self) -> tuple[str, str]:
