@@ -77,6 +77,10 @@ def test_the_permutation_is_over_all_ways_to_part_the_runs(rng):
     assert ours.permutation_p([1, 1], [1, 1, 1]) == 1.0
 
 
+def test_a_run_beside_others_decides_nothing():
+    assert ours.permutation_p([1], [2, 3, 4]) == ours.ranks_p([1, 2, 3], [-np.inf]) == 1.0
+
+
 def test_words_are_about_counts_and_updates_and_never_about_a_mean():
     found = judged([300] * 5, [None] * 5)
     assert (found.verdict, found.words) == ("better", "better: 5 of 5 solve it, of the base 0 of 5")

@@ -94,9 +94,9 @@ def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
 def permutation_p(ours: Any, theirs: Any) -> float:
     """Returns the two-sided p that which run belongs to which group says nothing of its score.
 
-    Exact where there are few ways to part them.
+    Exact where there are few ways to part them; 1 where a group has less than two runs.
     """
-    if len(ours) < 1 or len(theirs) < 1 or np.ptp([*ours, *theirs]) == 0:
+    if min(len(ours), len(theirs)) < 2 or np.ptp([*ours, *theirs]) == 0:
         return 1.0
     found = stats.permutation_test(
         (np.asarray(ours, float), np.asarray(theirs, float)),
