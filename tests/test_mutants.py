@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 import subprocess
 import sys
 
@@ -31,3 +32,8 @@ def test_every_test_that_is_named_exists():
     command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", *named]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_tests_of_a_module_go_to_one_process(request):
+    """With pytest 9.2 xdist scatters them and says nothing: fixtures and programs are made twice."""
+    assert "PYTEST_XDIST_WORKER" not in os.environ or request.node.nodeid.endswith("test_mutants")

@@ -11,7 +11,7 @@ from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking import ladder, noise
 from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.inference import scales, variance_components
+from transformer_jax.studies.inference import scales, statistics, variance_components
 from transformer_jax.studies.reporting.ladder import axis_of
 
 VALUES = (16, 32, 64, 128)
@@ -118,6 +118,32 @@ def test_intervals_of_forecasts_cover(rng):
     assert 0.92 <= covered / 400 <= 0.98
 
 
+@pytest.mark.parametrize(("seeds", "splits"), [(3, 3), (5, 5), (8, 4)])
+@pytest.mark.parametrize("spread", [(1, 1, 1), (0, 1, 1), (0.2, 2, 0.2)])
+def test_intervals_over_splits_cover_where_those_over_seeds_do_not(rng, seeds, splits, spread):
+    """What seeds, splits and both together add; of one split alone the second case covers .6."""
+    covered = alone = 0
+    for _ in range(200):
+        of_seed, of_split = rng.normal(size=(1, seeds)), rng.normal(size=(splits, 1))
+        both = rng.normal(size=(splits, seeds))
+        d = sum(s * part for s, part in zip(spread, (of_seed, of_split, both), strict=True))
+        found = scales.over_splits([dict(enumerate(row)) for row in d], margin=0.1)
+        covered += found["interval"][0] <= 0 <= found["interval"][1]
+        low, high = statistics.paired_interval(d[0], 0.05).interval
+        alone += low <= 0 <= high
+    assert covered >= 0.92 * 200
+    assert spread[0] == spread[1] or alone < 0.9 * 200
+
+
+def test_words_over_splits_are_read_off_their_interval():
+    d = [{0: 0.10, 1: 0.12, 2: 0.11}, {0: 0.13, 1: 0.12, 2: 0.15}, {0: 0.11, 1: 0.10, 2: 0.13}]
+    found = scales.over_splits(d, margin=0.05)
+    assert found["word"] == "better by more than 0.05"
+    assert found["mean"] == pytest.approx(np.mean([list(split.values()) for split in d]))
+    assert scales.over_splits(d, margin=0.2)["word"] == "better, negligible"
+    assert scales.over_splits([{0: 1.0, 1: 1.0}] * 3, margin=0.2)["word"] == "unresolved"
+
+
 def test_a_power_law_is_forecast():
     scores = [{str(s): 3 * v**-0.2 * (1 + 0.001 * s) for s in range(4)} for v in VALUES]
     found = scales.forecast_of_scores(VALUES, scores)
@@ -132,6 +158,7 @@ def test_a_power_law_is_forecast():
         ("model.position=none,rotary,alibi", "KEY=NUMBER"),
         ("model.wdth=16,32,64", "did you mean model.width"),
         ("model.num_heads=1,2,4", "sets model.num_heads itself"),
+        ("data.split_seed=1,2,3", "cut in its order"),
     ],
 )
 def test_ladders_that_cannot_be_are_refused(text, told):
@@ -157,6 +184,24 @@ def test_a_ladder_of_real_studies(tmp_path):
     assert "smaller rungs forecast" in (tmp_path / "l" / "ladder.md").read_text()
     shallow = ("ablate", "--config=configs/tiny.py", "--arm=model.position=none", "--seeds=3")
     refused(attempt(*shallow, "--ladder=model.width=8", "--workdir=x"), "--ladder=model.width=8")
+
+
+@pytest.mark.commands
+def test_a_contrast_over_several_splits(tmp_path):
+    result = command(
+        "ablate", "--config=configs/digits.py", "--arm=model.position=none", "--seeds=3",
+        "--config.training.steps=20", "--ladder=data.split_seed=1,2,3", f"--workdir={tmp_path}",
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    arm = json.loads((tmp_path / "ladder.json").read_text())["arms"]["position=none"]
+    told = [
+        json.loads((tmp_path / f"data.split_seed={v}/verdicts.json").read_text()) for v in "123"
+    ]
+    means = [verdicts["arms"]["position=none"]["mean"] for verdicts in told]
+    assert len(set(means)) == 3  # every split is another
+    assert arm["means"] == pytest.approx(means)
+    assert arm["interval"][0] < arm["mean"] < arm["interval"][1]
+    assert "other seeds and other splits" in (tmp_path / "ladder.md").read_text()
 
 
 # ---------------------------------------------------------------- noise

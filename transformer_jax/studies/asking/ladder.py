@@ -1,4 +1,4 @@
-"""The same question at several scales: one option of the base at ascending values.
+"""The same question at several scales or splits: one option of the base at ascending values.
 
 Each rung is a study of its own, with the same arms and seeds.
 """
@@ -13,6 +13,9 @@ from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms
 from transformer_jax.studies.inference.scales import FEWEST
+
+SPLITS = "data.split_seed"  # its values are draws, and no scale
+_MASKED = "masked_language_modelling"
 
 
 class Ladder(NamedTuple):
@@ -47,6 +50,11 @@ def ladder_of(text: str, design: Design) -> Ladder:
             "forecast the largest"
         )
     (key,) = keys
+    if key == SPLITS and design.config.data.task in ("language_modelling", _MASKED):
+        raise InvalidInput(
+            f"--ladder={text}: a text is cut in its order, so no seed draws its splits; "
+            "rows, images and sentence pairs are drawn"
+        )
     for name, changes in design.arms.items():
         if key in changes:
             raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")

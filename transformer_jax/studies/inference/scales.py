@@ -1,4 +1,4 @@
-"""What becomes of an effect with scale: it holds, shrinks, grows or flips, and its forecast.
+"""What becomes of an effect with scale, or over several draws of the splits.
 
 A seed's differences over the rungs of a ladder give that seed's slope and that seed's forecast of
 the largest rung from the smaller ones; means over seeds of either get paired intervals. A line over
@@ -13,6 +13,7 @@ import numpy as np
 from scipy import stats
 
 from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.inference.new_text import beyond_this_text
 
 HOLDS, GROWS, SHRINKS, FLIPS = "holds", "grows", "shrinks", "flips"
 TURNS, SIGN, NONE = "not monotone", "keeps its sign", "unresolved"
@@ -78,6 +79,41 @@ def over_scales(
         "forecast_interval": _interval(forecast_S, level / family),
         "missed_by": float((d_RS[-1] - forecast_S).mean()),
         "missed_interval": missed,
+    }
+
+
+def over_splits(
+    differences: Sequence[Mapping[int, float]],
+    margin: float,
+    family: int = 1,
+    level: float = 0.05,
+) -> dict[str, Any]:
+    """Says whether an effect is one for other seeds and other splits of the same data.
+
+    Seeds and splits are crossed, see beyond_this_text; the word is read off the interval of their
+    joint mean.
+
+    Args:
+      differences: seed -> difference from the base, + is better, of each split.
+      margin: the smallest difference that matters.
+      family: arms that are looked at together.
+      level: of all of them.
+    Returns:
+      word, seeds; means and intervals (of each split alone); mean, interval and level (over both).
+    """
+    seeds = sorted(set.intersection(*(set(split) for split in differences)))
+    if len(seeds) < FEWEST:
+        return {"word": NONE, "seeds": seeds}
+    d_RS = np.array([[split[seed] for seed in seeds] for split in differences])
+    low, high = beyond_this_text(d_RS.T, level / family)
+    return {
+        "word": statistics.read_off(low, high, margin)[1],
+        "seeds": seeds,
+        "means": d_RS.mean(1).tolist(),
+        "intervals": [_interval(row, level / family / len(d_RS)) for row in d_RS],
+        "mean": float(d_RS.mean()),
+        "interval": (low, high),
+        "level": level / family,
     }
 
 

@@ -1,4 +1,4 @@
-"""The same contrast at several scales, judged over them and told: ladder.json and ladder.md."""
+"""The same contrast at several scales or splits, judged over them: ladder.json and ladder.md."""
 
 import itertools
 import json
@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.files import replace
-from transformer_jax.studies.asking.ladder import rung_path
+from transformer_jax.studies.asking.ladder import SPLITS, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain
-from transformer_jax.studies.inference.scales import NONE, forecast_of_scores, over_scales
+from transformer_jax.studies.inference.scales import (
+    NONE,
+    forecast_of_scores,
+    over_scales,
+    over_splits,
+)
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
 
 
@@ -28,6 +33,16 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
     studies = [Study(rung_path(workdir, key, value)) for value in values]
     verdicts = [study.verdicts() for study in studies]
     first, (axis, places) = verdicts[0], axis_of(studies, key, values)
+
+    def over_rungs(arm: str) -> dict[str, Any]:
+        if any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ())):
+            return {"word": f"{NONE}: some runs diverged", "seeds": []}
+        differences = [_differences(v["arms"][arm]) for v in verdicts]
+        level = min(v["arms"][arm].get("level", v["level"]) for v in verdicts)
+        shared = (differences, first["margin"], len(first["arms"]), level)
+        return over_splits(*shared) if key == SPLITS else over_scales(places, *shared)
+
+    scores = [v["values"][v["base"]]["by_seed"] for v in verdicts]
     found = {
         "question": first["question"],
         "key": key,
@@ -38,21 +53,8 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
         "margin": first["margin"],
         "base": first["base"],
         "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
-        "forecast_of_score": forecast_of_scores(
-            places, [v["values"][v["base"]]["by_seed"] for v in verdicts]
-        ),
-        "arms": {
-            arm: over_scales(
-                places,
-                [_differences(v["arms"][arm]) for v in verdicts],
-                first["margin"],
-                len(first["arms"]),
-                min(v["arms"][arm].get("level", v["level"]) for v in verdicts),
-            )
-            if not any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ()))
-            else {"word": f"{NONE}: some runs diverged", "seeds": []}
-            for arm in first["arms"]
-        },
+        "forecast_of_score": {} if key == SPLITS else forecast_of_scores(places, scores),
+        "arms": {arm: over_rungs(arm) for arm in first["arms"]},
     }
     replace(workdir, "ladder.json", json.dumps(as_plain(found), indent=1) + "\n")
     replace(workdir, "ladder.md", as_text(found))
@@ -105,9 +107,10 @@ def as_text(found: Mapping[str, Any]) -> str:
             f"{spell_interval(law['interval'])} at {found['values'][-1]:g}; it was "
             f"{spell(law['seen'])}."
         )
+    over = "several splits" if found["key"] == SPLITS else f"{found['key']}, by {found['axis']}"
     head = (
-        f"# {found['question']}\n\nOver {found['key']}, by {found['axis']}; + is better than "
-        f"{found['base']}. Intervals are simultaneous over arms and rungs.\n"
+        f"# {found['question']}\n\nOver {over}; + is better than {found['base']}. "
+        "Intervals are simultaneous over arms and rungs.\n"
     )
     return "\n".join([head, *lines, "", as_markdown(heads, rows), " ".join(about), ""])
 
@@ -117,6 +120,9 @@ def _misfit(told: Mapping[str, Any]) -> str:
 
 
 def _told(told: Mapping[str, Any]) -> str:
+    if "mean" in told:
+        seen = f"{signed(told['mean'])} {spell_interval(told['interval'])}"
+        return f": {seen} over other seeds and other splits of these data"
     if not math.isfinite(told.get("slope", math.nan)):
         return f" ({len(told['seeds'])} seeds have all rungs)"
     slope = f"{signed(told['slope'])} {spell_interval(told['slope_interval'])} per doubling"
