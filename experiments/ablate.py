@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--ladder",
         metavar="KEY=NUMBER,NUMBER,NUMBER",
-        help="the whole study at each of these scales, or splits: does the effect hold, shrink or flip?",
+        help="the whole study at each of these scales or splits: does the effect hold?",
     )
     parser.add_argument("--how", choices=HOWS, help="force how members are computed")
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")

@@ -249,9 +249,13 @@ def test_padding_of_a_source_equals_a_shorter_source(case):
 
 def test_logits_of_a_part_are_a_part_of_the_logits(case):
     """What an objective reads: hidden vectors, and `project` of any of them."""
-    hidden = case.model.apply({"params": case.params}, **case.inputs, return_hidden=True)
-    part = case.model.apply({"params": case.params}, hidden[1:], method="project")
-    np.testing.assert_allclose(part, case.apply()[1:], atol=3e-5)
+
+    @jax.jit
+    def logits_of_a_part(params):
+        hidden = case.model.apply({"params": params}, **case.inputs, return_hidden=True)
+        return case.model.apply({"params": params}, hidden[1:], method="project")
+
+    np.testing.assert_allclose(logits_of_a_part(case.params), case.apply()[1:], atol=3e-5)
 
 
 @cases_where(lambda name, inputs: "decoder" in name)
@@ -284,7 +288,7 @@ def test_c58_evaluation_equals_a_model_without_dropout(case):
             {"params": case.params}, **case.inputs, train=True, rngs={"dropout": key}
         )
     )
-    draws = [step(jax.random.key(seed)) for seed in (0, 0, 1)]
+    draws = [step(jax.random.key(seed, impl="rbg")) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert not np.allclose(draws[0], draws[2])
 

@@ -351,13 +351,11 @@ def test_a_matched_baseline_has_as_many_parameters(kind, cell):
     cells = {f"model.recurrent_{other}.cell": cell}
     matched = config_for(kind, "x", **wide | cells | {"model.match_parameters": other}).model
     plain = config_for(kind, "x", **wide | {"model.architecture": other}).model
-    counts = [count_parameters(make_model(m, {"vocab_size": 65})) for m in (matched, plain)]
-    assert counts[0] == pytest.approx(counts[1], rel=0.01)
-    widths = [make_model(matched, {"vocab_size": 65}).width + step for step in (-1, 0, 1)]
-    off = [
-        abs(count_parameters(make_model(matched, {"vocab_size": 65}).clone(width=w)) - counts[1])
-        for w in widths
-    ]
+    model = make_model(matched, {"vocab_size": 65})
+    wanted = count_parameters(make_model(plain, {"vocab_size": 65}))
+    assert count_parameters(model) == pytest.approx(wanted, rel=0.01)
+    widths = [model.width + step for step in (-1, 0, 1)]
+    off = [abs(count_parameters(model.clone(width=width)) - wanted) for width in widths]
     assert off[1] == min(off)
 
 
