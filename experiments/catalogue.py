@@ -14,6 +14,7 @@ from transformer_jax.options.tables import FAMILIES, TABLES, Row, rows_of
 # key of a config -> heading, and what the rows of the table are for
 _TITLES = {
     "model.position": ("Positions", "What tells a transformer where a token stands."),
+    "model.mixer": ("Mixers", "What lets places exchange what they know."),
     "model.attention": ("Attention", "How queries and keys become weights."),
     "model.projections": ("Projections", "Where queries, keys and values come from."),
     "model.mask": ("Masks", "What self-attention may see."),

@@ -267,7 +267,7 @@ class OneColumn(nn.Module):
 
 def test_weights_of_a_wrong_shape_are_refused(rng):
     _, variables, inputs = make_module(rng)
-    module = MultiHeadAttention(num_heads=4, weights=OneColumn)
+    module = MultiHeadAttention(num_heads=4, core=OneColumn)
     with pytest.raises(ValueError, match=r"expected weights \(2, 4, 5, 5\), got \(2, 4, 5, 1\)"):
         module.apply(variables, inputs)
 

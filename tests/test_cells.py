@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, tiny_config, user_environment
+from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
@@ -22,7 +23,7 @@ from transformer_jax.training.prepared import prepare
 from transformer_jax.training.programs import canonical, trace
 
 DEVICE = {"kind": "cpu", "platform": "cpu", "count": 1}
-AROUND = {"device": DEVICE, "packages": {"jax": "1"}, "environment": {}, "numerics": 1}
+AROUND = {"device": DEVICE, "packages": {"jax": "1"}, "environment": {}}
 
 
 def computed(**changes):
@@ -50,11 +51,19 @@ def test_the_hash_covers_what_decides_and_nothing_else():
         hashed(device=gpu),
         hashed(device={**DEVICE, "count": 2}),
         hashed(packages={"jax": "2"}),
-        hashed(numerics=2),
         hashed(environment={"JAX_ENABLE_X64": "1"}),
         hashed(initial={"weights": "abc"}),
     ]
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_numerics_that_moved_bits_of_a_config_decide_and_others_do_not(monkeypatch):
+    key = lambda: cell_hash(tiny_config(), {"programs": "x"}, "alone", AROUND)[0]
+    base = key()
+    monkeypatch.setitem(provenance.MOVES, 9, {"model.attention": ("linear",)})
+    assert key() == base
+    monkeypatch.setitem(provenance.MOVES, 9, {})
+    assert key() != base
 
 
 def test_what_is_computed_decides_and_not_how_it_is_said():

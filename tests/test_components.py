@@ -8,30 +8,42 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from transformer_jax import MultiHeadAttention, causal_mask
 from transformer_jax.laws import small_decoder
+from transformer_jax.layers.attention import ATTENTIONS
+from transformer_jax.layers.core import Core, weighted_sum
 from transformer_jax.layers.feedforward import (
     GatedFeedForward,
     MixtureOfExperts,
     relu_squared,
     silu,
 )
+from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
+from transformer_jax.layers.mixers import StateSpace
 from transformer_jax.layers.norms import DynamicTanh
 from transformer_jax.layers.parametrisation import MaximalUpdate
-from transformer_jax.layers.positions import (
+from transformer_jax.layers.positions import RotaryPositions, Sinusoidal2DPositions
+from transformer_jax.layers.relative_positions import (
     ContextualPositions,
-    RotaryPositions,
     ShawPositions,
-    Sinusoidal2DPositions,
     alibi_slopes,
     relative_buckets,
 )
-from transformer_jax.layers.weights import (
-    ATTENTIONS,
-    attention_weights,
+from transformer_jax.layers.running_sums import running_sums
+from transformer_jax.layers.weights import attention_weights
+from transformer_jax.masks import (
+    Causal,
+    Full,
+    Mask,
+    OfPositions,
+    Places,
+    Prefix,
+    Unmasked,
+    Window,
+    self_attention_rule,
 )
-from transformer_jax.masks import prefix, window
 from transformer_jax.models import Decoder, make_with_known_fields
 
 HEADS, LENGTH, SIZE = 2, 5, 4
@@ -96,7 +108,8 @@ PARAMS = {"sink": {"sink": [0.7, -0.4]}, "differential": {"lambda": [0.3, 0.9]}}
 def weights_of(name, query, key, mask, bias=None, params=None, **options):
     module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS}, **options)
     params = jax.tree.map(jnp.asarray, params or {}, is_leaf=lambda leaf: isinstance(leaf, list))
-    return module.apply({"params": params}, query, key, mask=mask, bias=bias)
+    method = module.weights if isinstance(module, Core) else None
+    return module.apply({"params": params}, query, key, mask=mask, bias=bias, method=method)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -132,46 +145,194 @@ def test_a_soft_cap_bends_scores_before_the_bias(query_key_value):
     np.testing.assert_allclose(weights, expected, atol=2e-6)
 
 
-def linear_attention_by_sums(query, key, value):
-    """Causal linear attention by running sums (Katharopoulos et al. 2020, equations 10 to 12).
-
-    The state after a token is S = sum of phi(k) v^T and z = sum of phi(k), its output
-    phi(q)^T S / phi(q)^T z.
-    """
-
-    def read(state, token):
-        query_K, key_K, value_V = token
-        outer, total = state
-        outer = outer + key_K[..., :, None] * value_V[..., None, :]
-        total = total + key_K
-        mixed = jnp.einsum("...K,...KV->...V", query_K, outer)
-        return (outer, total), mixed / jnp.einsum("...K,...K->...", query_K, total)[..., None]
-
-    tokens = (jax.nn.elu(query) + 1, jax.nn.elu(key) + 1, value)
-    by_time = [jnp.moveaxis(array, -2, 0) for array in tokens]
-    empty = jnp.zeros((*by_time[1].shape[1:], value.shape[-1])), jnp.zeros(by_time[1].shape[1:])
-    return jnp.moveaxis(jax.lax.scan(read, empty, tuple(by_time))[1], 0, -2)
+def rule_mask(rule, length=LENGTH, first=0, segment=None):
+    key = Places(jnp.arange(length), jnp.arange(length), segment)
+    return Mask(key, key, rule).of_queries(first, length - first)
 
 
-def test_linear_attention_equals_its_running_sums(query_key_value):
-    """The paper's recurrence, in linear time, gives what the quadratic form gives."""
-    query, key, value = query_key_value
-    weights = weights_of("linear", query, key, causal_mask(LENGTH))
-    expected = linear_attention_by_sums(query, key, value)
-    np.testing.assert_allclose(
-        jnp.einsum("...LM,...MV->...LV", weights, value), expected, atol=2e-6
+def mixed_by(core, arrays, mask, state=None, dropout=None, params=None, gates=None):
+    query, key, value = arrays
+    options = {"bias": None, "gates": gates or {}, "dropout": dropout, "state": state}
+    return core.apply({"params": params or {}}, query, key, value, mask=mask, **options)
+
+
+@pytest.mark.parametrize("rule", [None, Causal(), Window(2) & Causal(), Prefix(2)], ids=str)
+@pytest.mark.parametrize("chunk", [2, 3, 64])
+def test_linear_attention_equals_all_its_weights_in_float64(rule, chunk, query_key_value):
+    """In chunks, in one, and where no running sum can stand for what is seen; gradients too."""
+    mask = None if rule is None else rule_mask(rule)
+    seen = np.ones((LENGTH, LENGTH), bool) if mask is None else np.asarray(mask.dense())
+    core = LinearAttention(chunk)
+    query, key, value = map(double, query_key_value)
+    agreement = np.einsum("...LK,...MK->...LM", elu_plus_one(query), elu_plus_one(key)) * seen
+    expected = agreement / agreement.sum(-1, keepdims=True) @ value
+    mixed, _ = mixed_by(core, query_key_value, mask)
+    np.testing.assert_allclose(mixed, expected, atol=2e-6)
+
+    def loss(arrays, by_weights):
+        if not by_weights:
+            return (mixed_by(core, arrays, mask)[0] ** 2).sum()
+        dense = None if mask is None else mask.dense()
+        weights = core.apply({}, *arrays[:2], mask=dense, bias=None, method=core.weights)
+        return (weighted_sum(weights, arrays[2]) ** 2).sum()
+
+    ours, theirs = (jax.grad(loss)(query_key_value, by_weights) for by_weights in (False, True))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), ours, theirs)
+
+
+def sizes_in(jaxpr):
+    """Shapes of all that a program makes, inside its loops too."""
+    for equation in jaxpr.eqns:
+        for value in equation.outvars:
+            yield value.aval.shape
+        for inner in jaxprs_in_params(equation.params):
+            yield from sizes_in(inner)
+
+
+def test_a_linear_decoder_makes_nothing_of_length_times_length():
+    """Neither weights nor a mask; the softmax makes both, as does the linear one under dropout."""
+    length = 250
+
+    def has_a_square(train=False, **fields):
+        model = small_decoder(max_length=length, **fields)
+        tokens = jnp.zeros((1, length), jnp.int32)
+        params = jax.eval_shape(model.init, jax.random.key(0), tokens)
+        run = functools.partial(model.apply, train=train, rngs={"dropout": jax.random.key(0)})
+        shapes = sizes_in(jax.make_jaxpr(run)(params, tokens).jaxpr)
+        return any(shape.count(length) > 1 for shape in shapes)
+
+    assert has_a_square()
+    assert not has_a_square(attention="linear")
+    assert not has_a_square(attention="gated_delta")
+    assert has_a_square(attention="linear", dropout_rate=0.1, train=True)
+    spared = {"dropout_rate": 0.1, "attention_dropout_rate": 0.0}
+    assert not has_a_square(attention="linear", train=True, **spared)
+
+
+def delta_by_loops(query, key, value, decay, write):
+    """One head's memory, token by token: what is stored under a key is corrected."""
+    memory, answers = np.zeros((SIZE, SIZE)), []
+    for q, k, v, a, b in zip(query, key, value, decay, write, strict=True):
+        q, k = q / np.linalg.norm(q), k / np.linalg.norm(k)
+        memory = a * (np.eye(SIZE) - b * np.outer(k, k)) @ memory + b * np.outer(k, v)
+        answers.append(memory.T @ q / math.sqrt(SIZE))
+    return np.array(answers)
+
+
+def test_the_gated_delta_rule_equals_a_loop_in_float64(query_key_value, rng):
+    gates = {n: jnp.asarray(rng.normal(size=(3, HEADS, LENGTH, 1))) for n in ("decay", "write")}
+    params = {"rate": jnp.array([0.5, -1.0]), "offset": jnp.array([0.2, -0.3])}
+    core = GatedDeltaRule(HEADS)
+    run = functools.partial(mixed_by, core, params=params)
+    mixed, _ = run(query_key_value, rule_mask(Causal()), gates=gates)
+    softplus = lambda x: np.log1p(np.exp(x))
+    rate, offset = (double(params[n])[:, None] for n in ("rate", "offset"))
+    decay = np.exp(-np.exp(rate) * softplus(double(gates["decay"])[..., 0] + offset))
+    write = 1 / (1 + np.exp(-double(gates["write"])[..., 0]))
+    for place in np.ndindex(3, HEADS):
+        arrays = [double(array)[place] for array in query_key_value]
+        expected = delta_by_loops(*arrays, decay[place], write[place])
+        np.testing.assert_allclose(mixed[place], expected, atol=1e-5)
+    # A second document, read behind a first one, is what it is alone; padding gives 0.
+    segment = jnp.array([1, 1, 2, 2, 0])
+    packed, _ = run(query_key_value, rule_mask(Causal(), segment=segment), gates=gates)
+    part = lambda array: array[..., 2:4, :]
+    alone, _ = run(
+        list(map(part, query_key_value)), rule_mask(Causal(), 2), gates=jax.tree.map(part, gates)
     )
+    np.testing.assert_allclose(packed[..., 2:4, :], alone, atol=1e-6)
+    assert (packed[..., 4, :] == 0).all()
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+def test_what_the_gated_delta_rule_cannot_do_is_refused(query_key_value):
+    gates = {name: jnp.zeros((3, HEADS, LENGTH, 1)) for name in ("decay", "write")}
+    init = functools.partial(
+        GatedDeltaRule(HEADS).init, jax.random.key(0), *query_key_value, gates=gates, state=None
+    )
+    for mask in (None, causal_mask(LENGTH), rule_mask(Window(2) & Causal()), rule_mask(Full())):
+        with pytest.raises(ValueError, match="expected a causal mask"):
+            init(mask=mask, bias=None, dropout=None)
+    with pytest.raises(ValueError, match="no scores"):
+        init(mask=rule_mask(Causal()), bias=jnp.zeros((LENGTH, LENGTH)), dropout=None)
+    with pytest.raises(ValueError, match="attention_dropout_rate"):
+        init(mask=rule_mask(Causal()), bias=None, dropout=lambda weights: weights)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 64])
+@pytest.mark.parametrize("parts", ["", "decay", "starts", "decay starts"])
+def test_running_sums_equal_a_loop_in_float64(chunk, parts, query_key_value, rng):
+    """A state that decays and begins anew with a document, token by token; read on in two calls."""
+    decay = rng.uniform(0.1, 1, size=(3, HEADS, LENGTH)) if "decay" in parts else np.ones(LENGTH)
+    starts = np.array([0, 0, 1, 1, 0], bool) if "starts" in parts else np.zeros(LENGTH, bool)
+    query, key, value = map(double, query_key_value)
+    state, expected = np.zeros((3, HEADS, SIZE, SIZE)), []
+    for t in range(LENGTH):
+        kept = decay[..., t, None, None] * (not starts[t])
+        state = kept * state + key[..., t, :, None] * value[..., t, None, :]
+        expected.append(np.einsum("...K,...KV->...V", query[..., t, :], state))
+    options = {}
+    if "decay" in parts:
+        options["log_decay"] = jnp.log(jnp.asarray(decay))
+    if "starts" in parts:
+        options["starts"] = jnp.asarray(starts)
+    sums = functools.partial(running_sums, chunk=chunk)
+    empty = jnp.zeros((3, HEADS, SIZE, SIZE))
+    mixed, last = sums(*query_key_value, empty, **options)
+    np.testing.assert_allclose(mixed, np.stack(expected, -2), atol=1e-5)
+    np.testing.assert_allclose(last, state, atol=1e-5)
+    of = lambda part: jax.tree.map(lambda a: a[..., part], options)
+    first = [array[..., :3, :] for array in query_key_value]
+    second = [array[..., 3:, :] for array in query_key_value]
+    before, middle = sums(*first, empty, **of(slice(0, 3)))
+    after, end = sums(*second, middle, **of(slice(3, None)))
+    np.testing.assert_allclose(jnp.concatenate([before, after], -2), mixed, atol=1e-5)
+    np.testing.assert_allclose(end, last, atol=1e-5)
+
+
+def test_what_a_state_space_mixer_cannot_do_is_refused(rng):
+    inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 8)), jnp.float32)
+    init = functools.partial(StateSpace(head_dim=4).init, jax.random.key(0), inputs)
+    causal = rule_mask(Causal())
+    for mask in (None, causal_mask(LENGTH), rule_mask(Prefix(2))):
+        with pytest.raises(ValueError, match="a state-space mixer reads from left to right"):
+            init(mask=mask)
+    rotated = RotaryPositions(head_dim=4).apply({}, jnp.arange(LENGTH))
+    for options in ({"memory": inputs}, {"terms": rotated}):
+        with pytest.raises(ValueError, match="no scores and no memory"):
+            init(mask=causal, **options)
+    with pytest.raises(
+        ValueError, match="head_dim: expected a divisor of 16 features inside, got 5"
+    ):
+        StateSpace(head_dim=5).init(jax.random.key(0), inputs, mask=causal)
+
+
+def test_weights_that_are_not_made_are_shown_to_who_asks(rng):
+    inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 8)), jnp.float32)
+    module = MultiHeadAttention(num_heads=HEADS, core=LinearAttention)
+    params = module.init(jax.random.key(0), inputs)["params"]
+    mask = rule_mask(Causal())
+    mixed, seen = module.apply({"params": params}, inputs, mask=mask, mutable=["intermediates"])
+    (weights,) = seen["intermediates"]["weights"]
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
+    assert (jnp.triu(weights, 1) == 0).all()
+    np.testing.assert_allclose(mixed, module.apply({"params": params}, inputs, mask=mask))
+
+
+GIVE_WEIGHTS = [
+    name for name, row in ATTENTIONS.items() if hasattr(row, "weights") or not issubclass(row, Core)
+]
+
+
+@pytest.mark.parametrize("name", GIVE_WEIGHTS)
 def test_a_query_that_may_see_nothing_gives_no_nan(name, query_key_value):
     query, key, _ = query_key_value
     module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS})
+    method = module.weights if isinstance(module, Core) else None
     mask = causal_mask(LENGTH).at[2].set(False)
-    variables = module.init(jax.random.key(0), query, key, mask=mask, bias=None)
+    variables = module.init(jax.random.key(0), query, key, mask=mask, bias=None, method=method)
 
     def total(query):
-        return module.apply(variables, query, key, mask=mask, bias=None)
+        return module.apply(variables, query, key, mask=mask, bias=None, method=method)
 
     assert (total(query)[..., 2, :] == 0).all()
     assert jnp.isfinite(jax.grad(lambda q: total(q).sum())(query)).all()
@@ -242,7 +403,7 @@ def test_shaw_equals_a_loop_in_float64(query_key_value, rng):
     table = rng.normal(size=(5, SIZE)).astype(np.float32)
     positions = jnp.arange(LENGTH)
     terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, positions)
-    bias = terms.content_bias(query, key, None)
+    bias = terms.bias(query, key, None)
     for i in range(LENGTH):
         for j in range(LENGTH):
             vector = double(table[np.clip(j - i, -2, 2) + 2])
@@ -255,7 +416,7 @@ def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
     encoding = ContextualPositions(head_dim=SIZE, bidirectional=False, max_count=2)
     table = rng.normal(size=(3, SIZE)).astype(np.float32)
     terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, jnp.arange(LENGTH))
-    bias = terms.content_bias(query, key, causal_mask(LENGTH))
+    bias = terms.bias(query, key, causal_mask(LENGTH))
     query, key = double(query), double(key)
     scores = np.einsum("...LK,...MK->...LM", query, key) / math.sqrt(SIZE)
     gates = 1 / (1 + np.exp(-scores))
@@ -291,18 +452,50 @@ def grid(mask):
     return ["".join("1" if seen else "." for seen in row) for row in np.asarray(mask)]
 
 
-def test_rows_of_masks_as_grids():
-    positions, causal = jnp.arange(5), causal_mask(5)
-    assert grid(window(positions, causal, size=2)) == ["1....", "11...", ".11..", "..11.", "...11"]
-    assert grid(window(positions, causal, size=2, sinks=1)) == [
+def test_rules_of_masks_as_grids():
+    causal = lambda row, **options: self_attention_rule(row, options, True)
+    both_ways = lambda row, **options: self_attention_rule(row, options, False)
+    of = lambda rule: grid(rule_mask(rule).dense())
+    assert of(causal(Window, size=2)) == ["1....", "11...", ".11..", "..11.", "...11"]
+    assert of(causal(Window, size=2, sinks=1)) == [
         "1....", "11...", "111..", "1.11.", "1..11",
     ]  # fmt: skip
-    assert grid(window(positions, None, size=2)) == ["11...", "111..", ".111.", "..111", "...11"]
-    assert grid(prefix(positions, causal, length=3)) == [
+    assert of(both_ways(Window, size=2)) == ["11...", "111..", ".111.", "..111", "...11"]
+    assert of(causal(Prefix, length=3)) == [
         "111..", "111..", "111..", "1111.", "11111",
     ]  # fmt: skip
+    assert of(causal(Full)) == of(both_ways(Causal)) == grid(causal_mask(5))
+    assert of(causal(Unmasked)) == of(both_ways(Full)) == ["11111"] * 5
     with pytest.raises(ValueError, match="a prefix is for causal models"):
-        prefix(positions, None)
+        both_ways(Prefix)
+
+
+def test_a_mask_of_some_queries_is_those_rows_of_the_mask():
+    segment = jnp.array([1, 1, 2, 2, 0])
+    for rule in (Causal(), Window(2) & Causal(), Prefix(3), OfPositions(own_mask, True)):
+        whole = rule_mask(rule, segment=segment)
+        for first in range(5):
+            rows = whole.of_queries(jnp.int32(first), 5 - first).dense()
+            np.testing.assert_array_equal(rows, whole.dense()[first:])
+
+
+def test_tags_say_what_a_kernel_has_to_know():
+    assert rule_mask(Window(3) & Causal()).tags == {"window": {"size": 3, "sinks": 0}, "causal": {}}
+    assert rule_mask(Causal(), segment=jnp.ones(5, int)).tags == {"causal": {}, "segment": {}}
+    assert self_attention_rule(Window, {"size": 2}, True) == Window(2) & Causal()
+
+
+def own_mask(positions, past_only):
+    """A mask of one's own, as a function of all positions."""
+    even = (positions[..., None, :] - positions[..., :, None]) % 2 == 0
+    return even if past_only is None else even & past_only
+
+
+def test_a_mask_of_ones_own_is_a_rule_or_a_function_of_all_positions():
+    by_function = rule_mask(self_attention_rule(own_mask, {}, True)).dense()
+    assert grid(by_function) == ["1....", ".1...", "1.1..", ".1.1.", "1.1.1"]
+    nothing_hidden = self_attention_rule(lambda positions, past_only: None, {}, False)
+    assert rule_mask(nothing_hidden).dense().all()
 
 
 # ---------------------------------------------------------------- feed-forward and norms

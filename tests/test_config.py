@@ -295,6 +295,9 @@ def test_c39_a_changed_default_is_a_visible_diff():
     [
         ({"model__attention": "linear", "model__mask": "window"}, "keeps one running sum"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
+        ({"model__mixer": "state_space", "model__attention": "sink"}, "sink would do nothing"),
+        ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),
+        ({"model__attention": "gated_delta", "model__dropout_rate": "0.1"}, "no weights that"),
         ({"model__parametrisation": "mup", "optimizer__name": "sgd"}, "for Adam and the like"),
         ({"model__parametrisation": "mup", "model__initialisation": "xavier"}, "take depth_scaled"),
         ({"model__parametrisation": "mup", "model__mlp_dim": "64"}, "has to grow with the width"),
@@ -327,6 +330,15 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
         ({"model__num_heads": "3"}, "num_heads: expected a divisor of width 32, got 3, nearest 2"),
         ({"model__num_kv_heads": "3"}, "expected a divisor of num_heads 4, got 3, nearest 2"),
         ({"model__attention": "linear", "model__position": "t5"}, "no scores that a bias could"),
+        (
+            {
+                "model__attention": "gated_delta",
+                "model__mask": "window",
+                "model__dropout_rate": "0",
+            },
+            "expected a causal mask",
+        ),
+        ({"model__mixer": "state_space", "model__position": "rotary"}, "no scores and no memory"),
         ({"model__attention": "linear", "model__attention_scale": "1"}, "linear attention has no"),
         ({"model__attention": "differential", "model__head_dim": "7"}, "even number, got 7"),
         (

@@ -237,7 +237,8 @@ def test_rotary_equals_complex_multiplication(rng):
 
 
 def test_alibi_slopes_as_numbers():
-    bias = ALiBiPositions(num_heads=8).apply({}, jnp.array([0, 1, 2, 5])).bias
+    terms = ALiBiPositions(num_heads=8).apply({}, jnp.array([0, 1, 2, 5]))
+    bias = terms.bias(jnp.zeros((8, 4, 2)), jnp.zeros((8, 4, 2)), None)
     np.testing.assert_allclose(-bias[:, 1, 0], [1 / 2**h for h in range(1, 9)], rtol=1e-6)
     np.testing.assert_allclose(bias[0, 3], [-2.5, -2.0, -1.5, 0.0])
 
@@ -253,9 +254,7 @@ def test_encodings_agree_under_jit_and_vmap(position):
 
     def apply(positions, query, key):
         terms = module.apply(variables, positions)
-        if terms.content_bias is None:
-            return terms
-        return terms.content_bias(query, key, None)
+        return terms.bias(query, key, None) if callable(terms.bias) else terms
 
     eager = apply(positions, query, key)
     for other in (jax.jit(apply)(positions, query, key), jax.vmap(apply)(positions, query, key)):

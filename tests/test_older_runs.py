@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT, attempt, command, tiny_config, tree_hash
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import load_config
+from transformer_jax.options.config import flatten, load_config
 from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
@@ -50,7 +50,8 @@ def compiled_alike():
     manifest = json.loads((OLDER / "stopped" / "manifest.json").read_text())
     flags = Path("/proc/cpuinfo")
     has_avx512 = flags.exists() and " avx512f " in flags.read_text()
-    numerics = manifest.get("numerics", 1) == provenance.NUMERICS
+    options = flatten(RunDirectory(OLDER / "stopped").config())
+    numerics = manifest.get("numerics", 1) >= provenance.numerics_of(options)
     packages = provenance.surroundings()[0]["packages"]
     return has_avx512 and numerics and manifest["packages"] == packages
 
@@ -98,22 +99,28 @@ def test_going_on_with_other_numerics_is_refused_unless_it_is_asked_for(tmp_path
     from transformer_jax.runs import directory
 
     shutil.copytree(OLDER / "stopped", tmp_path / "run")
-    monkeypatch.setattr(directory, "NUMERICS", provenance.NUMERICS + 1)
+    newer = provenance.NUMERICS + 1
     run = RunDirectory(tmp_path / "run")
-    with pytest.raises(InvalidInput, match=r"it has version 1 .* this code has 2") as refusal:
+    monkeypatch.setitem(provenance.MOVES, newer, {"model.attention": ("linear",)})
+    monkeypatch.setattr(directory, "NUMERICS", newer)
+    run.refuse_other_numerics()  # what moved is no part of it
+    monkeypatch.setitem(provenance.MOVES, newer, {})
+    with pytest.raises(
+        InvalidInput, match=rf"it has version 1 .* this code has {newer}"
+    ) as refusal:
         run.refuse_other_numerics()
     assert "--across_numerics" in str(refusal.value)
     RunDirectory(OLDER / "finished").refuse_other_numerics()  # nothing is computed any more
     config = load_config("configs/tiny.py", {**STOPPED, "training.steps": "600"})
     with pytest.raises(InvalidInput, match="across_numerics"):
         train(config, tmp_path / "run", Silent())
-    monkeypatch.setattr(provenance, "NUMERICS", provenance.NUMERICS + 1)
+    monkeypatch.setattr(provenance, "NUMERICS", newer)
     provenance.surroundings.cache_clear()
     with pytest.raises(Interrupted):
         train(config, tmp_path / "run", EndAtOnce(), across_numerics=True)
-    assert run.manifest()["launches"][-1]["numerics"] == 2
+    assert run.manifest()["launches"][-1]["numerics"] == newer
     run.refuse_other_numerics()  # from now on it has these
     monkeypatch.setattr(directory, "NUMERICS", 1)
-    with pytest.raises(InvalidInput, match=r"it has version 2 .* this code has 1"):
+    with pytest.raises(InvalidInput, match=rf"it has version {newer} .* this code has 1"):
         run.refuse_other_numerics()
     provenance.surroundings.cache_clear()

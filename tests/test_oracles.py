@@ -11,9 +11,12 @@ from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_
 from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
+from transformer_jax.layers.linear_cores import GatedDeltaRule
+from transformer_jax.layers.mixers import StateSpace
 from transformer_jax.layers.norms import layer_norm, rms_norm
 from transformer_jax.layers.position_terms import rotate
 from transformer_jax.layers.positions import RotaryPositions
+from transformer_jax.masks import Causal, Mask, Places
 
 pytestmark = [
     pytest.mark.oracle,
@@ -145,8 +148,8 @@ def test_alibi_ranks_scores_as_bloom_does(torch, rng):
     from transformer_jax.layers.positions import ALiBiPositions
 
     theirs = build_alibi_tensor(torch.ones(1, 6), 8, torch.float32).numpy().reshape(8, 1, 6)
-    ours = ALiBiPositions(num_heads=8).apply({}, jnp.arange(6)).bias
     query, key = (both(torch, rng, "float32", 8, 6, 4)[1] for _ in range(2))
+    ours = ALiBiPositions(num_heads=8).apply({}, jnp.arange(6)).bias(query, key, None)
     weights = [
         attention_weights(query, key, causal_mask(6), bias) for bias in (ours, jnp.asarray(theirs))
     ]
@@ -431,3 +434,75 @@ def test_bits_per_byte_of_a_uniform_guess():
 
     means = summary(loss=math.log(65) * 100, correct=0, weight=100, num_bytes=100)
     assert means["bits_per_byte"] == pytest.approx(math.log2(65))
+
+
+# ---------------------------------------------------------------- what reads from left to right
+
+
+def causal_rule(length):
+    places = Places(jnp.arange(length), jnp.arange(length))
+    return Mask(places, places, Causal())
+
+
+def test_the_gated_delta_rule_is_qwen3_nexts(torch, rng, dtype):
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
+
+    arrays = [both(torch, rng, dtype, 2, 3, 7, 4) for _ in range(3)]  # [B, H, L, K]
+    gates = {name: both(torch, rng, dtype, 2, 3, 7, 1) for name in ("decay", "write")}
+    core = GatedDeltaRule(3)
+    params = {"rate": np.array([0.3, -0.5, 0.1], dtype), "offset": np.array([0.2, 0.0, -1], dtype)}
+    ours, state = core.apply(
+        {"params": params},
+        *(array for _, array in arrays),
+        mask=causal_rule(7),
+        bias=None,
+        gates={name: gate for name, (_, gate) in gates.items()},
+        dropout=None,
+        state=None,
+    )
+    rate, offset = (torch.from_numpy(params[name]) for name in ("rate", "offset"))
+    by_token = lambda array: array.transpose(1, 2)
+    decay = by_token(gates["decay"][0])[..., 0]
+    theirs, their_state = torch_recurrent_gated_delta_rule(
+        *(by_token(array) for array, _ in arrays),
+        g=-rate.exp() * torch.nn.functional.softplus(decay + offset),
+        beta=by_token(gates["write"][0])[..., 0].sigmoid(),
+        initial_state=None,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    # It computes in float32 whatever it is given.
+    np.testing.assert_allclose(ours, by_token(theirs).numpy(), atol=1e-5)
+    np.testing.assert_allclose(state, their_state.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [4, 64])
+def test_the_state_space_mixer_is_mamba_2s(torch, rng, chunk):
+    from transformers import Mamba2Config
+    from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
+
+    width, heads, size, state, length = 12, 6, 4, 5, 11
+    config = Mamba2Config(
+        hidden_size=width, num_heads=heads, head_dim=size, state_size=state, n_groups=1, expand=2,
+        conv_kernel=4, chunk_size=8, num_hidden_layers=1, use_bias=True, layer_norm_epsilon=1e-5,
+    )  # fmt: skip
+    theirs = Mamba2Mixer(config, 0).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(torch.from_numpy(rng.normal(scale=0.5, size=parameter.shape)))
+    held = {name: array.detach().numpy() for name, array in theirs.state_dict().items()}
+    params = {
+        "in": {"kernel": held["in_proj.weight"].T, "bias": held["in_proj.bias"]},
+        "conv_kernel": held["conv1d.weight"][:, 0].T,
+        "conv_bias": held["conv1d.bias"],
+        "rate": held["A_log"],
+        "offset": held["dt_bias"],
+        "skip": held["D"],
+        "norm": {"scale": held["norm.weight"]},
+        "out": {"kernel": held["out_proj.weight"].T, "bias": held["out_proj.bias"]},
+    }
+    inputs_t, inputs = both(torch, rng, "float32", 2, length, width)
+    mixer = StateSpace(head_dim=size, state_size=state, chunk=chunk)
+    ours = mixer.apply({"params": params}, inputs, mask=causal_rule(length))
+    expected = theirs(inputs_t).detach().numpy()
+    np.testing.assert_allclose(ours, expected, atol=2e-5 * np.abs(expected).max())

@@ -3,8 +3,9 @@
 Reading order; * marks the eight files from attention to a trained model (objectives, metrics and
 losses say what is made small on the way). examples/one_page.py puts them together.
   shapes*, masks*     the letters of the dimensions; who may attend to whom
-  layers/             attention* and weights: the mechanism; blocks*: how branches and norms are
-                      joined; positions, norms, feedforward, ...: what a config can choose
+  layers/             attention*, core and weights: the mechanism; mixers: what may take its place;
+                      blocks*: how branches and norms are joined; positions, norms, ...: what a
+                      config can choose
   models/             what the layers add up to: parts*: fields and the stack of blocks; decoder*,
                       encoder, encoder_decoder, vision, and the recurrent baselines
   data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
@@ -38,7 +39,17 @@ __version__ = "0.1.0"
 # module -> its names; docs/stable.md says what is promised of them.
 _PUBLIC = {
     "layers.attention": ("MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"),
-    "masks": ("causal_mask", "padding_mask", "prefix_mask", "segment_mask", "window_mask"),
+    "layers.core": ("Core",),
+    "masks": (
+        "Mask",
+        "Places",
+        "Rule",
+        "causal_mask",
+        "padding_mask",
+        "prefix_mask",
+        "segment_mask",
+        "window_mask",
+    ),
     "layers.norms": ("LayerNorm", "RMSNorm", "layer_norm", "rms_norm"),
     "layers.positions": (
         "ALiBiPositions",

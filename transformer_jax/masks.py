@@ -1,10 +1,17 @@
-"""Attention masks as bool arrays, True = may attend, joined by `&`.
+"""Attention masks: who may attend to whom. True = may attend; masks are joined by `&`.
 
-A mask is [..., L, M]: row = query position, column = key position. There is no mask class: what is
-allowed by two rules is `a & b`, and a mask can be printed, compared and tested as the 0/1 grid
-that it is.
+Two forms. As an array, [..., L, M] bool: row = query position, column = key position, a 0/1 grid
+that can be printed, compared and tested. As a `Mask`: a rule and the places that it is asked about,
+of which `dense()` makes the array. Nothing of size L x M exists before somebody asks, and who knows
+a faster way reads the rule's `tags`. Attention takes both.
 """
 
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -105,93 +112,223 @@ def _offsets(length: int, key_length: int | None) -> Array:
     return jnp.arange(key_length)[None, :] - queries[:, None]
 
 
-# ---------------------------------------------------------------- rows: what self-attention may see
+# ---------------------------------------------------------------- rules
 
 
-def full(positions: Array, past_only: Array | None) -> Array | None:
-    """Everything, or in a causal model everything that came before (Vaswani et al. 2017, 3.2.3).
+class Places(NamedTuple):
+    """Where queries or keys stand.
 
-    Args:
-      positions: [..., L] int.
-      past_only: [L, L] bool in a causal model; None in one that looks both ways.
-    Returns:
-      [..., L, L] bool, or None where nothing is hidden.
+    Attributes:
+      index: [..., L] int, in the sequence.
+      position: [..., L] int, in the document; what position encodings count.
+      segment: [..., L] int, document numbers from 1, 0 = padding; None: all is one document.
     """
-    return past_only
+
+    index: Array
+    position: Array
+    segment: Array | None = None
 
 
-def causal(positions: Array, past_only: Array | None) -> Array | None:
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What may be seen, whatever the length; a row of MASKS is a class of these.
+
+    Attributes:
+      sees_ahead: whether the rule itself says what a causal model may see ahead; if not, `Causal`
+        is joined to it there.
+    """
+
+    sees_ahead: ClassVar[bool] = False
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """Returns what the queries [..., L] may see of the keys [..., M]: [..., L, M] bool."""
+        raise NotImplementedError
+
+    @property
+    def tags(self) -> Mapping[str, Mapping[str, Any]]:
+        """Rules that all have to allow it -> their options; what kernels know has a name there."""
+        return {type(self).__name__.lower(): dataclasses.asdict(self)}
+
+    def __and__(self, other: "Rule") -> "Rule":
+        return Joined((self, other))
+
+
+@dataclasses.dataclass(frozen=True)
+class Joined(Rule):
+    """What all of several rules allow."""
+
+    rules: tuple[Rule, ...]
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """[..., L] and [..., M] -> [..., L, M] bool."""
+        first, *others = (rule.allowed(query, key) for rule in self.rules)
+        for other in others:
+            first = first & other
+        return first
+
+    @property
+    def tags(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of all of them."""
+        return {name: options for rule in self.rules for name, options in rule.tags.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Full(Rule):
+    """Everything, or in a causal model everything that came before (Vaswani et al. 2017, 3.2.3)."""
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """[..., L] and [..., M] -> [..., L, M] bool."""
+        return jnp.ones((query.index.shape[-1], key.index.shape[-1]), bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class Causal(Rule):
     """Only what came before, also in an encoder, whose places otherwise see both sides.
 
     To ask what seeing both sides is worth (Devlin et al. 2019, section 5.1, "LTR & No NSP"); a
     decoder sees no more than this in any case.
-
-    Args:
-      positions: [..., L] int.
-      past_only: [L, L] bool in a causal model; None in one that looks both ways.
-    Returns:
-      [L, L] bool.
     """
-    return causal_mask(positions.shape[-1]) if past_only is None else past_only
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """[..., L] and [..., M] -> [..., L, M] bool."""
+        return key.index[..., None, :] <= query.index[..., :, None]
 
 
-def window(
-    positions: Array, past_only: Array | None, size: Count = 32, sinks: Natural = 0
-) -> Array | None:
+@dataclasses.dataclass(frozen=True)
+class Window(Rule):
     """Positions less than `size` away, and the first few (Beltagy et al. 2020, arXiv:2004.05150).
 
     A causal query sees itself and the size - 1 positions before, as in Mistral. The first `sinks`
     positions stay visible, as attention sinks (Xiao et al. 2023, arXiv:2309.17453, section 3.2).
 
-    Args:
-      positions: [..., L] int.
-      past_only: [L, L] bool in a causal model; None in one that looks both ways.
+    Attributes:
       size: positions, with the query's own.
       sinks: first positions that everybody sees.
-    Returns:
-      [..., L, L] bool.
     """
-    distance = jnp.abs(positions[..., None, :] - positions[..., :, None])
-    near = (distance < size) | (positions < sinks)[..., None, :]
-    return near if past_only is None else near & past_only
+
+    size: Count = 32
+    sinks: Natural = 0
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """[..., L] and [..., M] -> [..., L, M] bool."""
+        distance = jnp.abs(key.position[..., None, :] - query.position[..., :, None])
+        return (distance < self.size) | (key.position < self.sinks)[..., None, :]
 
 
-def prefix(positions: Array, past_only: Array | None, length: Count = 16) -> Array | None:
+@dataclasses.dataclass(frozen=True)
+class Prefix(Rule):
     """The first positions see each other, the rest is causal (Raffel et al. 2020, figure 4).
 
-    Args:
-      positions: [..., L] int.
-      past_only: [L, L] bool.
+    Attributes:
       length: positions of the prefix.
-    Returns:
-      [..., L, L] bool.
-    Raises:
-      ValueError: the model is not causal, so there is nothing that a prefix would add.
     """
-    if past_only is None:
-        raise ValueError("mask: a prefix is for causal models; this one sees everything")
-    return past_only | (positions < length)[..., None, :]
+
+    length: Count = 16
+    sees_ahead: ClassVar[bool] = True
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """[..., L] and [..., M] -> [..., L, M] bool."""
+        return Causal().allowed(query, key) | (key.position < self.length)[..., None, :]
 
 
-def unmasked(positions: Array, past_only: Array | None) -> Array | None:
+@dataclasses.dataclass(frozen=True)
+class Unmasked(Full):
     """Everything, even in a causal model, which then reads the token that it has to predict.
 
     To show what the causal mask is for (Vaswani et al. 2017, section 3.2.3): the loss of such a
     decoder is no prediction.
-
-    Args:
-      positions: [..., L] int.
-      past_only: [L, L] bool in a causal model, not heeded.
-    Returns:
-      None: nothing is hidden.
     """
-    return None
+
+    sees_ahead: ClassVar[bool] = True
+
+
+@dataclasses.dataclass(frozen=True)
+class OfPositions(Rule):
+    """A rule that is written as a function of all positions, which makes the whole array.
+
+    Attributes:
+      function: (positions [..., M] int, what came before [M, M] bool, or None in a model that looks
+        both ways) -> [..., M, M] bool, or None where nothing is hidden.
+      is_causal: whether the model is.
+    """
+
+    function: Callable[..., Array | None]
+    is_causal: bool
+    sees_ahead: ClassVar[bool] = True
+
+    def allowed(self, query: Places, key: Places) -> Array:
+        """[..., L] and [..., M] -> [..., L, M] bool."""
+        past_only = causal_mask(key.index.shape[-1]) if self.is_causal else None
+        allowed = self.function(key.position, past_only)
+        if allowed is None:
+            return Full().allowed(query, key)
+        return jnp.take(allowed, query.index, axis=-2)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """A rule and the places that it is asked about.
+
+    Attributes:
+      query: where the queries stand.
+      key: where the keys stand.
+      rule: what may be seen. Where places have segments, other segments are not seen, nor is 0.
+    """
+
+    query: Places
+    key: Places
+    rule: Rule = dataclasses.field(metadata={"static": True})
+
+    def dense(self) -> Array:
+        """Returns the mask as an array, [..., L, M] bool."""
+        allowed = self.rule.allowed(self.query, self.key)
+        if self.query.segment is None:
+            return allowed
+        return allowed & segment_mask(self.query.segment, self.key.segment)
+
+    def of_queries(self, first: Array, count: int) -> "Mask":
+        """Returns the mask of some of its queries alone, `count` from `first` on."""
+        rows = lambda places: jax.lax.dynamic_slice_in_dim(places, first, count, axis=-1)  # noqa: E731
+        return dataclasses.replace(self, query=jax.tree.map(rows, self.query))
+
+    @property
+    def tags(self) -> Mapping[str, Mapping[str, Any]]:
+        """The rule's; `segment` too, where there are some."""
+        told = {} if self.query.segment is None else {"segment": {}}
+        return {**self.rule.tags, **told}
 
 
 MASKS = {
-    "full": full,
-    "causal": causal,
-    "window": window,
-    "prefix": prefix,
-    "unmasked": unmasked,
+    "full": Full,
+    "causal": Causal,
+    "window": Window,
+    "prefix": Prefix,
+    "unmasked": Unmasked,
 }
+
+
+def as_array(mask: Array | Mask | None) -> Array | None:
+    """Returns either form of a mask as an array, [..., L, M] bool."""
+    return mask.dense() if isinstance(mask, Mask) else mask
+
+
+def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> Rule:
+    """Returns what self-attention may see, as a row of MASKS and the model's direction say it.
+
+    Args:
+      row: a class of rules, or a function as in OfPositions with the options as arguments.
+      options: its fields.
+      causal: whether the model may not look ahead.
+    Raises:
+      ValueError: a prefix in a model that sees everything.
+    """
+    if not (isinstance(row, type) and issubclass(row, Rule)):
+        made = functools.partial(row, **options) if options else row
+        return OfPositions(made, causal)
+    rule = row(**options)
+    if isinstance(rule, Prefix) and not causal:
+        raise ValueError("mask: a prefix is for causal models; this one sees everything")
+    if not causal or rule.sees_ahead or isinstance(rule, Causal):
+        return rule
+    return Causal() if isinstance(rule, Full) else rule & Causal()

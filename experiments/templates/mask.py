@@ -1,10 +1,22 @@
 """A component of my own: what self-attention may see."""
 
+import dataclasses
+
+from transformer_jax.masks import Rule
 from transformer_jax.options import Count
 
 
-def mine(positions, causal, stride: Count = 2):
-    """Every other position, and oneself: positions [..., L] and [L, L] bool -> [..., L, L] bool."""
-    distance = positions[..., :, None] - positions[..., None, :]
-    seen = distance % stride == 0
-    return seen if causal is None else seen & causal
+@dataclasses.dataclass(frozen=True)
+class Mine(Rule):
+    """Every other position, and oneself; in a causal model, of those before.
+
+    Attributes:
+      stride: distance between positions that are seen; an option of the config.
+    """
+
+    stride: Count = 2
+
+    def allowed(self, query, key):
+        """Places of queries [..., L] and keys [..., M] -> [..., L, M] bool."""
+        distance = key.position[..., None, :] - query.position[..., :, None]
+        return distance % self.stride == 0

@@ -7,17 +7,22 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.layers.cache import CacheSlot, append_to_cache
+from transformer_jax.layers.cache import CacheSlot, append_to_cache, keep_state, kept_state
+from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.linear import Initializer, Linear
+from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
 from transformer_jax.layers.projections import SEPARATE, Projections
 from transformer_jax.layers.weights import (
+    DifferentialAttention,
+    SigmoidAttention,
+    SinkAttention,
     SoftmaxAttention,
+    TalkingHeadsAttention,
     attention_weights,
-    check_broadcasts,
-    weights_shape,
 )
+from transformer_jax.masks import Mask
 from transformer_jax.options.rule import nearest_divisor
 from transformer_jax.shapes import check_shapes
 
@@ -46,27 +51,13 @@ def scaled_dot_product_attention(
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"), value=(value, "... M V"))
     weights = attention_weights(query, key, mask, bias)
-    return _weighted_sum(weights, value)
-
-
-def _weighted_sum(weights: Array, value: Array) -> Array:
-    """[..., L, M] and [..., M, V] -> [..., L, V], in the dtype of the values."""
-    return jnp.einsum("...LM,...MV->...LV", weights.astype(value.dtype), value)
+    return weighted_sum(weights, value)
 
 
 def _split(flat: Array, heads: int) -> Array:
     """[..., L, heads * features] -> [..., heads, L, features]."""
     features = flat.shape[-1] // heads  # -1 is no size where there are no rows
     return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, features), -3, -2)
-
-
-def _with_heads(mask: Array | None, shape: tuple[int, ...]) -> Array | None:
-    """[..., L, M], or [..., H or 1, L, M] -> the latter, for weights of shape (..., H, L, M)."""
-    if mask is None or mask.ndim == len(shape):
-        check_broadcasts(shape, mask=mask)
-        return mask
-    check_broadcasts((*shape[:-3], *shape[-2:]), mask=mask)
-    return mask[..., None, :, :]
 
 
 class MultiHeadAttention(nn.Module):
@@ -88,7 +79,8 @@ class MultiHeadAttention(nn.Module):
       value_dim: value features of one head, V; head_dim if not given.
       use_bias: whether the four projections have a bias.
       dropout_rate: share of the attention weights that is dropped in training.
-      weights: makes the module that turns queries and keys into weights, a row of ATTENTIONS.
+      core: makes the module that turns queries and keys into weights, or mixes the values itself;
+        a row of ATTENTIONS.
       projections: where queries, keys and values come from, a row of PROJECTIONS.
       query_key_norm: makes the norm of each head's queries and of its keys, before the rotation
         (Henry et al. 2020, arXiv:2010.04245; as RMS norms in Qwen3).
@@ -104,7 +96,7 @@ class MultiHeadAttention(nn.Module):
     value_dim: int | None = None
     use_bias: bool = True
     dropout_rate: float = 0.0
-    weights: Callable[..., nn.Module] = SoftmaxAttention
+    core: Callable[..., nn.Module] = SoftmaxAttention
     projections: Projections = SEPARATE
     query_key_norm: Callable[..., nn.Module] = NoNorm
     kernel_init: Initializer = nn.initializers.normal(0.02)
@@ -118,7 +110,7 @@ class MultiHeadAttention(nn.Module):
         inputs: Array,
         memory: Array | None = None,
         *,
-        mask: Array | None = None,
+        mask: Array | Mask | None = None,
         terms: PositionTerms = NO_TERMS,
         slot: CacheSlot | None = None,
         train: bool = False,
@@ -129,7 +121,8 @@ class MultiHeadAttention(nn.Module):
           inputs: [..., L, D], where the queries come from.
           memory: [..., M, D], where keys and values come from; the inputs if not given.
           mask: [..., L, M] bool, True = may attend, the same for all heads; or [..., H, L, M], or
-            [..., 1, L, M] as Flax and Hugging Face make it, with one axis more than the inputs.
+            [..., 1, L, M] as Flax and Hugging Face make it, with one axis more than the inputs; or
+            a rule, which is made an array of where weights are.
           terms: what a position encoding gives to attention; a rotation needs as many inputs as
             rows of the memory.
           slot: where the inputs stand behind a cache of keys and values; M is then its capacity.
@@ -162,28 +155,51 @@ class MultiHeadAttention(nn.Module):
         key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:
             query_HLK, key_GMK = (rotate(array, terms.rotation) for array in (query_HLK, key_GMK))
-        key_GMK = append_to_cache(self, "keys", key_GMK, slot)
-        value_GMV = append_to_cache(self, "values", value_GMV, slot)
-        key_HMK = self._serve_groups(key_GMK, num_kv_heads)
-        value_HMV = self._serve_groups(value_GMV, num_kv_heads)
-        shape = weights_shape(query_HLK, key_HMK)
-        mask_HLM = _with_heads(mask, shape)
-        bias_HLM = terms.bias
-        if terms.content_bias is not None:
-            bias_HLM = terms.content_bias(query_HLK, key_HMK, mask_HLM)
-        weigh = self.weights(name="weights_of")  # queries and keys -> attention weights
-        weights_HLM = weigh(query_HLK, key_HMK, mask=mask_HLM, bias=bias_HLM)
-        if weights_HLM.shape != shape:  # a row of the user's own; what broadcasts would be taken
-            raise ValueError(f"attention: expected weights {shape}, got {weights_HLM.shape}")
-        self.sow("intermediates", "weights", weights_HLM)
-        weights_HLM = nn.Dropout(self.dropout_rate, deterministic=not train)(weights_HLM)
-        mixed_LHV = jnp.swapaxes(_weighted_sum(weights_HLM, value_HMV), -3, -2)
+        core = self.core(name="weights_of")
+        mixes = isinstance(core, Core)
+        if not (mixes and core.keeps_state(mask)):
+            key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+            value_GMV = append_to_cache(self, "values", value_GMV, slot)
+        dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+        if mixes:
+            mixed_HLV, state = core(
+                query_HLK,
+                key_GMK,
+                value_GMV,
+                mask=mask,
+                bias=terms.bias,
+                gates={name: self._gate(name, size, inputs) for name, size in core.gates.items()},
+                dropout=dropout if train and self.dropout_rate else None,
+                state=kept_state(self, 0),
+            )
+            if state is not None:
+                keep_state(self, 0, state)
+            if self._is_looked_at() and hasattr(core, "weights"):
+                self.sow(
+                    "intermediates",
+                    "weights",
+                    weights_by(core.weights, query_HLK, key_GMK, mask, terms.bias),
+                )
+        else:
+            weights_HLM = weights_by(core, query_HLK, key_GMK, mask, terms.bias)
+            self.sow("intermediates", "weights", weights_HLM)
+            mixed_HLV = weighted_sum(dropout(weights_HLM), serve_groups(value_GMV, num_heads))
+        mixed_LHV = jnp.swapaxes(mixed_HLV, -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
         return self._map("out", width, self.out_init or self.kernel_init)(concatenated)
 
     def _map(self, name: str, features: int, init: Initializer) -> Linear:
         """A learned map [..., D] -> [..., features]; nothing is drawn before it is used."""
         return Linear(features, self.use_bias, init, self.dtype, name=name)
+
+    def _gate(self, name: str, features: int, inputs: Array) -> Array:
+        """What a core reads of the inputs, [..., H, L, features]."""
+        flat = self._map(f"{name}_gate", self.num_heads * features, self.kernel_init)(inputs)
+        return _split(flat, self.num_heads)
+
+    def _is_looked_at(self) -> bool:
+        """Whether somebody asks for weights that are not made otherwise."""
+        return self.is_mutable_collection("intermediates") and not self.is_initializing()
 
     def _sizes(self, width: int) -> tuple[int, int]:
         """Head size K and number of key and value heads G."""
@@ -200,7 +216,13 @@ class MultiHeadAttention(nn.Module):
             )
         return self.head_dim or width // self.num_heads, num_kv_heads
 
-    def _serve_groups(self, array: Array, num_kv_heads: int) -> Array:
-        """[..., G, M, K] -> [..., H, M, K]: a head of keys or values serves H / G query heads."""
-        served = self.num_heads // num_kv_heads
-        return array if served == 1 else jnp.repeat(array, served, axis=-3)
+
+ATTENTIONS = {
+    "softmax": SoftmaxAttention,
+    "sink": SinkAttention,
+    "sigmoid": SigmoidAttention,
+    "linear": LinearAttention,
+    "gated_delta": GatedDeltaRule,
+    "talking_heads": TalkingHeadsAttention,
+    "differential": DifferentialAttention,
+}

@@ -10,6 +10,7 @@ from jax import Array
 from transformer_jax.layers.cache import CacheSlot
 from transformer_jax.layers.linear import Initializer
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
+from transformer_jax.masks import Mask
 from transformer_jax.options import InitialSize, Switch
 
 Branch = Callable[[Array], Array]
@@ -209,7 +210,7 @@ WIRINGS = {
 
 
 class Block(nn.Module):
-    """Self-attention, then a feed-forward layer, each with a norm around a residual connection.
+    """A mixer, then a feed-forward layer, each with a norm around a residual connection.
 
     Given a memory, there is cross-attention over it in between (Vaswani et al. 2017, section 3.1).
 
@@ -217,12 +218,13 @@ class Block(nn.Module):
     the parameters are the same whatever the wiring.
 
     Attributes:
-      attention: makes the attention module.
+      attention: makes the attention module, for the memory too.
       feed_forward: makes the feed-forward module, or None for a block without one.
       norm: makes a norm.
       wiring: how they are joined.
       dropout_rate: share of each branch's output that is dropped in training.
       branch_dropout_rate: share of the examples for which a whole branch is left out in training.
+      mixer: makes what takes the place of self-attention, see mixers; None: attention does.
     """
 
     attention: ModuleFactory
@@ -231,6 +233,7 @@ class Block(nn.Module):
     wiring: Wiring = PreNorm()
     dropout_rate: float = 0.0
     branch_dropout_rate: float = 0.0
+    mixer: ModuleFactory | None = None
 
     @nn.compact
     def __call__(
@@ -238,7 +241,7 @@ class Block(nn.Module):
         inputs: Array,
         memory: Array | None = None,
         *,
-        mask: Array | None = None,
+        mask: Array | Mask | None = None,
         memory_mask: Array | None = None,
         terms: PositionTerms = NO_TERMS,
         slot: CacheSlot | None = None,
@@ -249,13 +252,14 @@ class Block(nn.Module):
         Args:
           inputs: [..., L, D].
           memory: [..., M, D], the output of an encoder; without it there is no cross-attention.
-          mask: [..., L, L] or [..., H, L, L] bool, True = may attend.
+          mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a rule.
           memory_mask: [..., L, M] or [..., H, L, M] bool, the same for the memory.
           terms: what the position encoding gives to self-attention.
           slot: where the inputs stand behind a cache, for self-attention.
           train: whether dropout is on.
         """
-        attention = self.attention(name="attention")
+        name = "attention" if self.mixer is None else "mixer"
+        mixer = (self.mixer or self.attention)(name=name)
         feed_forward = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         drop_branch = nn.Dropout(
@@ -266,7 +270,7 @@ class Block(nn.Module):
             return lambda hidden_LD: drop_branch(dropout(layer(hidden_LD, **options)))
 
         seen = {"mask": mask, "terms": terms, "slot": slot, "train": train}
-        branches = {"attention": branch(attention, **seen)}
+        branches = {name: branch(mixer, **seen)}
         if memory is not None:
             cross = self.attention(name="cross_attention")
             seen = {"memory": memory, "mask": memory_mask, "train": train}

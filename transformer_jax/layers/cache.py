@@ -38,14 +38,15 @@ class CacheSlot(NamedTuple):
 
     def rows_of(self, terms: PositionTerms) -> PositionTerms:
         """What the new tokens need of the position terms of all places."""
-        embedding, rotation, bias, content_bias = terms
-        if content_bias is not None:
-            content_bias = jax.tree_util.Partial(content_bias, first=self.first)
+        embedding, rotation, bias = terms
+        if callable(bias):
+            bias = jax.tree_util.Partial(bias, first=self.first)
+        elif bias is not None:
+            bias = self.rows(bias)
         return PositionTerms(
             None if embedding is None else self.rows(embedding),
             None if rotation is None else Rotation(*map(self.rows, rotation)),
-            None if bias is None else self.rows(bias),
-            content_bias,
+            bias,
         )
 
 

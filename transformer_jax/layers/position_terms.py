@@ -20,17 +20,15 @@ class PositionTerms(NamedTuple):
     Attributes:
       embedding: [..., L, D], added to the token embeddings.
       rotation: applied to queries and keys in every attention.
-      bias: [..., H, L, L], added to the scores of every attention.
-      content_bias: the same where it depends on the content: (query [..., H, L, K], key
-        [..., H, M, K], mask) -> bias. A pytree (jax.tree_util.Partial), so that it can be handed
-        through transformations. It takes `first`, the place of the first query, for queries that
-        stand behind a cache.
+      bias: [..., H, L, L], added to the scores of every attention; or what makes it when scores are
+        there, (query [..., H, L, K], key [..., H, M, K], mask as an array) -> [..., H, L, M]: a
+        pytree (jax.tree_util.Partial), so that it can be handed through transformations, that takes
+        `first`, the place of the first query, for queries that stand behind a cache.
     """
 
     embedding: Array | None = None
     rotation: Rotation | None = None
-    bias: Array | None = None
-    content_bias: Callable[..., Array] | None = None
+    bias: Array | Callable[..., Array] | None = None
 
 
 NO_TERMS = PositionTerms()

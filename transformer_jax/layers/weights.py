@@ -1,7 +1,8 @@
 """From queries and keys to weights: who is listened to, and how much.
 
-The pure functions first, then one module for each kind of attention. Values, heads, masks,
-positions and dropout are the same for all of them and stand in attention.py.
+The pure functions first, then one module for each kind of attention. What mixes values without
+weights stands in cores.py; heads, projections and positions are the same for all of them and stand
+in attention.py.
 """
 
 import math
@@ -196,36 +197,6 @@ class SigmoidAttention(nn.Module):
         return jax.nn.sigmoid(scores - jnp.log(seen.astype(scores.dtype)))
 
 
-class LinearAttention(nn.Module):
-    """Weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1.
-
-    Katharopoulos et al. 2020, arXiv:2006.16236, equations 4 and 7. Computed with all weights, which
-    takes any mask and shows them; the paper's running sums give the same numbers in linear time,
-    which pays for long sequences only.
-    """
-
-    @nn.compact
-    def __call__(
-        self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
-    ) -> Array:
-        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M].
-
-        Raises:
-          ValueError: there is a bias; without a softmax nothing could be added to a score.
-        """
-        if bias is not None:
-            raise ValueError("bias: linear attention has no scores that a bias could be added to")
-        agreement = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
-        kept = agreement if mask is None else jnp.where(mask, agreement, 0)
-        total = kept.sum(-1, keepdims=True)
-        return kept / jnp.where(total == 0, 1, total)
-
-
-def _elu_plus_one(inputs: Array) -> Array:
-    """elu(x) + 1 > 0, float32 or wider."""
-    return jax.nn.elu(inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))) + 1
-
-
 class TalkingHeadsAttention(nn.Module):
     """Heads exchange scores before the softmax, and weights after it.
 
@@ -298,13 +269,3 @@ class DifferentialAttention(nn.Module):
         halves = zip(jnp.split(query, 2, axis=-1), jnp.split(key, 2, axis=-1), strict=True)
         first, second = (attention_weights(q, k, mask, bias) for q, k in halves)
         return first - taken * second
-
-
-ATTENTIONS = {
-    "softmax": SoftmaxAttention,
-    "sink": SinkAttention,
-    "sigmoid": SigmoidAttention,
-    "linear": LinearAttention,
-    "talking_heads": TalkingHeadsAttention,
-    "differential": DifferentialAttention,
-}

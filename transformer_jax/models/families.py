@@ -4,20 +4,22 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_jax.layers.attention import ATTENTIONS
 from transformer_jax.layers.blocks import WIRINGS
 from transformer_jax.layers.feedforward import ACTIVATIONS, FEED_FORWARDS
 from transformer_jax.layers.initialisation import INITIALISATIONS
+from transformer_jax.layers.mixers import MIXERS
 from transformer_jax.layers.norms import NORMS
 from transformer_jax.layers.parametrisation import PARAMETRISATIONS
 from transformer_jax.layers.positions import POSITIONS
 from transformer_jax.layers.projections import PROJECTIONS
-from transformer_jax.layers.weights import ATTENTIONS
 from transformer_jax.masks import MASKS
 from transformer_jax.options import InitialNumber, InitialSize
 
 # Every family of components, by the field that chooses its row.
 FAMILIES: dict[str, Mapping[str, Any]] = {
     "position": POSITIONS,
+    "mixer": MIXERS,
     "attention": ATTENTIONS,
     "projections": PROJECTIONS,
     "query_key_norm": NORMS,

@@ -22,7 +22,7 @@ from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.parametrisation import Standard
 from transformer_jax.layers.position_terms import PositionTerms
 from transformer_jax.layers.projections import Projections
-from transformer_jax.masks import causal_mask, segment_mask
+from transformer_jax.masks import Full, Mask, Places, Rule, Unmasked, self_attention_rule
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.options import Count, Natural, Positive, Share, Switch
 from transformer_jax.shapes import check_shapes
@@ -55,6 +55,8 @@ class Transformer(nn.Module):
       position_options: its fields.
       position_in_every_layer: whether what positions add to the embeddings is added again before
         each further block (Dehghani et al. 2019, arXiv:1807.03819, section 2.1).
+      mixer: a row of MIXERS: what lets places exchange what they know.
+      mixer_options: its fields.
       attention: a row of ATTENTIONS.
       attention_options: its fields.
       attention_scale: what scores are multiplied with; 1 / sqrt(head_dim) if not given.
@@ -79,6 +81,7 @@ class Transformer(nn.Module):
       use_bias: whether projections, feed-forward maps and norms have a bias.
       dropout_rate: share dropped in training after the embedding, on the attention weights and
         after each branch.
+      attention_dropout_rate: share of the attention weights alone; dropout_rate if not given.
       stochastic_depth: share of the examples for which the last block's branches are left out in
         training; earlier blocks have proportionally less (Huang et al. 2016, arXiv:1603.09382).
       init_std: deviation of the initial values.
@@ -96,12 +99,14 @@ class Transformer(nn.Module):
     position: str | ModuleFactory = "learned"
     position_options: Mapping[str, Any] = FrozenDict()
     position_in_every_layer: Switch = False
+    mixer: str | ModuleFactory = "attention"
+    mixer_options: Mapping[str, Any] = FrozenDict()
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
     attention_scale: Positive | None = None
     projections: str | Projections = "separate"
     query_key_norm: str | ModuleFactory = "none"
-    mask: str | Callable[..., Array | None] = "full"
+    mask: str | Callable[..., Rule | Array | None] = "full"
     mask_options: Mapping[str, Any] = FrozenDict()
     feed_forward: str | Callable[..., nn.Module | None] = "mlp"
     feed_forward_options: Mapping[str, Any] = FrozenDict()
@@ -118,6 +123,7 @@ class Transformer(nn.Module):
     parametrisation_options: Mapping[str, Any] = FrozenDict()
     use_bias: Switch = True
     dropout_rate: Share = 0.0
+    attention_dropout_rate: Share | None = None
     stochastic_depth: Share = 0.0
     init_std: Positive = 0.02
     dtype: DTypeLike | None = None
@@ -240,18 +246,20 @@ class Transformer(nn.Module):
             positions = jnp.arange(length if slot is None else slot.capacity)
         encoding = self.build("position", bidirectional=not causal, name="positions", **known)
         terms = encoding(positions)
-        mask_LM = self.attention_mask(positions, causal, segments)
-        if slot is not None:  # made for all places of the cache; kept for the new tokens
-            terms, mask_LM = slot.rows_of(terms), slot.rows(cast(Array, mask_LM))
+        mask = self.attention_mask(positions, causal, segments)
+        if slot is not None:  # made for all places of the cache; asked about the new tokens
+            assert mask is not None  # it hides what follows, as was seen
+            terms, mask = slot.rows_of(terms), mask.of_queries(slot.first, slot.count)
         hidden_LD = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
-        seen = {"mask": mask_LM, "memory_mask": memory_mask, "terms": terms, "slot": slot}
+        seen = {"mask": mask, "memory_mask": memory_mask, "terms": terms, "slot": slot}
         wiring, initializers = self.build("wiring"), self.initializers
         for layer in range(self.depth):
             block = Block(
                 attention=self._attention_factory(initializers),
+                mixer=self._mixer_factory(initializers),
                 feed_forward=self._feed_forward_factory(initializers),
                 norm=self.make_norm,
                 wiring=wiring,
@@ -278,28 +286,40 @@ class Transformer(nn.Module):
         """Whether no position sees what comes after it, among the first 256."""
         with jax.ensure_compile_time_eval():
             mask = self.attention_mask(jnp.arange(_LOOKED_AT), True, None)
-            return mask is not None and not bool(jnp.triu(mask, 1).any())
+            return mask is not None and not bool(jnp.triu(mask.dense(), 1).any())
 
-    def attention_mask(
-        self, positions: Array, causal: bool, segments: Array | None
-    ) -> Array | None:
-        """Returns what self-attention may see: [..., L, L] bool, or None where nothing is hidden.
+    def attention_mask(self, positions: Array, causal: bool, segments: Array | None) -> Mask | None:
+        """Returns what self-attention may see, a rule and its places; None: nothing is hidden.
 
         Args:
           positions: [..., L] int.
           causal: whether no position may look ahead.
           segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
         """
-        past_only = causal_mask(positions.shape[-1]) if causal else None
-        mask = self._row("mask")(positions, past_only, **self.mask_options)
-        if segments is None:
-            return mask
-        return segment_mask(segments) if mask is None else mask & segment_mask(segments)
+        rule = self_attention_rule(self._row("mask"), self.mask_options, causal)
+        if segments is None and isinstance(rule, Full | Unmasked):
+            return None
+        places = Places(jnp.arange(positions.shape[-1]), positions, segments)
+        return Mask(places, places, rule)
+
+    def _mixer_factory(self, initializers: Initializers) -> ModuleFactory | None:
+        """What takes the place of self-attention; None: nothing does."""
+        if self._row("mixer") is MultiHeadAttention:
+            return None
+        return self._factory(
+            "mixer",
+            self.mixer_options,
+            kernel_init=initializers.value,
+            out_init=initializers.output,
+            dtype=self.dtype,
+        )
 
     def _attention_factory(self, initializers: Initializers) -> ModuleFactory:
         takes = inspect.signature(self._row("attention")).parameters
         if self._sizes()["scale"] is not None and "scale" not in takes:
             raise ValueError(f"attention_scale: {self.attention} attention has no scale")
+        own = self.attention_dropout_rate
+        dropped = self.dropout_rate if own is None else own
         return functools.partial(
             MultiHeadAttention,
             num_heads=self.num_heads,
@@ -307,8 +327,8 @@ class Transformer(nn.Module):
             head_dim=self.head_dim,
             value_dim=self.value_dim,
             use_bias=self.use_bias,
-            dropout_rate=self.dropout_rate,
-            weights=self._factory(
+            dropout_rate=dropped,
+            core=self._factory(
                 "attention", self.attention_options, kernel_init=initializers.embedding
             ),
             projections=self._row("projections"),

@@ -80,6 +80,11 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
 
 def _of_attention(flat: Mapping[str, Any]) -> Checks:
     attention, projections = flat["model.attention"], flat["model.projections"]
+    idle = [
+        f"model.{name}={flat[f'model.{name}']}"
+        for name, plain in (("attention", "softmax"), ("projections", "separate"))
+        if flat[f"model.{name}"] != plain
+    ]
     mask, architecture, task = flat["model.mask"], flat["model.architecture"], flat["data.task"]
     own_sizes = [
         f"model.{name}={flat[f'model.{name}']}"
@@ -90,7 +95,19 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
         flat["model.mask_options.prefix.length"],
         flat["data.language_modelling.unscored"],
     )
+    dropped = flat["model.attention_dropout_rate"]
+    dropped = flat["model.dropout_rate"] if dropped is None else dropped
     return [
+        (
+            f"model.mixer={flat['model.mixer']} takes the place of self-attention, so that "
+            f"{', '.join(idle)} would do nothing",
+            flat["model.mixer"] != "attention" and idle and architecture != "encoder_decoder",
+        ),
+        (
+            "model.attention=gated_delta has no weights that could be dropped; expected "
+            f"model.attention_dropout_rate=0, got {dropped:g}",
+            attention == "gated_delta" and dropped,
+        ),
         (
             "model.mask=window: model.attention=linear keeps one running sum, from which what has "
             "left the window cannot be taken; take model.mask=full",
@@ -116,7 +133,7 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
     parametrisation, attention = flat["model.parametrisation"], flat["model.attention"]
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
     architecture = flat["model.architecture"]
-    is_mup = parametrisation == "mup"
+    is_mup, mixer = parametrisation == "mup", flat["model.mixer"]
     stem = flat["model.vision_transformer.stem"]
     is_convolutional = architecture == "vision_transformer" and stem == "convolutional"
     return [
@@ -136,8 +153,12 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             is_mup and flat["model.mlp_dim"] is not None,
         ),
         (
+            f"model.parametrisation=mup: it is not worked out for model.mixer={mixer}",
+            is_mup and mixer != "attention",
+        ),
+        (
             f"model.parametrisation=mup: model.attention={attention} has no scale to set",
-            is_mup and attention in ("linear", "differential"),
+            is_mup and attention in ("linear", "gated_delta", "differential"),
         ),
         (
             f"model.parametrisation=mup: it is worked out for decoder and vision_transformer, not "

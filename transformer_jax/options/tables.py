@@ -39,7 +39,8 @@ TABLES = {
     "model.recurrent_decoder.cell": ("models/recurrent.py", "CELLS"),
     "model.recurrent_encoder_decoder.cell": ("models/recurrent.py", "CELLS"),
     "model.position": ("layers/positions.py", "POSITIONS"),
-    "model.attention": ("layers/weights.py", "ATTENTIONS"),
+    "model.mixer": ("layers/mixers.py", "MIXERS"),
+    "model.attention": ("layers/attention.py", "ATTENTIONS"),
     "model.projections": ("layers/projections.py", "PROJECTIONS"),
     "model.query_key_norm": ("layers/norms.py", "NORMS"),
     "model.mask": ("masks.py", "MASKS"),
@@ -58,6 +59,7 @@ TABLES = {
 # (An activation may be the user's too, but has no options.)
 FAMILIES = {
     "model.position": "model.position_options",
+    "model.mixer": "model.mixer_options",
     "model.attention": "model.attention_options",
     "model.mask": "model.mask_options",
     "model.feed_forward": "model.feed_forward_options",

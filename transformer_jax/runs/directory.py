@@ -30,7 +30,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import config as configs
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.interruption import Interrupted
-from transformer_jax.runs.provenance import NUMERICS, surroundings
+from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
 
 # May differ between the launches of a run.
 _CHANGING = ("numerics", "packages", "device", "git")
@@ -332,7 +332,7 @@ class RunDirectory:
         manifest = self.manifest()
         known = [manifest.get("numerics", 1)]
         known += [launch["numerics"] for launch in manifest["launches"] if "numerics" in launch]
-        if known[-1] != NUMERICS:
+        if not numerics_of(configs.flatten(self.config())) <= known[-1] <= NUMERICS:
             raise InvalidInput(
                 f"--workdir={self.path}: it has version {known[-1]} of the numerics, this code "
                 f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"

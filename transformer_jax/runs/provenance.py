@@ -5,14 +5,30 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-# Raised by any change to this package that moves bits of training; manifests without one have 1.
-NUMERICS = 1
+# Changes to this package that moved bits of training -> the configs that they concern, by option.
+# Manifests without a number have 1.
+MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
+    2: {"model.attention": ("linear",)},  # by running sums
+}
+NUMERICS = max(MOVES)
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
+
+
+def numerics_of(options: Mapping[str, Any]) -> int:
+    """Returns the last version of the numerics that moved bits of a config, full key -> value."""
+    concerned = [
+        version
+        for version, where in MOVES.items()
+        if all(options.get(key) in values for key, values in where.items())
+    ]
+    return max(concerned, default=1)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import OWN, own_file
 from transformer_jax.runs.directory import RunDirectory, by_split
 from transformer_jax.runs.files import inside
+from transformer_jax.runs.provenance import numerics_of
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.inference.outcome import Outcome
 
@@ -57,7 +58,7 @@ def cell_hash(
       config: of the arm; its seed is not looked at.
       computation: what its runs compute.
       computed: alone or together.
-      around: device, packages, environment and version of the numerics, as a manifest has them.
+      around: device, packages and environment, as a manifest has them.
       initial: hashes of the files that hold initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
@@ -75,7 +76,7 @@ def cell_hash(
         },
         "initial": initial,
         "packages": {name: around["packages"].get(name) for name in DECIDING},
-        "numerics": around["numerics"],
+        "numerics": numerics_of(flat),
         "environment": around["environment"],
         "device": device_of(around["device"]),
         "computed": computed,

@@ -1,0 +1,166 @@
+"""Mixers: what a block calls to let places exchange what they know. Attention is one.
+
+    mixer(inputs, memory, *, mask, terms, slot, train) -> mixed
+
+inputs [..., L, D] -> [..., L, D]; memory [..., M, D] or None; the mask, position terms and cache as
+in MultiHeadAttention. A mixer that cannot do what it is asked for raises ValueError.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from transformer_jax.layers.attention import MultiHeadAttention
+from transformer_jax.layers.cache import CacheSlot, keep_state, kept_state
+from transformer_jax.layers.linear import Initializer, Linear
+from transformer_jax.layers.norms import RMSNorm
+from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
+from transformer_jax.layers.running_sums import (
+    document_starts,
+    running_sums,
+    segments_of_a_causal_mask,
+)
+from transformer_jax.masks import Mask
+from transformer_jax.options import Count
+
+_FASTEST, _SLOWEST = 0.1, 0.001  # first steps of the state, drawn between them
+
+
+class StateSpace(nn.Module):
+    """A linear recurrence whose step, input and output depend on the token: Mamba-2's.
+
+    h_t = exp(-exp(A) d_t) h_(t-1) + d_t B_t x_t^T and y_t = C_t h_t + skip x_t, with d_t =
+    softplus(dt_t + offset), after a short causal convolution of x, B and C, and before a gated
+    norm. Dao and Gu 2024, arXiv:2405.21060, sections 5.1, 6 and 7.1. Reads from left to right in
+    time that grows with the length; a document begins with an empty state.
+
+    Attributes:
+      head_dim: features of one head, P; inside there are expand * width / P heads.
+      use_bias: whether the maps into and out of it have a bias.
+      epsilon: what the norm adds before it takes the root.
+      kernel_init: initial values of the kernel that reads.
+      out_init: initial values of the kernel that writes.
+      dtype: dtype of the maps; the recurrence is float32 or wider.
+      expand: features inside, as a multiple of the width.
+      state_size: features of the state for each feature inside, N.
+      conv_size: tokens that the convolution sees.
+      chunk: tokens that are read at once; changes time and memory alone.
+    """
+
+    head_dim: int
+    use_bias: bool = True
+    epsilon: float = 1e-5
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    out_init: Initializer = nn.initializers.normal(0.02)
+    dtype: DTypeLike | None = None
+    expand: Count = 2
+    state_size: Count = 64
+    conv_size: Count = 4
+    chunk: Count = 64
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        memory: Array | None = None,
+        *,
+        mask: Array | Mask | None = None,
+        terms: PositionTerms = NO_TERMS,
+        slot: CacheSlot | None = None,
+        train: bool = False,
+    ) -> Array:
+        """[..., L, D] -> [..., L, D].
+
+        Raises:
+          ValueError: the mask is not causal, or is more than that; there is a memory or a position
+            term for attention; the heads do not fit.
+        """
+        segment = segments_of_a_causal_mask(mask, "a state-space mixer")
+        if memory is not None or terms.rotation is not None or terms.bias is not None:
+            raise ValueError(
+                "position: a state-space mixer has no scores and no memory to look at; expected "
+                "positions that are added to the embeddings, or none"
+            )
+        inner, width = self.expand * inputs.shape[-1], inputs.shape[-1]
+        if inner % self.head_dim:
+            raise ValueError(
+                f"head_dim: expected a divisor of {inner} features inside, got {self.head_dim}"
+            )
+        heads, channels = inner // self.head_dim, inner + 2 * self.state_size
+        features = inner + channels + heads
+        reads = Linear(features, self.use_bias, self.kernel_init, self.dtype, name="in")
+        gate, read, step = jnp.split(reads(inputs), (inner, inner + channels), axis=-1)
+        read = jax.nn.silu(self._convolve(read, segment, slot))
+        wide = jnp.promote_types(read.dtype, jnp.float32)
+        x, key, query = jnp.split(read.astype(wide), (inner, inner + self.state_size), axis=-1)
+        x_HLP = jnp.swapaxes(x.reshape(*x.shape[:-1], heads, self.head_dim), -3, -2)
+        rate = self.param("rate", _logs_of_counts, (heads,))
+        offset = self.param("offset", _steps, (heads,))
+        skip = self.param("skip", nn.initializers.ones, (heads,))
+        step_HL = jnp.swapaxes(jax.nn.softplus(step.astype(wide) + offset), -1, -2)
+        shape = (*x_HLP.shape[:-2], self.state_size, self.head_dim)
+        y_HLP, state = running_sums(
+            query[..., None, :, :],
+            key[..., None, :, :],
+            x_HLP * step_HL[..., None],
+            kept_state(self, 0, jnp.zeros(shape, wide)),
+            chunk=self.chunk,
+            log_decay=-jnp.exp(rate)[:, None] * step_HL,
+            starts=None if segment is None else document_starts(segment)[..., None, :],
+        )
+        keep_state(self, 0, state)
+        y_HLP = y_HLP + skip[:, None, None] * x_HLP
+        y = jnp.swapaxes(y_HLP, -3, -2).reshape(x.shape)
+        y = RMSNorm(self.epsilon, name="norm")(y * jax.nn.silu(gate.astype(wide)))
+        out = Linear(width, self.use_bias, self.out_init, self.dtype, name="out")
+        return out(y.astype(inputs.dtype))
+
+    def _convolve(self, inputs: Array, segment: Array | None, slot: CacheSlot | None) -> Array:
+        """Each channel with itself over the last tokens of the same document."""
+        size, channels = self.conv_size, inputs.shape[-1]
+        kernel = self.param("conv_kernel", _uniform(size), (size, channels))
+        bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
+        before = jnp.zeros((*inputs.shape[:-2], size - 1, channels), inputs.dtype)
+        read = jnp.concatenate([kept_state(self, 1, before), inputs], axis=-2)
+        keep_state(self, 1, read[..., read.shape[-2] - (size - 1) :, :])
+        length, mixed = inputs.shape[-2], bias.astype(inputs.dtype)
+        for back in range(size):
+            first = size - 1 - back
+            shifted = read[..., first : first + length, :] * kernel[first].astype(inputs.dtype)
+            if segment is not None and back:
+                ahead = [(0, 0)] * (segment.ndim - 1)
+                of_it = jnp.pad(segment, [*ahead, (back, 0)])[..., :length]
+                shifted = jnp.where((of_it == segment)[..., None], shifted, 0)
+            mixed = mixed + shifted
+        return mixed
+
+
+def _logs_of_counts(key: Array, shape: tuple[int]) -> Array:
+    """Log 1, log 2, ...: heads that forget at different rates."""
+    return jnp.log(jnp.arange(1, shape[0] + 1, dtype=jnp.float32))
+
+
+def _steps(key: Array, shape: tuple[int]) -> Array:
+    """What softplus makes steps between the slowest and the fastest of, uniform in their logs."""
+    logs = jax.random.uniform(key, shape, jnp.float32, math.log(_SLOWEST), math.log(_FASTEST))
+    return jnp.log(jnp.expm1(jnp.exp(logs)))
+
+
+def _uniform(size: int) -> Initializer:
+    """Uniform within 1 / sqrt(size), PyTorch's start of such a convolution."""
+    bound = size**-0.5
+
+    def init(key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
+
+
+MIXERS = {
+    "attention": MultiHeadAttention,
+    "state_space": StateSpace,
+}

@@ -1,0 +1,91 @@
+"""Sums over all that was read, which run on chunk by chunk: linear in the length."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.masks import Mask
+
+
+def running_sums(
+    query: Array,
+    key: Array,
+    value: Array,
+    state: Array,
+    *,
+    chunk: int,
+    log_decay: Array | None = None,
+    starts: Array | None = None,
+) -> tuple[Array, Array]:
+    """Returns q_t^T S_t for each token, where S_t = a_t S_(t-1) + k_t v_t^T.
+
+    Inside a chunk all pairs are computed, and a state [K, V] stands for all chunks before it: the
+    block decomposition of Dao and Gu 2024, arXiv:2405.21060, section 6. Without decay it is causal
+    linear attention before its denominator.
+
+    Args:
+      query: [..., L, K].
+      key: [..., L, K].
+      value: [..., L, V].
+      state: [..., K, V], S before the first token.
+      chunk: tokens that are read at once.
+      log_decay: [..., L], log a_t <= 0; None: 0.
+      starts: [..., L] bool, where a document begins: S is 0 before it; None: nowhere.
+    Returns:
+      [..., L, V], and S after the last token.
+    """
+    length = query.shape[-2]
+    chunk = min(chunk, length)
+    leading = jnp.broadcast_shapes(query.shape[:-2], value.shape[:-2])
+    if not length:  # generation begins with no tokens where there is no prompt
+        return jnp.zeros((*leading, 0, value.shape[-1]), value.dtype), state
+    decay = jnp.zeros(length, query.dtype) if log_decay is None else log_decay
+    begins = jnp.zeros(length, bool) if starts is None else starts
+    rows = [jnp.broadcast_to(array, (*leading, length))[..., None] for array in (decay, begins)]
+
+    def read(state: Array, tokens: tuple[Array, ...]) -> tuple[Array, Array]:
+        query_CK, key_CK, value_CV, decay_C1, begins_C1 = tokens
+        faded_C1 = jnp.cumsum(decay_C1, axis=-2)  # log of what is left since the chunk began
+        document_C1 = jnp.cumsum(begins_C1, axis=-2)
+        last, end = document_C1[..., -1:, :], faded_C1[..., -1:, :]
+        seen_CC = jnp.tril(document_C1 == jnp.swapaxes(document_C1, -1, -2))
+        left_CC = jnp.where(seen_CC, faded_C1 - jnp.swapaxes(faded_C1, -1, -2), -jnp.inf)
+        agreement_CC = jnp.einsum("...LK,...MK->...LM", query_CK, key_CK) * jnp.exp(left_CC)
+        earlier_CV = jnp.einsum("...LK,...KV->...LV", query_CK, state)
+        earlier_CV = earlier_CV * jnp.where(document_C1 == 0, jnp.exp(faded_C1), 0)
+        kept_CK = key_CK * jnp.where(document_C1 == last, jnp.exp(end - faded_C1), 0)
+        state = state * jnp.where(last == 0, jnp.exp(end), 0)
+        state = state + jnp.einsum("...MK,...MV->...KV", kept_CK, value_CV)
+        return state, jnp.einsum("...LM,...MV->...LV", agreement_CC, value_CV) + earlier_CV
+
+    tokens = (query, key, value, *rows)
+    if length == chunk:
+        state, mixed = read(state, tokens)
+        return mixed, state
+    state, mixed = jax.lax.scan(read, state, tuple(_in_chunks(array, chunk) for array in tokens))
+    mixed = jnp.moveaxis(mixed, 0, -3)
+    return mixed.reshape(*mixed.shape[:-3], -1, mixed.shape[-1])[..., :length, :], state
+
+
+def _in_chunks(array: Array, chunk: int) -> Array:
+    """[..., L, K] -> [chunks, ..., C, K], zeros at the end."""
+    ahead = [(0, 0)] * (array.ndim - 2)
+    padded = jnp.pad(array, [*ahead, (0, -array.shape[-2] % chunk), (0, 0)])
+    parts = padded.reshape(*array.shape[:-2], -1, chunk, array.shape[-1])
+    return jnp.moveaxis(parts, -3, 0)
+
+
+def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | None:
+    """Returns the segments [..., L] of a mask that a recurrence can keep, or None.
+
+    Raises:
+      ValueError: the mask is no causal one, or hides more than what follows and other documents.
+    """
+    if isinstance(mask, Mask) and {"causal"} <= mask.tags.keys() <= {"causal", "segment"}:
+        return mask.query.segment
+    raise ValueError(f"mask: {who} reads from left to right; expected a causal mask and no other")
+
+
+def document_starts(segment: Array) -> Array:
+    """[..., L] int -> where a document begins behind another, [..., L] bool."""
+    return segment != jnp.concatenate([segment[..., :1], segment[..., :-1]], axis=-1)
