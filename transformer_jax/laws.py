@@ -195,7 +195,7 @@ def reading_on_equals_reading_at_once(subject: Subject) -> None:
     pieces = (slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6))
     logits = []
     try:
-        # Reading nothing makes a cache of zeros; so there is one program for each length of a piece.
+        # Reading nothing makes a cache of zeros, so there is one program for each length.
         _, empty = jax.eval_shape(read_on, variables, subject.tokens[:, :0])
         kept = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), empty)
         compiled = jax.jit(read_on)
