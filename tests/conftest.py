@@ -46,7 +46,8 @@ _MOST_BYTES = 3 << 30  # that a process may hold when it has done a module
 TINY = str(ROOT / "configs" / "tiny.py")
 
 
-# Modules that take long begin first, so that no process is left with one of them at the end.
+# Modules that take long begin first, so that no process is left with one of them at the end. (xdist
+# would sort them by their number of tests, and programs of _QUICK ones would be met by tests of bits.)
 _LONG = ("test_tasks", "test_train", "test_switches", "test_commands", "test_studies", "test_step")
 # Modules whose programs are many and small. They come last, so that none of theirs is met by tests
 # of bits, and check keys only where something is drawn: a fifth of their time.
