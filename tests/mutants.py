@@ -195,7 +195,7 @@ MUTANTS = (
            ("tests/test_masks.py::test_segments_and_padding_as_a_grid",)),
     Mutant("a running sum forgets faster inside a chunk",
            "transformer_jax/layers/running_sums.py", "running_sums.read",
-           "jnp.exp(left_CC)", "jnp.exp(2 * left_CC)",
+           "jnp.where(seen_CC, between_CC, 0)", "jnp.where(seen_CC, 2 * between_CC, 0)",
            ("tests/test_components.py::test_running_sums_equal_a_loop_in_float64",)),
     Mutant("a running sum keeps what came before a document",
            "transformer_jax/layers/running_sums.py", "running_sums.read",

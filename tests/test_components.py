@@ -1,5 +1,6 @@
 """What each component computes, against loops in float64 and literal numbers."""
 
+import dataclasses
 import functools
 import math
 
@@ -40,11 +41,12 @@ from transformer_jax.masks import (
     OfPositions,
     Places,
     Prefix,
+    Rule,
     Unmasked,
     Window,
     self_attention_rule,
 )
-from transformer_jax.models import Decoder, make_with_known_fields
+from transformer_jax.models import Decoder, Encoder, make_with_known_fields
 
 HEADS, LENGTH, SIZE = 2, 5, 4
 
@@ -289,6 +291,73 @@ def test_running_sums_equal_a_loop_in_float64(chunk, parts, query_key_value, rng
     np.testing.assert_allclose(end, last, atol=1e-5)
 
 
+FOUR = [{}, {"attention": "linear"}, {"attention": "gated_delta"}, {"mixer": "state_space"}]
+
+
+@pytest.mark.parametrize("fields", FOUR, ids=str)
+def test_a_state_is_kept_where_a_cache_is_in_use_and_nowhere_else(fields):
+    """One that is left over changes nothing, nor does reading twice with an encoder."""
+    tokens = jnp.arange(6)[None] % 11
+    model = small_decoder(**fields)
+    params = model.init(jax.random.key(0), tokens)["params"]
+    _, kept = model.apply({"params": params, "cache": {}}, tokens, mutable=["cache"])
+    plain = model.apply({"params": params}, tokens)
+    np.testing.assert_array_equal(model.apply({"params": params, **kept}, tokens), plain)
+    encoder = Encoder(
+        vocab_size=11, max_length=8, width=16, depth=1, num_heads=2, mask="causal", **fields
+    )
+    params = encoder.init(jax.random.key(0), tokens)["params"]
+    first, kept = encoder.apply({"params": params, "cache": {}}, tokens, mutable=["cache"])
+    second, _ = encoder.apply({"params": params, **kept}, tokens, mutable=["cache"])
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_cache_may_be_looked_at_and_dropped_out_with_linear_attention():
+    tokens = jnp.arange(6)[None] % 11
+    model = small_decoder(attention="linear", dropout_rate=0.5)
+    params = model.init(jax.random.key(0), tokens)
+    read = functools.partial(model.apply, params, tokens)
+    logits, _ = read(mutable=["cache", "intermediates"])
+    np.testing.assert_allclose(logits, read(), atol=1e-6)
+    logits, _ = read(train=True, rngs={"dropout": jax.random.key(0)}, mutable=["cache"])
+    assert jnp.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("strong", [1e2, 1e4, 1e6])
+def test_small_decays_after_a_strong_one_are_exact(strong, rng):
+    """Inside a chunk as token by token."""
+    query, key, value = (jnp.asarray(rng.normal(size=(64, SIZE)), jnp.float32) for _ in range(3))
+    decay = jnp.full(64, -0.01).at[5].set(-strong)
+    empty = jnp.zeros((SIZE, SIZE))
+    sums = [running_sums(query, key, value, empty, chunk=c, log_decay=decay)[0] for c in (1, 64)]
+    np.testing.assert_allclose(sums[1], sums[0], rtol=1e-5, atol=2e-5)
+
+
+def test_features_far_below_0_count_in_linear_attention():
+    far = jnp.full((1, 2, SIZE), -20.0)
+    mixed, _ = mixed_by(LinearAttention(), [far, far, jnp.array([[[1.0], [3.0]]])], None)
+    np.testing.assert_allclose(mixed, [[[2.0], [2.0]]], rtol=1e-6)
+
+
+def test_linear_attention_over_a_memory_of_another_length(rng):
+    """A causal rule over places that are no self-attention: by weights, and the same."""
+    query = jnp.asarray(rng.normal(size=(1, 6, SIZE)), jnp.float32)
+    key, value = (jnp.asarray(rng.normal(size=(1, 4, SIZE)), jnp.float32) for _ in range(2))
+    mask = Mask(*(Places(jnp.arange(size), jnp.arange(size)) for size in (6, 4)), Causal())
+    mixed, _ = mixed_by(LinearAttention(), [query, key, value], mask)
+    by_array, _ = mixed_by(LinearAttention(), [query, key, value], mask.dense())
+    np.testing.assert_array_equal(mixed, by_array)
+
+
+def test_the_gated_delta_rule_keeps_the_dtype(query_key_value):
+    arrays = [array.astype(jnp.bfloat16) for array in query_key_value]
+    gates = {n: jnp.zeros((3, HEADS, LENGTH, 1), jnp.bfloat16) for n in ("decay", "write")}
+    params = {"rate": jnp.zeros(HEADS), "offset": jnp.zeros(HEADS)}
+    mask = rule_mask(Causal())
+    mixed, state = mixed_by(GatedDeltaRule(HEADS), arrays, mask, params=params, gates=gates)
+    assert (mixed.dtype, state.dtype) == (jnp.bfloat16, jnp.float32)
+
+
 def test_what_a_state_space_mixer_cannot_do_is_refused(rng):
     inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 8)), jnp.float32)
     init = functools.partial(StateSpace(head_dim=4).init, jax.random.key(0), inputs)
@@ -297,9 +366,10 @@ def test_what_a_state_space_mixer_cannot_do_is_refused(rng):
         with pytest.raises(ValueError, match="a state-space mixer reads from left to right"):
             init(mask=mask)
     rotated = RotaryPositions(head_dim=4).apply({}, jnp.arange(LENGTH))
-    for options in ({"memory": inputs}, {"terms": rotated}):
-        with pytest.raises(ValueError, match="no scores and no memory"):
-            init(mask=causal, **options)
+    with pytest.raises(ValueError, match="memory: a state-space mixer has no scores"):
+        init(mask=causal, memory=inputs)
+    with pytest.raises(ValueError, match="position: a state-space mixer has no scores"):
+        init(mask=causal, terms=rotated)
     with pytest.raises(
         ValueError, match="head_dim: expected a divisor of 16 features inside, got 5"
     ):
@@ -480,9 +550,53 @@ def test_a_mask_of_some_queries_is_those_rows_of_the_mask():
 
 
 def test_tags_say_what_a_kernel_has_to_know():
-    assert rule_mask(Window(3) & Causal()).tags == {"window": {"size": 3, "sinks": 0}, "causal": {}}
-    assert rule_mask(Causal(), segment=jnp.ones(5, int)).tags == {"causal": {}, "segment": {}}
+    window = ("window", {"size": 3, "sinks": 0})
+    assert rule_mask(Window(3) & Causal()).tags == (window, ("causal", {}))
+    assert (Window(3) & Window(3)).tags == (window, window)
+    assert rule_mask(Causal(), segment=jnp.ones(5, int)).tags == (("causal", {}), ("segment", {}))
     assert self_attention_rule(Window, {"size": 2}, True) == Window(2) & Causal()
+    assert self_attention_rule(Window(2), {}, True) == Window(2) & Causal()
+    with pytest.raises(ValueError, match="expected none beside it"):
+        self_attention_rule(Window(2), {"size": 3}, True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment(Rule):
+    """Blocks of three, by a name that a tag of ours has."""
+
+    def allowed(self, query, key):
+        return key.index[..., None, :] // 3 == query.index[..., :, None] // 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Later(Causal):
+    """Causal, without the first token."""
+
+    def allowed(self, query, key):
+        return super().allowed(query, key) & (key.index != 0)[..., None, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Every(Full):
+    """Odd places alone."""
+
+    def allowed(self, query, key):
+        return super().allowed(query, key) & (key.index % 2 == 1)[..., None, :]
+
+
+@pytest.mark.parametrize("rule", [Segment, Later, Every])
+def test_a_rule_of_ones_own_is_taken_for_no_other(rule):
+    """Attention obeys it, with weights or without; what reads from left to right refuses it."""
+    tokens = jnp.arange(6)[None] % 11
+    changed = tokens.at[0, 0].add(1)
+    for fields in ({}, {"attention": "linear"}):
+        model = small_decoder(mask=rule, **fields)
+        params = model.init(jax.random.key(0), tokens)
+        logits = [model.apply(params, array)[0, 5] for array in (tokens, changed)]
+        np.testing.assert_array_equal(*logits)
+    for fields in ({"attention": "gated_delta"}, {"mixer": "state_space"}):
+        with pytest.raises(ValueError, match="reads from left to right"):
+            small_decoder(mask=rule, **fields).init(jax.random.key(0), tokens)
 
 
 def own_mask(positions, past_only):

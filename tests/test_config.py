@@ -293,7 +293,7 @@ def test_c39_a_changed_default_is_a_visible_diff():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model__attention": "linear", "model__mask": "window"}, "keeps one running sum"),
+        ({"model__mixer": "state_space", "model__value_dim": "4"}, "value_dim=4 would do nothing"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
         ({"model__mixer": "state_space", "model__attention": "sink"}, "sink would do nothing"),
         ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),
@@ -338,7 +338,7 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
             },
             "expected a causal mask",
         ),
-        ({"model__mixer": "state_space", "model__position": "rotary"}, "no scores and no memory"),
+        ({"model__mixer": "state_space", "model__position": "rotary"}, "position: a state-space"),
         ({"model__attention": "linear", "model__attention_scale": "1"}, "linear attention has no"),
         ({"model__attention": "differential", "model__head_dim": "7"}, "even number, got 7"),
         (

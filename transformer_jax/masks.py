@@ -115,6 +115,9 @@ def _offsets(length: int, key_length: int | None) -> Array:
 # ---------------------------------------------------------------- rules
 
 
+Tags = tuple[tuple[str, Mapping[str, Any]], ...]
+
+
 class Places(NamedTuple):
     """Where queries or keys stand.
 
@@ -145,9 +148,16 @@ class Rule:
         raise NotImplementedError
 
     @property
-    def tags(self) -> Mapping[str, Mapping[str, Any]]:
-        """Rules that all have to allow it -> their options; what kernels know has a name there."""
-        return {type(self).__name__.lower(): dataclasses.asdict(self)}
+    def tags(self) -> Tags:
+        """Name and options of each rule that has to allow it: what a kernel may know.
+
+        A rule of the user's own, also one that derives from one of these, has its whole name, with
+        a dot, and no options: who does not know it asks `allowed`.
+        """
+        name = _TAGS.get(type(self))
+        if name is None:
+            return ((f"{type(self).__module__}.{type(self).__qualname__}", {}),)
+        return ((name, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}),)
 
     def __and__(self, other: "Rule") -> "Rule":
         return Joined((self, other))
@@ -167,9 +177,9 @@ class Joined(Rule):
         return first
 
     @property
-    def tags(self) -> Mapping[str, Mapping[str, Any]]:
+    def tags(self) -> Tags:
         """Those of all of them."""
-        return {name: options for rule in self.rules for name, options in rule.tags.items()}
+        return tuple(tag for rule in self.rules for tag in rule.tags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -293,12 +303,17 @@ class Mask:
         return dataclasses.replace(self, query=jax.tree.map(rows, self.query))
 
     @property
-    def tags(self) -> Mapping[str, Mapping[str, Any]]:
+    def tags(self) -> Tags:
         """The rule's; `segment` too, where there are some."""
-        told = {} if self.query.segment is None else {"segment": {}}
-        return {**self.rule.tags, **told}
+        return self.rule.tags + (() if self.query.segment is None else (("segment", {}),))
+
+    @property
+    def names(self) -> set[str]:
+        """The names of its tags."""
+        return {name for name, _ in self.tags}
 
 
+_TAGS = {Full: "full", Causal: "causal", Window: "window", Prefix: "prefix", Unmasked: "unmasked"}
 MASKS = {
     "full": Full,
     "causal": Causal,
@@ -317,18 +332,23 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
     """Returns what self-attention may see, as a row of MASKS and the model's direction say it.
 
     Args:
-      row: a class of rules, or a function as in OfPositions with the options as arguments.
+      row: a class of rules, or a rule, or a function as in OfPositions with the options as further
+        arguments.
       options: its fields.
       causal: whether the model may not look ahead.
     Raises:
-      ValueError: a prefix in a model that sees everything.
+      ValueError: a prefix in a model that sees everything, or options beside a rule.
     """
-    if not (isinstance(row, type) and issubclass(row, Rule)):
-        made = functools.partial(row, **options) if options else row
-        return OfPositions(made, causal)
-    rule = row(**options)
-    if isinstance(rule, Prefix) and not causal:
+    if isinstance(row, Rule):
+        if options:
+            raise ValueError(f"mask: {row} has its options; expected none beside it, got {options}")
+        rule = row
+    elif isinstance(row, type) and issubclass(row, Rule):
+        rule = row(**options)
+    else:
+        rule = OfPositions(functools.partial(row, **options) if options else row, causal)
+    if type(rule) is Prefix and not causal:
         raise ValueError("mask: a prefix is for causal models; this one sees everything")
-    if not causal or rule.sees_ahead or isinstance(rule, Causal):
+    if not causal or rule.sees_ahead or type(rule) is Causal:
         return rule
-    return Causal() if isinstance(rule, Full) else rule & Causal()
+    return Causal() if type(rule) is Full else rule & Causal()

@@ -155,9 +155,10 @@ class MultiHeadAttention(nn.Module):
         key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:
             query_HLK, key_GMK = (rotate(array, terms.rotation) for array in (query_HLK, key_GMK))
-        core = self.core(name="weights_of")
-        mixes = isinstance(core, Core)
-        if not (mixes and core.keeps_state(mask)):
+        core = self.core(name="weights_of")  # as it was called when all of them gave weights
+        mixes, drops = isinstance(core, Core), train and self.dropout_rate > 0
+        keeps_state = mixes and slot is not None and not drops and core.keeps_state(mask)
+        if not keeps_state:
             key_GMK = append_to_cache(self, "keys", key_GMK, slot)
             value_GMV = append_to_cache(self, "values", value_GMV, slot)
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
@@ -169,17 +170,14 @@ class MultiHeadAttention(nn.Module):
                 mask=mask,
                 bias=terms.bias,
                 gates={name: self._gate(name, size, inputs) for name, size in core.gates.items()},
-                dropout=dropout if train and self.dropout_rate else None,
-                state=kept_state(self, 0),
+                dropout=dropout if drops else None,
+                state=kept_state(self, 0) if keeps_state else None,
             )
-            if state is not None:
+            if keeps_state:
                 keep_state(self, 0, state)
-            if self._is_looked_at() and hasattr(core, "weights"):
-                self.sow(
-                    "intermediates",
-                    "weights",
-                    weights_by(core.weights, query_HLK, key_GMK, mask, terms.bias),
-                )
+            elif hasattr(core, "weights") and self._is_looked_at():
+                weights_HLM = weights_by(core.weights, query_HLK, key_GMK, mask, terms.bias)
+                self.sow("intermediates", "weights", weights_HLM)
         else:
             weights_HLM = weights_by(core, query_HLK, key_GMK, mask, terms.bias)
             self.sow("intermediates", "weights", weights_HLM)

@@ -96,7 +96,12 @@ def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | 
 
 
 def kept_state(module: nn.Module, layer: int, otherwise: Any = None) -> Any:
-    """Returns the state of a recurrent layer after the last token that was read."""
+    """Returns the state of a recurrent layer after the last token that was read.
+
+    Where no cache is in use, also with one left over from another call, it is `otherwise`.
+    """
+    if not uses_cache(module):
+        return otherwise
     return module.get_variable("cache", f"state_{layer}", otherwise)
 
 

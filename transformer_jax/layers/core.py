@@ -23,6 +23,9 @@ Bias = Array | Callable[[Array, Array, Array | None], Array]
 class Core(nn.Module):
     """What attention does with the queries, keys and values of its heads.
 
+    One that could say its weights has a method `weights(query, key, *, mask, bias)`, which is asked
+    when somebody wants to see them.
+
     Attributes:
       gates: name -> features that each head reads of the inputs by a learned map of that name.
     """
@@ -59,7 +62,7 @@ class Core(nn.Module):
           dropout: drops a share of weights; None: no training, or no share.
           state: after the last token that was read; None at the first, and where nothing is kept.
         Returns:
-          [..., H, L, V], and the state after these tokens, None if it has none.
+          [..., H, L, V] in the dtype of the values; the state after these tokens, None if none.
         """
         raise NotImplementedError
 

@@ -36,7 +36,7 @@ class LinearAttention(Core):
 
     def keeps_state(self, mask: Array | Mask | None) -> bool:
         """Under a causal mask and no other."""
-        return isinstance(mask, Mask) and mask.tags.keys() == {"causal"}
+        return isinstance(mask, Mask) and mask.names == {"causal"}
 
     def __call__(
         self,
@@ -56,7 +56,8 @@ class LinearAttention(Core):
           ValueError: there is a bias; without a softmax nothing could be added to a score.
         """
         value = serve_groups(value, query.shape[-3])
-        if dropout is not None or not (mask is None or self.keeps_state(mask)):
+        runs_on = self.keeps_state(mask) and key.shape[-2] == query.shape[-2]
+        if dropout is not None or not (mask is None or runs_on):
             weights = weights_by(self.weights, query, key, mask, bias)
             return weighted_sum(weights if dropout is None else dropout(weights), value), None
         _refuse_bias(bias)
@@ -88,8 +89,9 @@ def _refuse_bias(bias: Bias | None) -> None:
 
 
 def _elu_plus_one(inputs: Array) -> Array:
-    """elu(x) + 1 > 0, float32 or wider."""
-    return jax.nn.elu(inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))) + 1
+    """elu(x) + 1 > 0, float32 or wider; as a sum, what is far below 0 would be lost."""
+    wide = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+    return jnp.where(wide > 0, wide + 1, jnp.exp(jnp.minimum(wide, 0)))
 
 
 class GatedDeltaRule(Core):
@@ -137,7 +139,7 @@ class GatedDeltaRule(Core):
                 "attention_dropout_rate: the gated delta rule has no weights to be dropped; "
                 "expected 0"
             )
-        wide = jnp.promote_types(query.dtype, jnp.float32)
+        dtype, wide = value.dtype, jnp.promote_types(query.dtype, jnp.float32)
         query, key = (_of_length_one(array.astype(wide)) for array in (query, key))
         key, value = (serve_groups(array, self.num_heads) for array in (key, value.astype(wide)))
         rate = self.param("rate", nn.initializers.zeros, (self.num_heads,))
@@ -162,7 +164,7 @@ class GatedDeltaRule(Core):
         tokens += [jnp.moveaxis(array, -1, 0) for array in (decay_HL, write_HL)]
         state, mixed = jax.lax.scan(read, state, tuple(tokens))
         mixed = jnp.moveaxis(mixed, 0, -2) / query.shape[-1] ** 0.5
-        return mixed.astype(value.dtype), state
+        return mixed.astype(dtype), state
 
 
 def _of_length_one(array: Array) -> Array:

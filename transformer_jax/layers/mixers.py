@@ -80,11 +80,7 @@ class StateSpace(nn.Module):
             term for attention; the heads do not fit.
         """
         segment = segments_of_a_causal_mask(mask, "a state-space mixer")
-        if memory is not None or terms.rotation is not None or terms.bias is not None:
-            raise ValueError(
-                "position: a state-space mixer has no scores and no memory to look at; expected "
-                "positions that are added to the embeddings, or none"
-            )
+        refuse_what_is_for_scores("a state-space mixer", memory, terms)
         inner, width = self.expand * inputs.shape[-1], inputs.shape[-1]
         if inner % self.head_dim:
             raise ValueError(
@@ -102,17 +98,18 @@ class StateSpace(nn.Module):
         offset = self.param("offset", _steps, (heads,))
         skip = self.param("skip", nn.initializers.ones, (heads,))
         step_HL = jnp.swapaxes(jax.nn.softplus(step.astype(wide) + offset), -1, -2)
-        shape = (*x_HLP.shape[:-2], self.state_size, self.head_dim)
+        empty = jnp.zeros((*x_HLP.shape[:-2], self.state_size, self.head_dim), wide)
         y_HLP, state = running_sums(
             query[..., None, :, :],
             key[..., None, :, :],
             x_HLP * step_HL[..., None],
-            kept_state(self, 0, jnp.zeros(shape, wide)),
+            empty if slot is None else kept_state(self, 0, empty),
             chunk=self.chunk,
             log_decay=-jnp.exp(rate)[:, None] * step_HL,
             starts=None if segment is None else document_starts(segment)[..., None, :],
         )
-        keep_state(self, 0, state)
+        if slot is not None:
+            keep_state(self, 0, state)
         y_HLP = y_HLP + skip[:, None, None] * x_HLP
         y = jnp.swapaxes(y_HLP, -3, -2).reshape(x.shape)
         y = RMSNorm(self.epsilon, name="norm")(y * jax.nn.silu(gate.astype(wide)))
@@ -125,18 +122,36 @@ class StateSpace(nn.Module):
         kernel = self.param("conv_kernel", _uniform(size), (size, channels))
         bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
         before = jnp.zeros((*inputs.shape[:-2], size - 1, channels), inputs.dtype)
-        read = jnp.concatenate([kept_state(self, 1, before), inputs], axis=-2)
-        keep_state(self, 1, read[..., read.shape[-2] - (size - 1) :, :])
+        before = before if slot is None else kept_state(self, 1, before)
+        read = jnp.concatenate([before, inputs], axis=-2)
+        if slot is not None:
+            keep_state(self, 1, read[..., read.shape[-2] - (size - 1) :, :])
         length, mixed = inputs.shape[-2], bias.astype(inputs.dtype)
         for back in range(size):
             first = size - 1 - back
             shifted = read[..., first : first + length, :] * kernel[first].astype(inputs.dtype)
             if segment is not None and back:
-                ahead = [(0, 0)] * (segment.ndim - 1)
-                of_it = jnp.pad(segment, [*ahead, (back, 0)])[..., :length]
-                shifted = jnp.where((of_it == segment)[..., None], shifted, 0)
+                shifted = jnp.where(_same_document(segment, back)[..., None], shifted, 0)
             mixed = mixed + shifted
         return mixed
+
+
+def _same_document(segment: Array, back: int) -> Array:
+    """Whether the token `back` places before is in the same run of segments, [..., L] bool."""
+    runs = jnp.cumsum(document_starts(segment), axis=-1)
+    ahead = [(0, 0)] * (runs.ndim - 1)
+    return runs == jnp.pad(runs, [*ahead, (back, 0)], constant_values=-1)[..., : runs.shape[-1]]
+
+
+def refuse_what_is_for_scores(who: str, memory: Array | None, terms: PositionTerms) -> None:
+    """Raises ValueError where a mixer without scores is given a memory, a rotation or a bias."""
+    if memory is not None:
+        raise ValueError(f"memory: {who} has no scores by which it could look at a memory")
+    if terms.rotation is not None or terms.bias is not None:
+        raise ValueError(
+            f"position: {who} has no scores to which positions could be added; expected positions "
+            "that are added to the embeddings, or none"
+        )
 
 
 def _logs_of_counts(key: Array, shape: tuple[int]) -> Array:

@@ -45,15 +45,18 @@ def running_sums(
 
     def read(state: Array, tokens: tuple[Array, ...]) -> tuple[Array, Array]:
         query_CK, key_CK, value_CV, decay_C1, begins_C1 = tokens
-        faded_C1 = jnp.cumsum(decay_C1, axis=-2)  # log of what is left since the chunk began
         document_C1 = jnp.cumsum(begins_C1, axis=-2)
-        last, end = document_C1[..., -1:, :], faded_C1[..., -1:, :]
+        since_C1 = jnp.cumsum(decay_C1, axis=-2)  # log of what is left of the state before
+        # Of a key at a later query. As a difference of `since` it would be lost in rounding.
+        of_query_CC = jnp.broadcast_to(decay_C1, _square(decay_C1))
+        between_CC = jnp.cumsum(jnp.tril(of_query_CC, -1), axis=-2)
         seen_CC = jnp.tril(document_C1 == jnp.swapaxes(document_C1, -1, -2))
-        left_CC = jnp.where(seen_CC, faded_C1 - jnp.swapaxes(faded_C1, -1, -2), -jnp.inf)
-        agreement_CC = jnp.einsum("...LK,...MK->...LM", query_CK, key_CK) * jnp.exp(left_CC)
+        left_CC = jnp.where(seen_CC, jnp.exp(jnp.where(seen_CC, between_CC, 0)), 0)
+        agreement_CC = jnp.einsum("...LK,...MK->...LM", query_CK, key_CK) * left_CC
         earlier_CV = jnp.einsum("...LK,...KV->...LV", query_CK, state)
-        earlier_CV = earlier_CV * jnp.where(document_C1 == 0, jnp.exp(faded_C1), 0)
-        kept_CK = key_CK * jnp.where(document_C1 == last, jnp.exp(end - faded_C1), 0)
+        earlier_CV = earlier_CV * jnp.where(document_C1 == 0, jnp.exp(since_C1), 0)
+        kept_CK = key_CK * jnp.swapaxes(left_CC[..., -1:, :], -1, -2)
+        last, end = document_C1[..., -1:, :], since_C1[..., -1:, :]
         state = state * jnp.where(last == 0, jnp.exp(end), 0)
         state = state + jnp.einsum("...MK,...MV->...KV", kept_CK, value_CV)
         return state, jnp.einsum("...LM,...MV->...LV", agreement_CC, value_CV) + earlier_CV
@@ -65,6 +68,11 @@ def running_sums(
     state, mixed = jax.lax.scan(read, state, tuple(_in_chunks(array, chunk) for array in tokens))
     mixed = jnp.moveaxis(mixed, 0, -3)
     return mixed.reshape(*mixed.shape[:-3], -1, mixed.shape[-1])[..., :length, :], state
+
+
+def _square(column: Array) -> tuple[int, ...]:
+    """(..., C, 1) -> (..., C, C)."""
+    return (*column.shape[:-1], column.shape[-2])
 
 
 def _in_chunks(array: Array, chunk: int) -> Array:
@@ -81,9 +89,13 @@ def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | No
     Raises:
       ValueError: the mask is no causal one, or hides more than what follows and other documents.
     """
-    if isinstance(mask, Mask) and {"causal"} <= mask.tags.keys() <= {"causal", "segment"}:
+    if isinstance(mask, Mask) and {"causal"} <= mask.names <= {"causal", "segment"}:
         return mask.query.segment
-    raise ValueError(f"mask: {who} reads from left to right; expected a causal mask and no other")
+    got = mask.rule if isinstance(mask, Mask) else "none" if mask is None else "an array"
+    raise ValueError(
+        f"mask: {who} reads from left to right, and no memory; expected a causal mask, as a rule "
+        f"(transformer_jax.Mask), and no other; got {got}"
+    )
 
 
 def document_starts(segment: Array) -> Array:

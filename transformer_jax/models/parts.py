@@ -297,7 +297,7 @@ class Transformer(nn.Module):
           segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
         """
         rule = self_attention_rule(self._row("mask"), self.mask_options, causal)
-        if segments is None and isinstance(rule, Full | Unmasked):
+        if segments is None and type(rule) in (Full, Unmasked):
             return None
         places = Places(jnp.arange(positions.shape[-1]), positions, segments)
         return Mask(places, places, rule)
@@ -305,6 +305,11 @@ class Transformer(nn.Module):
     def _mixer_factory(self, initializers: Initializers) -> ModuleFactory | None:
         """What takes the place of self-attention; None: nothing does."""
         if self._row("mixer") is MultiHeadAttention:
+            if self.mixer_options:
+                raise ValueError(
+                    "mixer_options: attention has fields of the model; expected none, got "
+                    f"{dict(self.mixer_options)}"
+                )
             return None
         return self._factory(
             "mixer",

@@ -30,6 +30,12 @@ SOURCE_KINDS = {
 _WRITING = ("language_modelling", "synthetic", "translation")
 # those that add to the embeddings
 _ADDED = ("learned", "sinusoidal", "sinusoidal_2d")
+_OF_ATTENTION = {  # what would do nothing where a mixer takes its place
+    "attention": "softmax",
+    "projections": "separate",
+    "query_key_norm": "none",
+    **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
+}
 
 
 def problems_between(flat: Mapping[str, Any]) -> list[str]:
@@ -82,7 +88,7 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
     attention, projections = flat["model.attention"], flat["model.projections"]
     idle = [
         f"model.{name}={flat[f'model.{name}']}"
-        for name, plain in (("attention", "softmax"), ("projections", "separate"))
+        for name, plain in _OF_ATTENTION.items()
         if flat[f"model.{name}"] != plain
     ]
     mask, architecture, task = flat["model.mask"], flat["model.architecture"], flat["data.task"]
@@ -107,11 +113,6 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
             "model.attention=gated_delta has no weights that could be dropped; expected "
             f"model.attention_dropout_rate=0, got {dropped:g}",
             attention == "gated_delta" and dropped,
-        ),
-        (
-            "model.mask=window: model.attention=linear keeps one running sum, from which what has "
-            "left the window cannot be taken; take model.mask=full",
-            attention == "linear" and mask == "window",
         ),
         (
             f"model.projections={projections}: queries, keys and values are of one size there; "

@@ -33,10 +33,12 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
     studies = [Study(rung_path(workdir, key, value)) for value in values]
     verdicts = [study.verdicts() for study in studies]
     first, (axis, places) = verdicts[0], axis_of(studies, key, values)
+    if key == SPLITS:
+        axis, places = key, [float(value) for value in values]
 
     def over_rungs(arm: str) -> dict[str, Any]:
         if any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ())):
-            return {"word": f"{NONE}: some runs diverged", "seeds": []}
+            return {"word": f"{NONE}: some runs diverged"}
         differences = [_differences(v["arms"][arm]) for v in verdicts]
         level = min(v["arms"][arm].get("level", v["level"]) for v in verdicts)
         shared = (differences, first["margin"], len(first["arms"]), level)
@@ -120,6 +122,8 @@ def _misfit(told: Mapping[str, Any]) -> str:
 
 
 def _told(told: Mapping[str, Any]) -> str:
+    if "seeds" not in told:
+        return ""
     if "mean" in told:
         seen = f"{signed(told['mean'])} {spell_interval(told['interval'])}"
         return f": {seen} over other seeds and other splits of these data"
