@@ -190,7 +190,8 @@ def test_a_ladder_of_real_studies(tmp_path):
 def test_a_contrast_over_several_splits(tmp_path):
     result = command(
         "ablate", "--config=configs/digits.py", "--arm=model.position=none", "--seeds=3",
-        "--config.training.steps=20", "--ladder=data.split_seed=1,2,3", f"--workdir={tmp_path}",
+        "--config.training.steps=20", "--config.schedule.warmup_cosine.warmup_steps=2",
+        "--ladder=data.split_seed=1,2,3", f"--workdir={tmp_path}",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     arm = json.loads((tmp_path / "ladder.json").read_text())["arms"]["position=none"]
