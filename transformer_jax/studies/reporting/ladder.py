@@ -93,10 +93,11 @@ def as_text(found: Mapping[str, Any]) -> str:
         if "means" in told:
             where = (found["values"], found["places"], told["means"], told["intervals"])
             rows += [
-                [arm, f"{value:g}", f"{place:.3g}", signed(mean), spell_interval(bounds)]
+                [arm, *_place(found, value, place), signed(mean), spell_interval(bounds)]
                 for value, place, mean, bounds in zip(*where, strict=True)
             ]
-    heads = ["arm", found["key"], found["axis"], f"{found['metric']}, difference", "interval"]
+    heads = ["arm", *dict.fromkeys((found["key"], found["axis"]))]
+    heads += [f"{found['metric']}, difference", "interval"]
     scores = ", ".join(
         f"{spell(score)} at {value:g}"
         for score, value in zip(found["scores"], found["values"], strict=True)
@@ -115,6 +116,12 @@ def as_text(found: Mapping[str, Any]) -> str:
         "Intervals are simultaneous over arms and rungs.\n"
     )
     return "\n".join([head, *lines, "", as_markdown(heads, rows), " ".join(about), ""])
+
+
+def _place(found: Mapping[str, Any], value: float, place: float) -> list[str]:
+    """A rung's value, and its place on the axis where that is another."""
+    is_axis = found["key"] == found["axis"]
+    return [f"{value:g}"] if is_axis else [f"{value:g}", f"{place:.3g}"]
 
 
 def _misfit(told: Mapping[str, Any]) -> str:
