@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -205,7 +206,8 @@ def test_a_changed_package_finds_the_cells_whose_computation_is_the_same(tmp_pat
             (tree / "transformer_jax" / f"{old}.py").rename(tree / "transformer_jax" / f"{new}.py")
             for path in (tree / "transformer_jax").rglob("*.py"):
                 names = [f"transformer_jax.{place.replace('/', '.')}" for place in (old, new)]
-                path.write_text(path.read_text().replace(*names))
+                whole = rf"{re.escape(names[0])}\b"  # and no name that goes on
+                path.write_text(re.sub(whole, names[1], path.read_text()))
         return subprocess.run(
             [sys.executable, "-c", _PROBE], cwd=tree, check=True, capture_output=True, text=True,
             env=user_environment(PYTHONPATH=str(tree), PYTHONHASHSEED=str(len(name))),
