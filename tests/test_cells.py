@@ -58,6 +58,13 @@ def test_the_hash_covers_what_decides_and_nothing_else():
     assert len({base, *others}) == 1 + len(others)
 
 
+def test_moves_concern_the_configs_that_they_name():
+    of = provenance.numerics_of
+    assert of({"model.attention": "softmax", "model.position": "learned"}) == 1
+    assert of({"model.attention": "linear", "model.position": "learned"}) == 2
+    assert of({"model.attention": "linear", "model.position": "t5"}) == provenance.NUMERICS == 3
+
+
 def test_numerics_that_moved_bits_of_a_config_decide_and_others_do_not(monkeypatch):
     key = lambda: cell_hash(tiny_config(), {"programs": "x"}, "alone", AROUND)[0]
     base = key()

@@ -299,7 +299,10 @@ class Mask:
 
     def of_queries(self, first: Array, count: int) -> "Mask":
         """Returns the mask of some of its queries alone, `count` from `first` on."""
-        rows = lambda places: jax.lax.dynamic_slice_in_dim(places, first, count, axis=-1)  # noqa: E731
+
+        def rows(places: Array) -> Array:
+            return jax.lax.dynamic_slice_in_dim(places, first, count, axis=-1)
+
         return dataclasses.replace(self, query=jax.tree.map(rows, self.query))
 
     @property

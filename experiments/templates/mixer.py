@@ -42,10 +42,9 @@ class Mine(nn.Module):
             return mean, mean
 
         empty = jnp.zeros((*read.shape[:-2], width), jnp.result_type(read, kept))
-        start = empty if slot is None else kept_state(self, 0, empty)
+        start = kept_state(self, 0, slot is not None, empty)
         by_time = (jnp.moveaxis(read, -2, 0), jnp.moveaxis(fresh, -1, 0))
         mean, means = jax.lax.scan(step, start, by_time)
-        if slot is not None:
-            keep_state(self, 0, mean)
+        keep_state(self, 0, slot is not None, mean)
         out = Linear(width, dtype=self.dtype, name="out")
         return out(jnp.moveaxis(means, 0, -2).astype(inputs.dtype))

@@ -171,11 +171,10 @@ class MultiHeadAttention(nn.Module):
                 bias=terms.bias,
                 gates={name: self._gate(name, size, inputs) for name, size in core.gates.items()},
                 dropout=dropout if drops else None,
-                state=kept_state(self, 0) if keeps_state else None,
+                state=kept_state(self, 0, keeps_state),
             )
-            if keeps_state:
-                keep_state(self, 0, state)
-            elif hasattr(core, "weights") and self._is_looked_at():
+            keep_state(self, 0, keeps_state, state)
+            if not keeps_state and hasattr(core, "weights") and self._is_looked_at():
                 weights_HLM = weights_by(core.weights, query_HLK, key_GMK, mask, terms.bias)
                 self.sow("intermediates", "weights", weights_HLM)
         else:

@@ -95,19 +95,22 @@ def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | 
     return kept.value.reshape(*leading, slot.capacity, features)
 
 
-def kept_state(module: nn.Module, layer: int, otherwise: Any = None) -> Any:
+def kept_state(module: nn.Module, layer: int, reads_on: bool, otherwise: Any = None) -> Any:
     """Returns the state of a recurrent layer after the last token that was read.
 
-    Where no cache is in use, also with one left over from another call, it is `otherwise`.
+    Args:
+      module: that keeps it.
+      layer: number of the state.
+      reads_on: whether this call reads behind a cache, as a slot says; if not, nothing is kept, and
+        what an earlier call left in the collection is not looked at.
+      otherwise: what there is before the first token.
     """
-    if not uses_cache(module):
-        return otherwise
-    return module.get_variable("cache", f"state_{layer}", otherwise)
+    return module.get_variable("cache", f"state_{layer}", otherwise) if reads_on else otherwise
 
 
-def keep_state(module: nn.Module, layer: int, state: Any) -> None:
-    """Keeps the state of a recurrent layer for the next call, if a cache is in use."""
-    if uses_cache(module):
+def keep_state(module: nn.Module, layer: int, reads_on: bool, state: Any) -> None:
+    """Keeps the state of a recurrent layer for the next call; see kept_state."""
+    if reads_on:
         module.put_variable("cache", f"state_{layer}", state)
 
 

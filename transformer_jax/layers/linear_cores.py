@@ -60,7 +60,7 @@ class LinearAttention(Core):
         if dropout is not None or not (mask is None or runs_on):
             weights = weights_by(self.weights, query, key, mask, bias)
             return weighted_sum(weights if dropout is None else dropout(weights), value), None
-        _refuse_bias(bias)
+        _refuse_bias(bias, "linear attention")
         query, key = _elu_plus_one(query), _elu_plus_one(serve_groups(key, query.shape[-3]))
         # A further value of 1 sums up the weights.
         counted = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1).astype(key.dtype)
@@ -76,16 +76,16 @@ class LinearAttention(Core):
 
     def weights(self, query: Array, key: Array, *, mask: Array | None, bias: Array | None) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M], to be looked at."""
-        _refuse_bias(bias)
+        _refuse_bias(bias, "linear attention")
         agreement = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
         kept = agreement if mask is None else jnp.where(mask, agreement, 0)
         total = kept.sum(-1, keepdims=True)
         return kept / jnp.where(total == 0, 1, total)
 
 
-def _refuse_bias(bias: Bias | None) -> None:
+def _refuse_bias(bias: Bias | None, who: str) -> None:
     if bias is not None:
-        raise ValueError("bias: linear attention has no scores that a bias could be added to")
+        raise ValueError(f"bias: {who} has no scores that a bias could be added to")
 
 
 def _elu_plus_one(inputs: Array) -> Array:
@@ -132,8 +132,7 @@ class GatedDeltaRule(Core):
           ValueError: the mask is not causal, or is more than that, or there is a bias or dropout.
         """
         segment = segments_of_a_causal_mask(mask, "the gated delta rule")
-        if bias is not None:
-            raise ValueError("bias: the gated delta rule has no scores that it could be added to")
+        _refuse_bias(bias, "the gated delta rule")
         if dropout is not None:
             raise ValueError(
                 "attention_dropout_rate: the gated delta rule has no weights to be dropped; "

@@ -103,13 +103,12 @@ class StateSpace(nn.Module):
             query[..., None, :, :],
             key[..., None, :, :],
             x_HLP * step_HL[..., None],
-            empty if slot is None else kept_state(self, 0, empty),
+            kept_state(self, 0, slot is not None, empty),
             chunk=self.chunk,
             log_decay=-jnp.exp(rate)[:, None] * step_HL,
             starts=None if segment is None else document_starts(segment)[..., None, :],
         )
-        if slot is not None:
-            keep_state(self, 0, state)
+        keep_state(self, 0, slot is not None, state)
         y_HLP = y_HLP + skip[:, None, None] * x_HLP
         y = jnp.swapaxes(y_HLP, -3, -2).reshape(x.shape)
         y = RMSNorm(self.epsilon, name="norm")(y * jax.nn.silu(gate.astype(wide)))
@@ -122,10 +121,9 @@ class StateSpace(nn.Module):
         kernel = self.param("conv_kernel", _uniform(size), (size, channels))
         bias = self.param("conv_bias", nn.initializers.zeros, (channels,))
         before = jnp.zeros((*inputs.shape[:-2], size - 1, channels), inputs.dtype)
-        before = before if slot is None else kept_state(self, 1, before)
-        read = jnp.concatenate([before, inputs], axis=-2)
-        if slot is not None:
-            keep_state(self, 1, read[..., read.shape[-2] - (size - 1) :, :])
+        reads_on = slot is not None
+        read = jnp.concatenate([kept_state(self, 1, reads_on, before), inputs], axis=-2)
+        keep_state(self, 1, reads_on, read[..., read.shape[-2] - (size - 1) :, :])
         length, mixed = inputs.shape[-2], bias.astype(inputs.dtype)
         for back in range(size):
             first = size - 1 - back

@@ -141,16 +141,18 @@ class RecurrentDecoder(nn.Module):
           ValueError: the input is longer than max_length, or a shape is wrong.
         """
         check_tokens(self.max_length, tokens, segments=segments)
-        if segments is not None and uses_cache(self):
+        reads_on = uses_cache(self)
+        if segments is not None and reads_on:
             raise ValueError("cache: it holds one text; give no segments")
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedded = self.token_embedding(tokens)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded)
-        is_fresh = None if uses_cache(self) else fresh_places(segments)
+        is_fresh = None if reads_on else fresh_places(segments)
         for layer in range(self.depth):
             recurrence = Recurrence(self.cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
-            state, hidden = recurrence(hidden, segments, kept_state(self, layer), is_fresh=is_fresh)
-            keep_state(self, layer, state)
+            before = kept_state(self, layer, reads_on)
+            state, hidden = recurrence(hidden, segments, before, is_fresh=is_fresh)
+            keep_state(self, layer, reads_on, state)
             hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
         return hidden if return_hidden else self.project(hidden)
 
@@ -280,10 +282,14 @@ class RecurrentEncoderDecoder(nn.Module):
         check_tokens(self.max_length, tokens, segments=segments)
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
-        hidden = self.dropout(embedding(tokens), deterministic=not train)
+        hidden, reads_on = (
+            self.dropout(embedding(tokens), deterministic=not train),
+            uses_cache(self),
+        )
         for layer, recurrence in enumerate(self.decoder):
-            state, hidden = recurrence(hidden, segments, kept_state(self, layer, memory[layer]))
-            keep_state(self, layer, state)
+            before = kept_state(self, layer, reads_on, memory[layer])
+            state, hidden = recurrence(hidden, segments, before)
+            keep_state(self, layer, reads_on, state)
             hidden = self.dropout(hidden, deterministic=not train)
         return hidden if return_hidden else self.project(hidden)
 
