@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.options.tables import FAMILIES, TABLES, Row, rows_of
+from transformer_jax.sites import SITES
 
 # key of a config -> heading, and what the rows of the table are for
 _TITLES = {
@@ -44,6 +45,15 @@ Parameters and operations are those of the row in a decoder of the shape of `con
 (width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are those of the
 matrix products in the loss of one window and its gradient, not times. Laws are those of
 `transformer_jax/laws.py`, kept out of all that apply.
+"""
+_SITES = """
+## Sites
+
+The named places inside every model: `capture` gives their values, `intervene` changes them, and
+rematerialisation keeps them by name (`transformer_jax/sites.py`). `*` is the number of a block; in
+an encoder–decoder `encoder.` or `decoder.` stands in front. L queries look at M keys, in H heads, G
+of them of keys and values, with K and V features; D is the width, F that inside the feed-forward
+layer.
 """
 
 
@@ -84,6 +94,7 @@ def page(costs: dict[tuple[str, str], Cost]) -> str:
         parts.append(f"\n## {title}\n\n{what} `{key}`\n")
         for name, row in rows_of(key).items():
             parts.append(entry(key, name, row, costs.get((key, name))))
+    parts.append(sites())
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -104,6 +115,12 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
             f"operations; {kept} of {of} laws kept"
         )
     return "\n".join(lines) + "\n"
+
+
+def sites() -> str:
+    """Returns the section of the named places inside models."""
+    rows = (f"| `{name}` | {what} |" for name, what in SITES.items())
+    return "\n".join([_SITES, "| site | what it holds |", "|---|---|", *rows])
 
 
 def measure_all() -> dict[tuple[str, str], Cost]:

@@ -2,6 +2,7 @@
 
 Example:
   python -m experiments.inspect --workdir=runs/a --prompt="ROMEO: what" --out=attention.png
+  python -m experiments.inspect --workdir=runs/a --prompt="ROMEO: what" --sites="block_*.residual"
 """
 
 from pathlib import Path
@@ -19,6 +20,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--workdir", required=True, help="the run's directory")
     parser.add_argument("--prompt", required=True, help="text for the model")
     parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
+    parser.add_argument("--sites", help="names, with *, of further arrays for the .npz: A,B,...")
     parser.add_allow()
     arguments = parser.read(argv)
     out = Path(arguments.out)
@@ -28,14 +30,23 @@ def main(argv: list[str]) -> None:
 
     import numpy as np
 
-    from transformer_jax.inspection import attention_entropy, attention_maps, head_similarity
+    from transformer_jax.inspection import (
+        attention_entropy,
+        attention_maps,
+        capture,
+        head_similarity,
+    )
     from transformer_jax.runs.pictures import draw_attention
     from transformer_jax.training.loading import load_run
 
     run = load_run(arguments.workdir, allow=arguments.allow)
     words, tokens = _tokens_of(run, arguments.prompt)
-    maps = attention_maps(run.model, run.params, {"tokens": tokens[None]})
+    inputs = {"tokens": tokens[None]}
     arrays: dict[str, Any] = {"tokens": tokens, "words": np.array(words)}
+    if arguments.sites:
+        values = capture(run.model, run.params, inputs, *arguments.sites.split(","))
+        arrays |= {name: value[0] for name, value in values.items()}
+    maps = attention_maps(run.model, run.params, inputs)
     for layer, weights in maps.items():
         arrays[f"{layer}/weights"] = weights[0]
         arrays[f"{layer}/entropy"] = attention_entropy(weights)[0]

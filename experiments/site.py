@@ -36,7 +36,7 @@ _REFERENCE = {
         *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),
         *("models.recurrent", "models.parts"),
     ),
-    "Generation and inspection": ("generation", "inspection"),
+    "Generation and inspection": ("generation", "inspection", "sites"),
     "Weights of others": ("interop.huggingface",),
     "Data": (
         "data.tasks.batch",

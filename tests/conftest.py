@@ -61,7 +61,7 @@ _QUICK = {
         "test_layers",
         "test_masks",
     ),
-    *("test_models", "test_optimizers", "test_survivors", "test_transformations"),
+    *("test_models", "test_optimizers", "test_sites", "test_survivors", "test_transformations"),
 }
 _EMITTERS = {"on": True}
 _compile_options = compiler.get_compile_options

@@ -49,6 +49,28 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    # sites
+    Mutant("queries named as keys",
+           "transformer_jax/layers/attention.py", "MultiHeadAttention.__call__",
+           'site(self, "query", query_HLK)', 'site(self, "key", query_HLK)',
+           ("tests/test_sites.py::test_the_table_names_every_site_and_nothing_else",
+            "tests/test_sites.py::test_what_is_captured_is_what_the_model_computes_with")),
+    Mutant("a stream named before the last branch",
+           "transformer_jax/layers/blocks.py", "Block.__call__",
+           'site(self, "residual", self.wiring(inputs, branches, self.norm))', 'self.wiring(site(self, "residual", inputs), branches, self.norm)',
+           ("tests/test_sites.py::test_what_is_captured_is_what_the_model_computes_with",)),
+    Mutant("an intervention of which nothing follows",
+           "transformer_jax/sites.py", "site",
+           "value = _changed(full, value, change)", "_changed(full, value, change)",
+           ("tests/test_sites.py::test_a_head_that_is_taken_out_is_a_head_without_an_output_map",)),
+    Mutant("names of blocks in what a policy sees",
+           "transformer_jax/sites.py", "site",
+           "in_block[1] if in_block else name", "full",
+           ("tests/test_sites.py::test_names_decide_what_is_kept_for_the_backward_pass",)),
+    Mutant("a site's name decides the key of a cell",
+           "transformer_jax/training/programs.py", "_inlined",
+           'equation.primitive.name == "name"', "False",
+           ("tests/test_sites.py::test_names_say_nothing_in_what_a_cell_is_found_by",)),
     # attention
     Mutant("scores divided by the head size, not its root",
            "transformer_jax/layers/weights.py", "attention_scores",

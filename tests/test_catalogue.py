@@ -2,7 +2,7 @@
 
 import re
 
-from experiments.catalogue import _TITLES, entry
+from experiments.catalogue import _TITLES, entry, sites
 from tests.conftest import ROOT
 from transformer_jax.laws import LAWS
 from transformer_jax.options.tables import FAMILIES, rows_of
@@ -16,6 +16,7 @@ def test_every_row_is_described_in_its_own_words_with_its_options():
     for key in _TITLES:
         for name, row in rows_of(key).items():
             assert entry(key, name, row, None).strip() in PAGE, f"{key}={name}"
+    assert PAGE.endswith(sites() + "\n")
 
 
 def test_every_row_says_who_thought_of_it():

@@ -18,10 +18,11 @@ ALLOWED = {
     "options": ("errors",),
     "shapes": (),
     "masks": ("options",),
-    "layers": ("options", "shapes", "masks"),
-    "models": ("options", "shapes", "masks", "layers"),
+    "sites": ("errors",),
+    "layers": ("options", "shapes", "masks", "sites"),
+    "models": ("options", "shapes", "masks", "sites", "layers"),
     "generation": ("errors",),
-    "inspection": ("errors",),
+    "inspection": ("errors", "sites"),
     "laws": ("models", "paths"),
     "paths": (),
     "interop": ("errors", "models"),
@@ -30,7 +31,7 @@ ALLOWED = {
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
     ),
-    "studies": ("errors", "options", "layers", "data", "paths", "runs", "training"),
+    "studies": ("errors", "options", "sites", "data", "paths", "runs", "training"),
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL", "scipy"},
@@ -39,6 +40,7 @@ LIBRARIES = {
     "shapes": {"jax"},
     "paths": {"jax"},
     "masks": {"jax"},
+    "sites": {"jax", "flax"},
     "layers": {"jax", "flax"},
     "models": {"jax", "flax"},
     "generation": {"jax"},

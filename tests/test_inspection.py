@@ -144,14 +144,18 @@ def test_gradients_through_time_end_where_a_window_does():
 
 def test_inspect_draws_a_prompt(tiny_run, tmp_path):
     out = tmp_path / "attention.png"
-    result = attempt("inspect", f"--workdir={tiny_run}", "--prompt=ROMEO: what", f"--out={out}")
+    prompt = (f"--workdir={tiny_run}", "--prompt=ROMEO: what", f"--out={out}")
+    result = attempt("inspect", *prompt, "--sites=logits,block_*.residual")
     assert result.returncode == 0, result.stderr
     assert out.read_bytes()[:4] == b"\x89PNG"
     with np.load(tmp_path / "attention.npz") as arrays:
         assert arrays["words"].tolist() == list("ROMEO: what")
         assert arrays["block_1/attention/weights"].shape[1:] == (11, 11)
+        assert arrays["block_1.residual"].shape == (11, 32)
+        assert len(arrays["logits"]) == 11
         similarity = arrays["block_0/attention/head_similarity"]
         np.testing.assert_allclose(np.diagonal(similarity), 1, atol=1e-6)
     there = f"--workdir={tiny_run}"
     refused(attempt("inspect", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
+    refused(attempt("inspect", *prompt, "--sites=logit"), "logit: ", "nearest is logits")
     refused(attempt("inspect", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16")

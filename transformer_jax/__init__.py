@@ -3,6 +3,7 @@
 Reading order; * marks the eight files from attention to a trained model (objectives, metrics and
 losses say what is made small on the way). examples/one_page.py puts them together.
   shapes*, masks*     the letters of the dimensions; who may attend to whom
+  sites               the named places of a model: to be read, changed, kept by name
   layers/             attention*, core and weights: the mechanism; mixers: what may take its place;
                       blocks*: how branches and norms are joined; positions, norms, ...: what a
                       config can choose
@@ -22,7 +23,7 @@ losses say what is made small on the way). examples/one_page.py puts them togeth
                       value, its cells; judging: what may be judged, and the verdicts; reporting;
                       running: launch: from plan to verdict, workers: train the cells
   generation          drawing new text, writing after a source
-  inspection          attention maps, hidden vectors and gradients as arrays
+  inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/            Hugging Face weights in and out
   laws                what every component keeps, to be tried on your own components
 
@@ -71,7 +72,15 @@ _PUBLIC = {
         "VisionTransformer",
     ),
     "generation": ("draw_token", "generate", "generate_after", "generate_from"),
-    "inspection": ("attention_maps", "gradient_norms", "hidden_vectors"),
+    "inspection": (
+        "attention_maps",
+        "capture",
+        "gradient_norms",
+        "hidden_vectors",
+        "intervene",
+        "sites_of",
+    ),
+    "sites": ("SITES", "interventions", "site"),
     "laws": ("LAWS", "Subject"),
     "interop": ("from_huggingface", "to_huggingface"),
     "training.loading": ("load_run",),

@@ -1,22 +1,113 @@
 """What goes on inside a model, as arrays: attention maps, hidden vectors, gradients.
 
 Every function takes a Linen module, its parameters and the keyword arguments of a call, and gives
-arrays; `pictures` are drawn elsewhere.
+arrays; `pictures` are drawn elsewhere. What can be looked at, and changed, has a name: sites.SITES.
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any, cast
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.sites import Intervention, interventions, values_by_site
 
 Inputs = Mapping[str, Any]
 _EMBEDS = ("positions", "patches", "projection", "class_token")
+
+
+def sites_of(model: Any, params: Any, inputs: Inputs) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the sites of a model by name, with shape and dtype; nothing is computed.
+
+    Args:
+      model: any Linen module with sites, one of your own around these too.
+      params: its parameters, or their shapes.
+      inputs: keyword arguments of a call.
+    """
+    _, found = jax.eval_shape(functools.partial(_run, model, inputs, {}), params)
+    return {name: found[name] for name in sorted(found, key=_by_number)}
+
+
+def _run(model: Any, inputs: Inputs, changes: Any, params: Any) -> tuple[Any, dict[str, Array]]:
+    """A model's output and the values at its sites."""
+    with interventions(changes):
+        output, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+    return output, values_by_site(state.get("intermediates", {}))
+
+
+def capture(
+    model: Any,
+    params: Any,
+    inputs: Inputs,
+    *patterns: str,
+    changes: Mapping[str, Intervention] = MappingProxyType({}),
+) -> dict[str, Array]:
+    """Returns the values at sites of a model, by their names.
+
+    Args:
+      model: as in `sites_of`.
+      params: its parameters.
+      inputs: keyword arguments of a call.
+      *patterns: names of sites; `*` stands for any part: "block_*.attention.weights".
+      changes: interventions, as `intervene` takes them.
+    Returns:
+      name -> value, by name, blocks by number; see sites.SITES for shapes.
+    Raises:
+      InvalidInput: a pattern fits no site of this model; the text names the nearest.
+    """
+    there = list(sites_of(model, params, inputs))
+    _refuse_unknown([*patterns, *changes], there, model)
+    wanted = [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+    def values(params: Any) -> list[Array]:
+        _, found = _run(model, inputs, changes, params)
+        return [found[name] for name in wanted]
+
+    return dict(zip(wanted, jax.jit(values)(params), strict=True))
+
+
+def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Intervention]) -> Any:
+    """Returns what a model gives while functions change the values at its sites.
+
+    The effect of head 2 of block 1 on the logits, and a run with the stream of another one:
+
+        without = {"block_1.attention.mixed": lambda mixed: mixed.at[..., 2, :, :].set(0)}
+        intervene(model, params, inputs, without)
+        patch = {"block_1.residual": lambda residual: kept["block_1.residual"]}
+
+    Args:
+      model: as in `capture`.
+      params: its parameters; differentiable, as what the functions close over is.
+      inputs: keyword arguments of a call.
+      changes: a site's name, or a pattern of names -> value -> value of the same shape and dtype.
+    Returns:
+      The model's output.
+    Raises:
+      InvalidInput: a name fits no site, a shape changes, or the model does not use the value.
+    """
+    _refuse_unknown(list(changes), list(sites_of(model, params, inputs)), model)
+    return jax.jit(lambda params: _run(model, inputs, changes, params)[0])(params)
+
+
+def _by_number(name: str) -> list[tuple[str, int]]:
+    """So that block_10 comes after block_2."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _refuse_unknown(patterns: list[str], there: list[str], model: Any) -> None:
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in there):
+            near = get_close_matches(pattern, there, 1, 0) or ["none"]
+            raise InvalidInput(
+                f"{pattern}: {type(model).__name__} has no such site; the nearest is {near[0]}"
+            )
 
 
 def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
@@ -32,22 +123,11 @@ def attention_maps(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
     Raises:
       InvalidInput: the model has no attention.
     """
-    sown = _sown(model, params, inputs, "weights")
-    if not sown:
-        raise InvalidInput(f"{type(model).__name__} has no attention to look at")
-    return sown
-
-
-def _sown(model: Any, params: Any, inputs: Inputs, name: str) -> dict[str, Array]:
-    apply = jax.jit(functools.partial(model.apply, mutable=["intermediates"]))
-    _, state = apply({"params": params}, **inputs)
-    leaves = jax.tree_util.tree_flatten_with_path(state.get("intermediates", {}))[0]
-    found = {}
-    for path, leaf in leaves:
-        keys = [str(part.key) for part in path if hasattr(part, "key")]
-        if keys[-1] == name:
-            found["/".join(keys[:-1])] = leaf
-    return found
+    try:
+        maps = capture(model, params, inputs, "*.weights")
+    except InvalidInput as error:
+        raise InvalidInput(f"{type(model).__name__} has no attention to look at") from error
+    return {name.removesuffix(".weights").replace(".", "/"): maps[name] for name in maps}
 
 
 def head_similarity(weights: Array) -> Array:
@@ -85,32 +165,11 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     Raises:
       InvalidInput: the model is no single stack of blocks.
     """
-    kept = _inputs_and_outputs_of_blocks(model, params, inputs)
-    names = ["block_-1", *(f"block_{layer}" for layer in range(len(kept) - 1))]
-    if len(kept) < 2 or set(names) != set(kept) or len({v.shape for v in kept.values()}) > 1:
-        raise InvalidInput(f"{type(model).__name__} is no single stack of blocks")
-    return jnp.stack([kept[name] for name in names])
-
-
-def _inputs_and_outputs_of_blocks(model: Any, params: Any, inputs: Inputs) -> dict[str, Array]:
-    """What the first block reads, as block_-1, and what each gives."""
-    kept: dict[str, Array] = {}
-
-    def keep(function: Callable, arguments: Any, options: Any, context: Any) -> Any:
-        result = function(*arguments, **options)
-        name = context.module.name or ""
-        if context.method_name == "__call__" and name.startswith("block_"):
-            kept.setdefault("block_-1", arguments[0])
-            kept[name] = result
-        return result
-
-    def run(params: Any, inputs: Inputs) -> dict[str, Array]:
-        kept.clear()
-        with nn.intercept_methods(keep):
-            model.apply({"params": params}, **inputs)
-        return kept
-
-    return jax.jit(run)(params, inputs)
+    try:
+        kept = capture(model, params, inputs, "embedded", "block_*.residual")
+    except InvalidInput as error:
+        raise InvalidInput(f"{type(model).__name__} is no single stack of blocks") from error
+    return jnp.stack([kept.pop("embedded"), *kept.values()])
 
 
 def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
@@ -175,31 +234,24 @@ def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -
     Returns:
       [depth + 1], norms of d loss / d hidden: before the first block, then after each.
     """
-    depth = model.depth
+    shape = jax.eval_shape(functools.partial(hidden_vectors, model, params, inputs)).shape[1:]
+    sites = ["embedded", *(f"block_{layer}.residual" for layer in range(model.depth))]
 
     def with_offsets(offsets: list[Array]) -> Array:
-        def shift(function: Callable, arguments: Any, options: Any, context: Any) -> Any:
-            name = context.module.name or ""
-            if context.method_name != "__call__" or not name.startswith("block_"):
-                return function(*arguments, **options)
-            layer = int(name.removeprefix("block_"))
-            if layer == 0:
-                arguments = (arguments[0] + offsets[0], *arguments[1:])
-            return function(*arguments, **options) + offsets[layer + 1]
-
-        with nn.intercept_methods(shift):
+        pairs = zip(sites, offsets, strict=True)
+        changes = {name: functools.partial(jnp.add, offset) for name, offset in pairs}
+        with interventions(changes):
             return loss(model.apply({"params": params}, **inputs))
 
-    shape = jax.eval_shape(functools.partial(hidden_vectors, model, params, inputs)).shape[1:]
-    gradients = jax.jit(jax.grad(with_offsets))([jnp.zeros(shape) for _ in range(depth + 1)])
+    gradients = jax.jit(jax.grad(with_offsets))([jnp.zeros(shape) for _ in sites])
     return jnp.stack([jnp.linalg.norm(gradient) for gradient in gradients])
 
 
 def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array) -> Array:
     """Returns how much the loss at the last place depends on each earlier input.
 
-    The norm of d loss_L / d e_i, e_i the embedding of token i: in a recurrent net it falls with the
-    distance (Bengio et al. 1994; Hochreiter and Schmidhuber 1997, section 3).
+    The norm of d loss_L / d e_i, e_i what the first layer reads of token i: in a recurrent net it
+    falls with the distance (Bengio et al. 1994; Hochreiter and Schmidhuber 1997, section 3).
 
     Args:
       model: a Decoder or RecurrentDecoder.
@@ -211,12 +263,7 @@ def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array)
     """
 
     def loss(offset: Array) -> Array:
-        def shift(function: Callable, arguments: Any, options: Any, context: Any) -> Any:
-            result = function(*arguments, **options)
-            called = (context.module.name, context.method_name)
-            return result + offset if called == ("token_embedding", "__call__") else result
-
-        with nn.intercept_methods(shift):
+        with interventions({"embedded": functools.partial(jnp.add, offset)}):
             logits = cast(Array, model.apply({"params": params}, tokens))[:, -1]
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], axis=-1).sum()
 

@@ -1,5 +1,6 @@
 """Attention: the pure function first, then the module that owns the projections."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
@@ -25,6 +26,7 @@ from transformer_jax.layers.weights import (
 from transformer_jax.masks import Mask
 from transformer_jax.options.rule import nearest_divisor
 from transformer_jax.shapes import check_shapes
+from transformer_jax.sites import show, site
 
 
 def scaled_dot_product_attention(
@@ -69,8 +71,8 @@ class MultiHeadAttention(nn.Module):
     arXiv:1911.02150), several are grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245).
 
     Each projection is one matrix [D, H * K] whatever the number of heads, so the same seed draws
-    the same values when only `num_heads` changes. Asked for `intermediates`, the module gives its
-    weights [..., H, L, M] under the name `weights`.
+    the same values when only `num_heads` changes. Its sites are query, key, value, weights
+    and mixed.
 
     Attributes:
       num_heads: heads, H.
@@ -155,6 +157,8 @@ class MultiHeadAttention(nn.Module):
         key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:
             query_HLK, key_GMK = (rotate(array, terms.rotation) for array in (query_HLK, key_GMK))
+        query_HLK, key_GMK = site(self, "query", query_HLK), site(self, "key", key_GMK)
+        value_GMV = site(self, "value", value_GMV)
         core = self.core(name="weights_of")  # as it was called when all of them gave weights
         mixes, drops = isinstance(core, Core), train and self.dropout_rate > 0
         keeps_state = mixes and slot is not None and not drops and core.keeps_state(mask)
@@ -174,14 +178,14 @@ class MultiHeadAttention(nn.Module):
                 state=kept_state(self, 0, keeps_state),
             )
             keep_state(self, 0, keeps_state, state)
-            if not keeps_state and hasattr(core, "weights") and self._is_looked_at():
-                weights_HLM = weights_by(core.weights, query_HLK, key_GMK, mask, terms.bias)
-                self.sow("intermediates", "weights", weights_HLM)
+            if not keeps_state and hasattr(core, "weights"):
+                seen = (core.weights, query_HLK, key_GMK, mask, terms.bias)
+                show(self, "weights", functools.partial(weights_by, *seen))
         else:
             weights_HLM = weights_by(core, query_HLK, key_GMK, mask, terms.bias)
-            self.sow("intermediates", "weights", weights_HLM)
+            weights_HLM = site(self, "weights", weights_HLM)
             mixed_HLV = weighted_sum(dropout(weights_HLM), serve_groups(value_GMV, num_heads))
-        mixed_LHV = jnp.swapaxes(mixed_HLV, -3, -2)
+        mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
         return self._map("out", width, self.out_init or self.kernel_init)(concatenated)
 
@@ -193,10 +197,6 @@ class MultiHeadAttention(nn.Module):
         """What a core reads of the inputs, [..., H, L, features]."""
         flat = self._map(f"{name}_gate", self.num_heads * features, self.kernel_init)(inputs)
         return _split(flat, self.num_heads)
-
-    def _is_looked_at(self) -> bool:
-        """Whether somebody asks for weights that are not made otherwise."""
-        return self.is_mutable_collection("intermediates") and not self.is_initializing()
 
     def _sizes(self, width: int) -> tuple[int, int]:
         """Head size K and number of key and value heads G."""

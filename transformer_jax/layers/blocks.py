@@ -12,6 +12,7 @@ from transformer_jax.layers.linear import Initializer
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
 from transformer_jax.masks import Mask
 from transformer_jax.options import InitialSize, Switch
+from transformer_jax.sites import site
 
 Branch = Callable[[Array], Array]
 ModuleFactory = Callable[..., nn.Module]
@@ -266,16 +267,20 @@ class Block(nn.Module):
             self.branch_dropout_rate, broadcast_dims=(-2, -1), deterministic=not train
         )
 
-        def branch(layer: Callable[..., Array], **options: Any) -> Branch:
-            return lambda hidden_LD: drop_branch(dropout(layer(hidden_LD, **options)))
+        def branch(name: str, layer: Callable[..., Array], **options: Any) -> Branch:
+            def run(hidden_LD: Array) -> Array:
+                hidden_LD = layer(site(self, f"{name}.input", hidden_LD), **options)
+                return drop_branch(dropout(site(self, f"{name}.out", hidden_LD)))
+
+            return run
 
         seen = {"mask": mask, "terms": terms, "slot": slot, "train": train}
-        branches = {name: branch(mixer, **seen)}
+        branches = {name: branch(name, mixer, **seen)}
         if memory is not None:
             cross = self.attention(name="cross_attention")
             seen = {"memory": memory, "mask": memory_mask, "train": train}
-            branches["cross_attention"] = branch(cross, **seen)
+            branches["cross_attention"] = branch("cross_attention", cross, **seen)
         if feed_forward is not None:
-            branches["feed_forward"] = branch(feed_forward)
+            branches["feed_forward"] = branch("feed_forward", feed_forward)
         # The wiring makes its norms by self.norm inside this block, so their parameters are ours.
-        return self.wiring(inputs, branches, self.norm)
+        return site(self, "residual", self.wiring(inputs, branches, self.norm))

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.options import Count, NonNegative
+from transformer_jax.sites import site
 
 
 def gelu(inputs: Array) -> Array:
@@ -79,7 +80,7 @@ class FeedForward(nn.Module):
         hidden = Linear(mlp_dim, self.use_bias, self.kernel_init, self.dtype, name="up")(inputs)
         out_init = self.out_init or self.kernel_init
         down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
-        return down(self.activation(hidden))
+        return down(site(self, "hidden", self.activation(hidden)))
 
 
 class GatedFeedForward(nn.Module):
@@ -115,7 +116,7 @@ class GatedFeedForward(nn.Module):
         ]
         out_init = self.out_init or self.kernel_init
         down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
-        return down(self.activation(read[0]) * read[1])
+        return down(site(self, "hidden", self.activation(read[0]) * read[1]))
 
 
 def no_feed_forward(name: str | None = None) -> None:
@@ -180,7 +181,7 @@ class MixtureOfExperts(nn.Module):
         balance = self.num_experts * (jax.lax.stop_gradient(used) * wanted).sum(-1)
         self.sow("losses", "balance", self.balance * balance)
         experts = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
-        hidden = self.activation(experts(inputs[..., None, :]))
+        hidden = site(self, "hidden", self.activation(experts(inputs[..., None, :])))
         out_init = self.out_init or self.kernel_init
         written = Experts(self.num_experts, width, out_init, self.dtype, name="down")(hidden)
         return (written * gates_LE[..., None].astype(written.dtype)).sum(-2)

@@ -6,6 +6,7 @@ from jax import Array
 
 from transformer_jax.models.parts import Transformer, check_tokens
 from transformer_jax.options import Switch
+from transformer_jax.sites import site
 
 
 class Decoder(Transformer, kw_only=True):
@@ -64,7 +65,9 @@ class Decoder(Transformer, kw_only=True):
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         hidden = self.scale_for_logits(hidden)
-        return self.token_embedding.attend(hidden) if self.tie_embeddings else self.output(hidden)
+        tied = self.tie_embeddings
+        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
+        return site(self, "logits", logits)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

@@ -13,6 +13,7 @@ from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer, check_tokens
 from transformer_jax.options import Natural
+from transformer_jax.sites import site
 
 
 class Encoder(Transformer, kw_only=True):
@@ -108,6 +109,7 @@ class Encoder(Transformer, kw_only=True):
             pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
             pooled = jnp.tanh(pooler(pooled))
         pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        pooled = site(self, "pooled", pooled)
         return pooled if return_hidden else self.project(pooled)
 
     def project(self, hidden: Array) -> Array:
@@ -119,10 +121,11 @@ class Encoder(Transformer, kw_only=True):
         if self.num_classes == 0:
             return hidden
         if self.num_classes is not None:
-            return self.head(self.scale_for_logits(hidden))
+            return site(self, "logits", self.head(self.scale_for_logits(hidden)))
         activation = row(ACTIVATIONS, self.activation, "activation")
         hidden = self.transform_norm(activation(self.transform(hidden)))
-        return self.output_bias(self.token_embedding.attend(self.scale_for_logits(hidden)))
+        logits = self.token_embedding.attend(self.scale_for_logits(hidden))
+        return site(self, "logits", self.output_bias(logits))
 
     def _most_places(self) -> int:
         """Longest sequence inside: a class token in front of vectors is one more."""

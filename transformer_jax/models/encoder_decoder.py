@@ -10,6 +10,7 @@ from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
 from transformer_jax.models.parts import Stack, Transformer, check_tokens, shared_fields
 from transformer_jax.options import Switch
+from transformer_jax.sites import site
 
 
 class EncoderDecoder(Transformer, kw_only=True):
@@ -139,7 +140,7 @@ class EncoderDecoder(Transformer, kw_only=True):
         hidden = self.scale_for_logits(hidden)
         tied = self.share_embeddings
         logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
-        return self.logits_bias(logits) if self.output_bias else logits
+        return site(self, "logits", self.logits_bias(logits) if self.output_bias else logits)
 
     def _scaled(self, embedded: Array) -> Array:
         return embedded * self.width**0.5 if self.scale_embeddings else embedded

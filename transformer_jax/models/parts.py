@@ -26,6 +26,7 @@ from transformer_jax.masks import Full, Mask, Places, Rule, Unmasked, self_atten
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.options import Count, Natural, Positive, Share, Switch
 from transformer_jax.shapes import check_shapes
+from transformer_jax.sites import site
 
 _LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead
 
@@ -254,6 +255,7 @@ class Transformer(nn.Module):
         if self.embedding_norm:
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
+        hidden_LD = site(self, "embedded", hidden_LD)
         seen = {"mask": mask, "memory_mask": memory_mask, "terms": terms, "slot": slot}
         wiring, initializers = self.build("wiring"), self.initializers
         for layer in range(self.depth):
@@ -271,7 +273,7 @@ class Transformer(nn.Module):
                 hidden_LD = add_positions(hidden_LD, terms)
             hidden_LD = block(hidden_LD, memory, train=train, **seen)
         hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if wiring.final_norm else hidden_LD
-        return nan_on_overflow(hidden_LD, slot)
+        return site(self, "hidden", nan_on_overflow(hidden_LD, slot))
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.

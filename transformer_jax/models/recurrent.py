@@ -14,6 +14,7 @@ from transformer_jax.layers.linear import Linear
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import check_tokens
 from transformer_jax.options import Count, Switch
+from transformer_jax.sites import site
 
 # Elman 1990; Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997.
 CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
@@ -147,18 +148,23 @@ class RecurrentDecoder(nn.Module):
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedded = self.token_embedding(tokens)
         hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded)
+        hidden = site(self, "embedded", hidden)
         is_fresh = None if reads_on else fresh_places(segments)
         for layer in range(self.depth):
             recurrence = Recurrence(self.cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
             before = kept_state(self, layer, reads_on)
             state, hidden = recurrence(hidden, segments, before, is_fresh=is_fresh)
             keep_state(self, layer, reads_on, state)
+            hidden = site(self, f"layer_{layer}.out", hidden)
             hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
+        hidden = site(self, "hidden", hidden)
         return hidden if return_hidden else self.project(hidden)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        return self.token_embedding.attend(hidden) if self.tie_embeddings else self.output(hidden)
+        tied = self.tie_embeddings
+        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
+        return site(self, "logits", logits)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""
@@ -248,6 +254,7 @@ class RecurrentEncoderDecoder(nn.Module):
         check_tokens(self.max_length, source, source_segments=source_segments)
         segments = jnp.ones_like(source) if source_segments is None else source_segments
         hidden = self.dropout(self.token_embedding(source), deterministic=not train)
+        hidden = site(self, "encoder.embedded", hidden)
         carries = []
         for layer, forward in enumerate(self.encoder):
             carry, outputs = forward(hidden, segments)
@@ -256,6 +263,7 @@ class RecurrentEncoderDecoder(nn.Module):
                 carry = self._join(layer, carry, back)
                 outputs = jnp.concatenate([outputs, back_outputs], axis=-1)
             carries.append(carry)
+            outputs = site(self, f"encoder.layer_{layer}.out", outputs)
             hidden = self.dropout(outputs, deterministic=not train)
         return carries
 
@@ -282,20 +290,23 @@ class RecurrentEncoderDecoder(nn.Module):
         check_tokens(self.max_length, tokens, segments=segments)
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
-        hidden, reads_on = (
-            self.dropout(embedding(tokens), deterministic=not train),
-            uses_cache(self),
-        )
+        reads_on = uses_cache(self)
+        hidden = self.dropout(embedding(tokens), deterministic=not train)
+        hidden = site(self, "decoder.embedded", hidden)
         for layer, recurrence in enumerate(self.decoder):
             before = kept_state(self, layer, reads_on, memory[layer])
             state, hidden = recurrence(hidden, segments, before)
             keep_state(self, layer, reads_on, state)
+            hidden = site(self, f"decoder.layer_{layer}.out", hidden)
             hidden = self.dropout(hidden, deterministic=not train)
+        hidden = site(self, "decoder.hidden", hidden)
         return hidden if return_hidden else self.project(hidden)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        return self.token_embedding.attend(hidden) if self.share_embeddings else self.output(hidden)
+        tied = self.share_embeddings
+        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
+        return site(self, "logits", logits)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""

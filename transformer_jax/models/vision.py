@@ -12,6 +12,7 @@ from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer
 from transformer_jax.options import Count
 from transformer_jax.options.types import ModelVariant
+from transformer_jax.sites import site
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
 # Touvron et al. 2021 (Ti, S).
@@ -105,11 +106,14 @@ class VisionTransformer(Transformer, kw_only=True):
             return hidden
         pooled = pooling(hidden, None)
         pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
+        pooled = site(self, "pooled", pooled)
         return pooled if return_hidden else self.project(pooled)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of the classes, [..., D] -> [..., C]; without any, `hidden` itself."""
-        return self.head(self.scale_for_logits(hidden)) if self.num_classes else hidden
+        if not self.num_classes:
+            return hidden
+        return site(self, "logits", self.head(self.scale_for_logits(hidden)))
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

@@ -329,6 +329,8 @@ def _inlined(
             inner_consts, inner = _opened(program)
             more, results = _inlined(inner, inner_consts, arguments, fresh)
             listed += more
+        elif equation.primitive.name == "name":  # of a site, which computes nothing
+            results = arguments
         else:
             results = [next(fresh) for _ in equation.outvars]
             listed.append((equation, arguments, results))

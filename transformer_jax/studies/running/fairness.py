@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +15,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput
-from transformer_jax.layers.blocks import Block
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
+from transformer_jax.sites import interventions
 from transformer_jax.training.flops import flops_of
 from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
@@ -319,12 +318,11 @@ def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.A
     """Logits, and the root mean square of what enters the first block."""
     entering: list[jax.Array] = []
 
-    def watch(call: Callable, args: tuple, options: dict, context: Any) -> Any:
-        if isinstance(context.module, Block) and context.method_name == "__call__":
-            entering.append(jnp.sqrt(jnp.square(args[0].astype(jnp.float32)).mean()))
-        return call(*args, **options)
+    def watch(embedded: jax.Array) -> jax.Array:
+        entering.append(jnp.sqrt(jnp.square(embedded.astype(jnp.float32)).mean()))
+        return embedded
 
-    with nn.intercept_methods(watch):
+    with interventions({"*embedded": watch}):
         logits = model.apply({"params": params}, **inputs)
     return logits, entering[0] if entering else jnp.float32(jnp.nan)
 

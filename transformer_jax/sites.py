@@ -1,0 +1,149 @@
+"""Sites: the named places inside a model where a value can be read, changed, or kept for later.
+
+    encoder.block_3.attention.weights
+    ------- ------------------------- a row of SITES, `block_*.attention.weights`
+    which stack, in a model of several
+
+A module says `value = site(self, "query", value)` where a value is ready. What that is good for:
+
+- read: it is sown into flax's collection `intermediates`; `inspection.capture` gives it by name
+- changed: inside `interventions({pattern: function})` the function's result takes its place
+- kept: `jax.checkpoint_policies.save_only_these_names("attention.query")` knows it; the name there
+  is the row of SITES without `block_*.`, the same for all blocks
+- measured: profilers show the operations under the modules' names, `block_3/attention`
+
+Of all this nothing costs anything where nobody asks: a compiled program is the same with and
+without its sites. Their names are public and are not renamed.
+"""
+
+import contextlib
+import contextvars
+import fnmatch
+import re
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+from jax import Array
+from jax.ad_checkpoint import checkpoint_name
+
+from transformer_jax.errors import InvalidInput
+
+# Shapes with the letters of shapes.py. `*` is the number of a block, from 0.
+SITES = {
+    "embedded": "[..., L, D]: what the first block or recurrent layer reads",
+    "block_*.attention.input": "[..., L, D]: what attention reads, normalised as the wiring says",
+    "block_*.attention.query": "[..., H, L, K]: as the scores see it, normalised and rotated",
+    "block_*.attention.key": "[..., G, M, K]: the same; of the new tokens alone behind a cache",
+    "block_*.attention.value": "[..., G, M, V]: what is mixed",
+    "block_*.attention.weights": "[..., H, L, M]: how much query l takes of value m",
+    "block_*.attention.mixed": "[..., H, L, V]: what each head has taken, before the output map",
+    "block_*.attention.out": "[..., L, D]: what is added to the stream, before dropout",
+    "block_*.cross_attention.input": "as in attention; keys and values are those of the memory",
+    "block_*.cross_attention.query": "[..., H, L, K]",
+    "block_*.cross_attention.key": "[..., G, M, K]",
+    "block_*.cross_attention.value": "[..., G, M, V]",
+    "block_*.cross_attention.weights": "[..., H, L, M]",
+    "block_*.cross_attention.mixed": "[..., H, L, V]",
+    "block_*.cross_attention.out": "[..., L, D]",
+    "block_*.mixer.input": "[..., L, D]: what a mixer reads that takes the place of attention",
+    "block_*.mixer.out": "[..., L, D]: what it adds to the stream, before dropout",
+    "block_*.feed_forward.input": "[..., L, D]",
+    "block_*.feed_forward.hidden": "[..., L, F]: what the last map reads; experts [..., L, E, F]",
+    "block_*.feed_forward.out": "[..., L, D]: what is added to the stream, before dropout",
+    "block_*.residual": "[..., L, D]: the stream behind the block",
+    "layer_*.out": "[..., L, D]: what a recurrent layer gives; [..., L, 2 D] if it reads both ways",
+    "hidden": "[..., L, D]: behind the last block and the final norm",
+    "pooled": "[..., D]: what a classifier reads",
+    "logits": "[..., L, V] or [..., C]",
+}
+
+Intervention = Callable[[Array], Array]
+_active: contextvars.ContextVar[tuple[tuple[str, Intervention], ...]] = contextvars.ContextVar(
+    "interventions", default=()
+)
+
+
+def site(module: nn.Module, name: str, value: Array) -> Array:
+    """Names a value; to be called where it is ready, inside the module's call.
+
+    Args:
+      module: that computes it; its path comes before the name.
+      name: the end of a name in SITES.
+      value: any shape.
+    Returns:
+      The value, or what an intervention makes of it.
+    Raises:
+      InvalidInput: an intervention changes shape or dtype.
+    """
+    full = ".".join((*module.path, name))
+    for pattern, change in _active.get():
+        if fnmatch.fnmatchcase(full, pattern):
+            value = _changed(full, value, change)
+    _sow(module, name, value)
+    in_block = _IN_BLOCK.search(full)
+    return checkpoint_name(value, in_block[1] if in_block else name)
+
+
+_IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
+
+
+def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
+    """Names a value that the model does without, so that it is made only if somebody reads it.
+
+    Raises:
+      InvalidInput: an intervention would change it, which would change nothing else.
+    """
+    full = ".".join((*module.path, name))
+    for pattern, _ in _active.get():
+        if fnmatch.fnmatchcase(full, pattern):
+            raise InvalidInput(f"{full}: this model makes it for show, and never uses it")
+    if module.is_mutable_collection("intermediates") and not module.is_initializing():
+        _sow(module, name, make())
+
+
+def _sow(module: nn.Module, name: str, value: Array) -> None:
+    """As flax does, but behind a submodule of the same name, which it refuses, as `name_`."""
+    scope = module.scope
+    assert scope is not None
+    taken = scope.name_reserved(name, "intermediates")
+    if taken and not scope.has_variable("intermediates", name):
+        name += "_"
+    module.sow("intermediates", name, value)
+
+
+def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
+    """Returns what was sown, by the names of sites; of a site called twice, the last value."""
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(intermediates):
+        names = [str(part.key).removesuffix("_") for part in path if hasattr(part, "key")]
+        found[".".join(names)] = leaf
+    return found
+
+
+def _changed(full: str, value: Array, change: Intervention) -> Array:
+    new = change(value)
+    if (new.shape, new.dtype) != (value.shape, value.dtype):
+        raise InvalidInput(
+            f"{full}: expected {value.dtype}{list(value.shape)} of the intervention, "
+            f"got {new.dtype}{list(new.shape)}"
+        )
+    return new
+
+
+@contextlib.contextmanager
+def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
+    """Lets functions change what is at sites, in every model that is called inside.
+
+    A function that was compiled outside is not traced again: compile inside, or use
+    `inspection.intervene`.
+
+    Args:
+      changes: a site's name, with `*` for any part of it, -> value -> value of the same shape.
+    """
+    token = _active.set((*_active.get(), *changes.items()))
+    try:
+        yield
+    finally:
+        _active.reset(token)
