@@ -23,6 +23,7 @@ _TITLES = {
     "model.activation": ("Activations", "The function inside the feed-forward layer."),
     "model.norm": ("Norms", "Normalisation; also of queries and keys (`model.query_key_norm`)."),
     "model.wiring": ("Wirings", "How branches and norms are joined into blocks."),
+    "model.skips": ("Skips", "Which earlier streams a block reads beside its own."),
     "model.initialisation": ("Initialisations", "Where kernels start."),
     "model.parametrisation": (
         "Parametrisations",

@@ -30,11 +30,11 @@ _REFERENCE = {
         *("layers.attention", "layers.weights", "layers.projections", "layers.positions"),
         *("layers.feedforward", "layers.norms", "layers.blocks", "layers.embeddings"),
         *("layers.pooling", "layers.initialisation", "layers.parametrisation"),
-        *("layers.stems", "layers.cache"),
+        *("layers.skips", "layers.stems", "layers.cache"),
     ),
     "Models": (
         *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),
-        *("models.recurrent", "models.parts"),
+        *("models.recurrent", "models.parts", "models.layer_list"),
     ),
     "Generation and inspection": ("generation", "inspection", "sites"),
     "Weights of others": ("interop.huggingface",),

@@ -53,6 +53,18 @@ def their_models():
                 ("Qwen3", {"head_dim": 6}),
             )
         },
+        "Gemma3ForCausalLM": hf.Gemma3TextConfig(
+            **SHAPE | length | {"num_hidden_layers": 4},
+            num_key_value_heads=2,
+            head_dim=6,
+            query_pre_attn_scalar=9,
+            sliding_window=4,
+            layer_types=[f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding")],
+            rope_parameters={
+                "sliding_attention": rope,
+                "full_attention": {"rope_theta": 900.0, "rope_type": "linear", "factor": 2.0},
+            },
+        ),
         "GPTNeoXForCausalLM": hf.GPTNeoXConfig(**SHAPE, **length),
         "BloomForCausalLM": hf.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4),
         "T5EncoderModel": hf.T5Config(
@@ -81,6 +93,7 @@ NAMES = (
     "LlamaForCausalLM",
     "MistralForCausalLM",
     "Qwen3ForCausalLM",
+    "Gemma3ForCausalLM",
     "GPTNeoXForCausalLM",
     "BloomForCausalLM",
     "T5EncoderModel",
@@ -90,9 +103,13 @@ NAMES = (
 @pytest.fixture(scope="module", params=NAMES)
 def theirs(request, torch):
     """A model of theirs with every array random: defaults of 0 and 1 would hide a swapped name."""
+    return randomised(request.param)
+
+
+def randomised(name):
     import transformers
 
-    model = getattr(transformers, request.param)(their_models()[request.param]).eval()
+    model = getattr(transformers, name)(their_models()[name]).eval()
     for array in model.state_dict().values():
         if array.is_floating_point():
             array.data.normal_(0, 0.2)
@@ -174,6 +191,38 @@ def test_a_folder_of_theirs_and_back_again(torch, theirs, rng, tmp_path):
         if kept is not None and expected.ndim == 3:  # padded places mean nothing, nor are they set
             expected, actual = expected[kept], actual[kept]
         np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
+    """A pattern of six, and both rotations under the names of before."""
+    from transformer_jax.interop import gemma3
+
+    settings = their_models()["Gemma3ForCausalLM"].to_dict() | {"num_hidden_layers": 7}
+    for key in ("layer_types", "rope_parameters"):
+        del settings[key]
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
+    model = gemma3._make(settings | old | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}})
+    assert model.layers == "LLLLLGL"
+    assert model.position_options["max_wavelength"] == 1e6
+    assert model.position_options["factor"] == 8.0
+    local = model.layer_types["L"]
+    assert local["position_options"]["max_wavelength"] == 1e4
+    assert local["position_options"]["scaling"] == "none"
+    assert local["mask_options"]["size"] == 4
+
+
+def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters(torch, rng):
+    from transformer_jax.interop import from_huggingface, to_huggingface
+
+    theirs = from_huggingface(randomised("Gemma3ForCausalLM"))
+    types = {"W": theirs.model.layer_types["L"]}
+    ours = theirs.model.clone(layers="WWE", layer_types=types)
+    exported = to_huggingface(ours, theirs.params)
+    assert exported.config["architectures"] == ["Gemma3ForCausalLM"]
+    assert exported.config["layer_types"][2] == "full_attention"
+    hybrid = ours.clone(layer_types={"W": {"mixer": "state_space"}})
+    with pytest.raises(InvalidInput, match="layers"):
+        to_huggingface(hybrid, theirs.params)
 
 
 def test_gradients_of_bert_equal_theirs(torch, rng):

@@ -43,6 +43,29 @@ OTHERS = {
         "position": "t5",
     },
     "norm of embeddings": {"embedding_norm": True},
+    "local and global layers": {
+        "depth": 2,
+        "layers": "LG",
+        "position": "rotary",
+        "layer_types": {
+            "L": {"mask": "window", "mask_options": {"size": 2}},
+            "G": {"position_options": {"max_wavelength": 1e6}, "num_kv_heads": 1},
+        },
+    },
+    "layers without positions": {
+        "depth": 2,
+        "layers": "TN",
+        "position": "t5",
+        "layer_types": {"N": {"position": "none", "mlp_dim": 20}},
+    },
+    "a hybrid": {
+        "depth": 2,
+        "layers": "SA",
+        "position": "none",
+        "layer_types": {"S": {"mixer": "state_space"}},
+    },
+    "shared in a cycle": {"depth": 3, "distinct_blocks": 2},
+    "shared in sequence": {"depth": 3, "distinct_blocks": 2, "sharing": "sequence"},
 }
 VARIANTS = {
     f"{family}={name}": {family: name}

@@ -7,8 +7,9 @@ losses say what is made small on the way). examples/one_page.py puts them togeth
   layers/             attention*, core and weights: the mechanism; mixers: what may take its place;
                       blocks*: how branches and norms are joined; positions, norms, ...: what a
                       config can choose
-  models/             what the layers add up to: parts*: fields and the stack of blocks; decoder*,
-                      encoder, encoder_decoder, vision, and the recurrent baselines
+  models/             what the layers add up to: parts*: fields and the stack; block, layer_list: a
+                      block of it, and which is of which type; decoder*, encoder, encoder_decoder,
+                      vision, and the recurrent baselines
   data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone
   options/            what may be asked for, no jax: sections: options of a run (those of a model,

@@ -31,7 +31,7 @@ class Subject:
     """A small decoder with random parameters, and the few programs in which it is looked at.
 
     Attributes:
-      model: with a `max_length` of at least 8 and a `depth` of 1.
+      model: with a `max_length` of at least 8 and a small `depth`.
       tokens: [3, 6] int, random.
       params: drawn, and then all disturbed, so that no bias is 0 and no scale is 1.
       losses: [2], at these parameters and at half of them.
@@ -101,10 +101,13 @@ class Subject:
 
     @functools.cached_property
     def may_see(self) -> np.ndarray:
-        """Which token each place may depend on in one block, [6, 6] bool: its mask, and itself."""
-        mask = self.model.attention_mask(jnp.arange(_LENGTH), True, None)
-        seen = np.ones((_LENGTH, _LENGTH), bool) if mask is None else np.asarray(mask.dense())
-        return seen | np.eye(_LENGTH, dtype=bool)
+        """Which token each place may depend on, [6, 6] bool: each block's mask, and itself."""
+        models, reached = self.model.by_type(), np.eye(_LENGTH, dtype=bool)
+        for layer in self.model.layer_list():
+            mask = models[layer.type].attention_mask(jnp.arange(_LENGTH), True, None)
+            seen = np.ones((_LENGTH, _LENGTH), bool) if mask is None else np.asarray(mask.dense())
+            reached = (seen | np.eye(_LENGTH, dtype=bool)) @ reached
+        return reached
 
 
 def finite_logits(subject: Subject) -> None:
@@ -327,5 +330,7 @@ def small_decoder(**fields: Any) -> Decoder:
     for (family, name), options in _OPTIONS.items():
         if fields.get(family) == name:
             small[f"{family}_options"] = options
+    if fields.get("skips", "none") != "none":
+        small["depth"] = 3  # there is something to skip
     small |= {"num_heads": 2, **fields}
     return Decoder(**small)

@@ -66,3 +66,26 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
 def _spell(letters: str, sizes: dict[str, tuple[int, str]]) -> str:
     named = [f"{a}={sizes[a][0]}" if a in sizes else a for a in letters.split()]
     return f"[{', '.join(named)}]"
+
+
+def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
+    """Refuses an input that is too long, or arrays [..., L] that do not go with it.
+
+    Args:
+      max_length: longest input.
+      tokens: [..., L], or what stands for them.
+      **alike: name -> [..., L] or None.
+    Raises:
+      ValueError: naming the argument.
+    """
+    length = tokens.shape[-1]
+    if length > max_length:
+        raise ValueError(f"tokens: length {length} is beyond max_length {max_length}")
+    for name, array in alike.items():
+        if array is not None:
+            check_shapes(tokens=(tokens, "... L"), **{name: (array, "... L")})
+            axes = zip(reversed(array.shape), reversed(tokens.shape), strict=False)
+            if array.ndim > tokens.ndim or any(size not in (1, of) for size, of in axes):
+                raise ValueError(
+                    f"{name}: expected what broadcasts to {tokens.shape}, got {array.shape}"
+                )

@@ -13,14 +13,16 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.interop import bart, bert, gpt2, llama, neox, t5, vit
+from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
 from transformer_jax.models import options_in_effect
+from transformer_jax.models.layer_list import LAYER_FIELDS
 
 # One row for each class of transformers that is known here.
 ARCHITECTURES = {
     **gpt2.ROWS,
     **llama.ROWS,
+    **gemma3.ROWS,
     **neox.ROWS,
     **bert.ROWS,
     **t5.ROWS,
@@ -75,8 +77,8 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         huggingface_hub and the network).
     Returns:
       The model and its parameters. GPT2Model, GPT2LMHeadModel and LlamaForCausalLM, Mistral...,
-      Qwen3..., GPTNeoX..., BloomForCausalLM become a Decoder; BertModel, BertForMaskedLM,
-      BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
+      Qwen3..., Gemma3..., GPTNeoX..., BloomForCausalLM become a Decoder; BertModel,
+      BertForMaskedLM, BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
       ViTForImageClassification a VisionTransformer; BartForConditionalGeneration an
       EncoderDecoder. Bodies without a head give hidden vectors; a BertModel's pooler is not read.
     Raises:
@@ -227,10 +229,11 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
     for name in fitting:
         row = ARCHITECTURES[name]
         theirs = row.make(row.describe(model))
+        by_layer = LAYER_FIELDS if model.layers or theirs.layers else ()
         different = {
             field.name: (getattr(model, field.name), getattr(theirs, field.name))
             for field in dataclasses.fields(theirs)
-            if field.name not in _OF_TRAINING
+            if field.name not in (*_OF_TRAINING, *by_layer, "layer_types")
             and _resolved(model, field.name) != _resolved(theirs, field.name)
         }
         if not different:
@@ -246,6 +249,12 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
 def _resolved(model: Any, field: str) -> Any:
     """A field's value, with what None stands for."""
     value = getattr(model, field)
+    if field == "layers":  # what each is, whatever the letters
+        models = model.by_type()
+        return [
+            [_resolved(models[layer.type], name) for name in LAYER_FIELDS]
+            for layer in model.layer_list()
+        ]
     if field.endswith("_options"):
         return options_in_effect(model, field.removesuffix("_options"))
     maps = 8 / 3 if model.feed_forward == "gated" else 4

@@ -87,6 +87,21 @@ class RMSNorm(nn.Module):
         return rms_norm(inputs, scale, self.epsilon)
 
 
+class ZeroCentredRMSNorm(nn.Module):
+    """Root-mean-square norm whose scale is 1 and something learned, from 0: decay pulls it to 1.
+
+    Gemma's (Gemma team 2024, arXiv:2403.08295, in its published code).
+    """
+
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        scale = self.param("scale", nn.initializers.zeros, inputs.shape[-1:])
+        return rms_norm(inputs, 1 + scale, self.epsilon)
+
+
 class DynamicTanh(nn.Module):
     """tanh(alpha x) * scale + bias, alpha one learned number: no statistics at all.
 
@@ -122,6 +137,7 @@ class NoNorm(nn.Module):
 NORMS = {
     "layer_norm": LayerNorm,
     "rms_norm": RMSNorm,
+    "zero_centred_rms_norm": ZeroCentredRMSNorm,
     "dynamic_tanh": DynamicTanh,
     "none": NoNorm,
 }

@@ -51,3 +51,8 @@ def rotate(inputs: Array, rotation: Rotation) -> Array:
     first, second, rest = jnp.split(inputs, (half, 2 * half), axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin, rest]
     return jnp.concatenate(rotated, axis=-1).astype(inputs.dtype)
+
+
+def add_positions(hidden: Array, terms: PositionTerms) -> Array:
+    """Adds [..., L, D] what an encoding gives for the embeddings, if it gives anything."""
+    return hidden if terms.embedding is None else hidden + terms.embedding.astype(hidden.dtype)

@@ -4,8 +4,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.models.parts import Transformer, check_tokens
+from transformer_jax.models.parts import Transformer
 from transformer_jax.options import Switch
+from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
 
@@ -19,11 +20,13 @@ class Decoder(Transformer, kw_only=True):
       vocab_size: tokens, V.
       max_length: longest input, L; a longer one is refused.
       tie_embeddings: whether the output layer is the token embedding; of recurrent decoders too.
+      scale_embeddings: whether embeddings are multiplied by sqrt(width), as in Gemma.
     """
 
     vocab_size: int
     max_length: int
     tie_embeddings: Switch = True
+    scale_embeddings: Switch = False
 
     def setup(self) -> None:
         """Makes what reads tokens and what gives logits."""
@@ -57,6 +60,8 @@ class Decoder(Transformer, kw_only=True):
         """
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
         embedded_LD = self.token_embedding(tokens)
+        if self.scale_embeddings:
+            embedded_LD = embedded_LD * self.width**0.5
         hidden_LD = self.run_blocks(
             embedded_LD, positions, True, segments, train, max_length=self.max_length
         )

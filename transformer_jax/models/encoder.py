@@ -11,8 +11,9 @@ from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.models.families import row
-from transformer_jax.models.parts import Transformer, check_tokens
+from transformer_jax.models.parts import Transformer
 from transformer_jax.options import Natural
+from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
 

@@ -8,8 +8,9 @@ from jax import Array
 from transformer_jax.layers.blocks import ModuleFactory, Wiring
 from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
-from transformer_jax.models.parts import Stack, Transformer, check_tokens, shared_fields
+from transformer_jax.models.parts import Stack, Transformer, shared_fields
 from transformer_jax.options import Switch
+from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
 

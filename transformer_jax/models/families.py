@@ -13,6 +13,7 @@ from transformer_jax.layers.norms import NORMS
 from transformer_jax.layers.parametrisation import PARAMETRISATIONS
 from transformer_jax.layers.positions import POSITIONS
 from transformer_jax.layers.projections import PROJECTIONS
+from transformer_jax.layers.skips import SKIPS
 from transformer_jax.masks import MASKS
 from transformer_jax.options import InitialNumber, InitialSize
 
@@ -28,6 +29,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     "activation": ACTIVATIONS,
     "norm": NORMS,
     "wiring": WIRINGS,
+    "skips": SKIPS,
     "initialisation": INITIALISATIONS,
     "parametrisation": PARAMETRISATIONS,
 }

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import flax.linen as nn
 import jax
@@ -13,27 +12,25 @@ from flax.core import FrozenDict
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import Block, ModuleFactory, Wiring
-from transformer_jax.layers.cache import advance_cache, nan_on_overflow
+from transformer_jax.layers.cache import CacheSlot, advance_cache, nan_on_overflow
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.initialisation import Initializers
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.parametrisation import Standard
-from transformer_jax.layers.position_terms import PositionTerms
+from transformer_jax.layers.position_terms import PositionTerms, add_positions
 from transformer_jax.layers.projections import Projections
+from transformer_jax.layers.skips import Skip, Skips
 from transformer_jax.masks import Full, Mask, Places, Rule, Unmasked, self_attention_rule
+from transformer_jax.models.block import make_block
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
+from transformer_jax.models.layer_list import Layer, layer_list
 from transformer_jax.options import Count, Natural, Positive, Share, Switch
-from transformer_jax.shapes import check_shapes
+from transformer_jax.options.types import LayerPattern
 from transformer_jax.sites import site
 
 _LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead
-
-
-def add_positions(hidden: Array, terms: PositionTerms) -> Array:
-    """Adds [..., L, D] what an encoding gives for the embeddings, if it gives anything."""
-    return hidden if terms.embedding is None else hidden + terms.embedding.astype(hidden.dtype)
+_OF_POSITIONS = ("position", "position_options", "num_heads", "head_dim")
 
 
 class Transformer(nn.Module):
@@ -83,6 +80,16 @@ class Transformer(nn.Module):
       dropout_rate: share dropped in training after the embedding, on the attention weights and
         after each branch.
       attention_dropout_rate: share of the attention weights alone; dropout_rate if not given.
+      layers: letters of layer types, one for each block and repeated over the depth, "LLLG" say;
+        what is different stands in `layer_types.L`; empty: all blocks are alike.
+      layer_types: letter -> fields that these blocks have otherwise, of LAYER_FIELDS; a letter
+        without any is the model as it is.
+      distinct_blocks: blocks with parameters of their own, which the others share; None: all. 1 is
+        ALBERT's (Lan et al. 2020, arXiv:1909.11942, section 3.1) and the universal transformer's.
+      sharing: in a cycle (1 2 3 1 2 3) or in sequence (1 1 2 2 3 3), as Takase and Kiyono 2021 call
+        them (arXiv:2104.06022, section 2).
+      skips: a row of SKIPS: which earlier streams a block reads beside its own.
+      skips_options: its fields.
       stochastic_depth: share of the examples for which the last block's branches are left out in
         training; earlier blocks have proportionally less (Huang et al. 2016, arXiv:1603.09382).
       init_std: deviation of the initial values.
@@ -122,6 +129,12 @@ class Transformer(nn.Module):
     initialisation_options: Mapping[str, Any] = FrozenDict()
     parametrisation: str | Callable[..., Standard] = "standard"
     parametrisation_options: Mapping[str, Any] = FrozenDict()
+    layers: LayerPattern = ""
+    layer_types: Mapping[str, Mapping[str, Any]] = FrozenDict()
+    distinct_blocks: Count | None = None
+    sharing: Literal["cycle", "sequence"] = "cycle"
+    skips: str | Callable[..., Skips] = "none"
+    skips_options: Mapping[str, Any] = FrozenDict()
     use_bias: Switch = True
     dropout_rate: Share = 0.0
     attention_dropout_rate: Share | None = None
@@ -140,17 +153,19 @@ class Transformer(nn.Module):
         Raises:
           ValueError: no such row.
         """
-        return self._factory(family, getattr(self, f"{family}_options"), **known)()
+        return self.factory(family, getattr(self, f"{family}_options"), **known)()
 
-    def _factory(self, family: str, options: Mapping[str, Any], **known: Any) -> ModuleFactory:
-        """What makes that component, in whichever module it is called."""
-        known = self._sizes() | known
-        return functools.partial(make_with_known_fields, self._row(family), known, **options)
+    def factory(self, family: str, options: Mapping[str, Any], **known: Any) -> ModuleFactory:
+        """Returns what makes that component, in whichever module it is called."""
+        known = self.sizes() | known
+        return functools.partial(make_with_known_fields, self.row_of(family), known, **options)
 
-    def _row(self, family: str) -> Any:
+    def row_of(self, family: str) -> Any:
+        """Returns the row that a field names, or the user's own in its place."""
         return row(FAMILIES[family], getattr(self, family), family)
 
-    def _sizes(self) -> dict[str, Any]:
+    def sizes(self) -> dict[str, Any]:
+        """Returns what rows may want to know of the model, by name."""
         head_dim = self.head_dim or self.width // self.num_heads
         named = ("width", "depth", "num_heads", "use_bias")
         return {name: getattr(self, name) for name in named} | {
@@ -168,7 +183,7 @@ class Transformer(nn.Module):
     @property
     def width_scaling(self) -> Standard:
         """The row `parametrisation`: what is scaled by the width."""
-        return self._row("parametrisation")(**self.parametrisation_options)
+        return self.row_of("parametrisation")(**self.parametrisation_options)
 
     @property
     def initializers(self) -> Initializers:
@@ -204,7 +219,7 @@ class Transformer(nn.Module):
     @property
     def make_norm(self) -> ModuleFactory:
         """Makes a norm, in whichever module it is called."""
-        return self._factory("norm", self.norm_options)
+        return self.factory("norm", self.norm_options)
 
     def run_blocks(
         self,
@@ -245,35 +260,116 @@ class Transformer(nn.Module):
             raise ValueError(f"cache: in mask {self.mask!r} what is read sees what comes after it")
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
-        encoding = self.build("position", bidirectional=not causal, name="positions", **known)
-        terms = encoding(positions)
-        mask = self.attention_mask(positions, causal, segments)
-        if slot is not None:  # made for all places of the cache; asked about the new tokens
-            assert mask is not None  # it hides what follows, as was seen
-            terms, mask = slot.rows_of(terms), mask.of_queries(slot.first, slot.count)
+        known = {"bidirectional": not causal, **known}
+        terms, seen = self._seen_by_type(positions, causal, segments, slot, known)
+        models = self.by_type()
         hidden_LD = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
         hidden_LD = site(self, "embedded", hidden_LD)
-        seen = {"mask": mask, "memory_mask": memory_mask, "terms": terms, "slot": slot}
-        wiring, initializers = self.build("wiring"), self.initializers
-        for layer in range(self.depth):
-            block = Block(
-                attention=self._attention_factory(initializers),
-                mixer=self._mixer_factory(initializers),
-                feed_forward=self._feed_forward_factory(initializers),
-                norm=self.make_norm,
-                wiring=wiring,
-                dropout_rate=self.dropout_rate,
-                branch_dropout_rate=self.stochastic_depth * (layer + 1) / self.depth,
-                name=f"block_{layer}",
-            )
-            if layer and self.position_in_every_layer:
+        streams = []  # before each block
+        for number, layer in enumerate(self.layer_list()):
+            streams.append(hidden_LD)
+            if layer.reads:
+                skip = Skip(self.build("skips").initial, name=f"skip_{number}")
+                hidden_LD = skip(hidden_LD, [streams[stream] for stream in layer.reads])
+            if number and self.position_in_every_layer:
                 hidden_LD = add_positions(hidden_LD, terms)
-            hidden_LD = block(hidden_LD, memory, train=train, **seen)
-        hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if wiring.final_norm else hidden_LD
+            block = make_block(models[layer.type], number, self._make_for(number, layer))
+            around: dict[str, Any] = {"memory_mask": memory_mask, "slot": slot, **seen[layer.type]}
+            hidden_LD = block(hidden_LD, memory, train=train, **around)
+        ends = self.build("wiring").final_norm
+        hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if ends else hidden_LD
         return site(self, "hidden", nan_on_overflow(hidden_LD, slot))
+
+    # ---- layers
+
+    def layer_list(self) -> tuple[Layer, ...]:
+        """Returns what each block is: its type, whose parameters it has, which streams it reads."""
+        return layer_list(
+            self.depth,
+            self.layers,
+            self.layer_types,
+            self.distinct_blocks,
+            self.sharing,
+            self.build("skips").reads,
+        )
+
+    def by_type(self) -> dict[str, "Transformer"]:
+        """Returns for each type of layer the model whose blocks are all of it.
+
+        That is the model itself, for a type that changes nothing.
+        """
+        alike: dict[str, Any] = {"layers": "", "layer_types": FrozenDict(), "parent": None}
+        return {
+            letter: Stack(**{**shared_fields(self), **fields, **alike}) if fields else self
+            for letter, fields in {layer.type: layer.fields for layer in self.layer_list()}.items()
+        }
+
+    def _make_for(self, number: int, layer: Layer) -> Callable[..., Block]:
+        """The class of a block; one that shares parameters reads its owner's."""
+        if layer.owner == number:
+            return Block
+        owned = self.variables["params"][f"block_{layer.owner}"]
+        return nn.map_variables(Block, "params", trans_in_fn=lambda _: {"params": owned})
+
+    def _seen_by_type(
+        self,
+        positions: Array,
+        causal: bool,
+        segments: Array | None,
+        slot: CacheSlot | None,
+        known: Mapping[str, Any],
+    ) -> tuple[PositionTerms, dict[str, dict[str, Any]]]:
+        """The model's position terms, and what the attention of each type of layer is told."""
+        terms = self.build("position", name="positions", **known)(positions)
+        told: dict[str, dict[str, Any]] = {
+            letter: {
+                "terms": self._terms_of(letter, model, terms, positions, known),
+                "mask": model.attention_mask(positions, causal, segments),
+            }
+            for letter, model in self.by_type().items()
+        }
+        acts_inside = terms.rotation is not None or terms.bias is not None
+        if told and acts_inside and all(one["terms"] is not terms for one in told.values()):
+            raise ValueError(
+                f"position: no layer has {self.position!r}; expected one that a layer has"
+            )
+        if slot is None:
+            return terms, told
+        for one in told.values():  # made for all places of the cache; asked about the new tokens
+            one["terms"] = slot.rows_of(one["terms"])
+            one["mask"] = one["mask"].of_queries(slot.first, slot.count)
+        return slot.rows_of(terms), told
+
+    def _terms_of(
+        self,
+        letter: str,
+        model: "Transformer",
+        terms: PositionTerms,
+        positions: Array,
+        known: Mapping[str, Any],
+    ) -> PositionTerms:
+        """What the positions of a type of layer give to its attention.
+
+        Raises:
+          ValueError: its positions, or the model's, are added to the embeddings, which is done once
+            and for all blocks.
+        """
+        if all(getattr(model, name) == getattr(self, name) for name in _OF_POSITIONS):
+            return terms
+        make = model.factory("position", model.position_options, **known)
+        own = make(name=f"positions_{letter}")(positions)  # here, so that its parameters are ours
+        if own.embedding is not None or (
+            terms.embedding is not None and model.position != self.position
+        ):
+            added = model.position if own.embedding is not None else self.position
+            raise ValueError(
+                f"layer_types: {letter}.position={model.position!r}: {added!r} is added to the "
+                "embeddings, once for all blocks; expected positions inside attention"
+            )
+        return own
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.
@@ -281,14 +377,23 @@ class Transformer(nn.Module):
         Its mask hides them, and all rows are this package's: a feed-forward layer of the user's may
         mix positions too, for which a cache keeps nothing.
         """
-        own = [name for name, rows in FAMILIES.items() if self._row(name) not in rows.values()]
+        own = {
+            name
+            for model in self.by_type().values()
+            for name, rows in FAMILIES.items()
+            if model.row_of(name) not in rows.values()
+        }
         return not own and self.hides_what_follows()
 
     def hides_what_follows(self) -> bool:
         """Whether no position sees what comes after it, among the first 256."""
-        with jax.ensure_compile_time_eval():
-            mask = self.attention_mask(jnp.arange(_LOOKED_AT), True, None)
+
+        def hides(model: Transformer) -> bool:
+            mask = model.attention_mask(jnp.arange(_LOOKED_AT), True, None)
             return mask is not None and not bool(jnp.triu(mask.dense(), 1).any())
+
+        with jax.ensure_compile_time_eval():
+            return all(map(hides, self.by_type().values()))
 
     def attention_mask(self, positions: Array, causal: bool, segments: Array | None) -> Mask | None:
         """Returns what self-attention may see, a rule and its places; None: nothing is hidden.
@@ -298,64 +403,11 @@ class Transformer(nn.Module):
           causal: whether no position may look ahead.
           segments: [..., L] int, positions of other segments are not seen, nor is 0; None sees all.
         """
-        rule = self_attention_rule(self._row("mask"), self.mask_options, causal)
+        rule = self_attention_rule(self.row_of("mask"), self.mask_options, causal)
         if segments is None and type(rule) in (Full, Unmasked):
             return None
         places = Places(jnp.arange(positions.shape[-1]), positions, segments)
         return Mask(places, places, rule)
-
-    def _mixer_factory(self, initializers: Initializers) -> ModuleFactory | None:
-        """What takes the place of self-attention; None: nothing does."""
-        if self._row("mixer") is MultiHeadAttention:
-            if self.mixer_options:
-                raise ValueError(
-                    "mixer_options: attention has fields of the model; expected none, got "
-                    f"{dict(self.mixer_options)}"
-                )
-            return None
-        return self._factory(
-            "mixer",
-            self.mixer_options,
-            kernel_init=initializers.value,
-            out_init=initializers.output,
-            dtype=self.dtype,
-        )
-
-    def _attention_factory(self, initializers: Initializers) -> ModuleFactory:
-        takes = inspect.signature(self._row("attention")).parameters
-        if self._sizes()["scale"] is not None and "scale" not in takes:
-            raise ValueError(f"attention_scale: {self.attention} attention has no scale")
-        own = self.attention_dropout_rate
-        dropped = self.dropout_rate if own is None else own
-        return functools.partial(
-            MultiHeadAttention,
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            head_dim=self.head_dim,
-            value_dim=self.value_dim,
-            use_bias=self.use_bias,
-            dropout_rate=dropped,
-            core=self._factory(
-                "attention", self.attention_options, kernel_init=initializers.embedding
-            ),
-            projections=self._row("projections"),
-            query_key_norm=self._factory("query_key_norm", {}),
-            kernel_init=initializers.query_key,
-            value_init=initializers.value,
-            out_init=initializers.output,
-            dtype=self.dtype,
-        )
-
-    def _feed_forward_factory(self, initializers: Initializers) -> Callable[..., nn.Module | None]:
-        return self._factory(
-            "feed_forward",
-            self.feed_forward_options,
-            mlp_dim=self.mlp_dim,
-            activation=self._row("activation"),
-            kernel_init=initializers.value,
-            out_init=initializers.output,
-            dtype=self.dtype,
-        )
 
 
 class Stack(Transformer):
@@ -374,26 +426,3 @@ def shared_fields(model: Transformer) -> dict[str, Any]:
     names = dataclasses.fields(cast(Any, Stack))
     own = [field.name for field in names if field.name not in ("parent", "name")]
     return {name: getattr(model, name) for name in own}
-
-
-def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
-    """Refuses an input that is too long, or arrays [..., L] that do not go with it.
-
-    Args:
-      max_length: longest input.
-      tokens: [..., L], or what stands for them.
-      **alike: name -> [..., L] or None.
-    Raises:
-      ValueError: naming the argument.
-    """
-    length = tokens.shape[-1]
-    if length > max_length:
-        raise ValueError(f"tokens: length {length} is beyond max_length {max_length}")
-    for name, array in alike.items():
-        if array is not None:
-            check_shapes(tokens=(tokens, "... L"), **{name: (array, "... L")})
-            axes = zip(reversed(array.shape), reversed(tokens.shape), strict=False)
-            if array.ndim > tokens.ndim or any(size not in (1, of) for size, of in axes):
-                raise ValueError(
-                    f"{name}: expected what broadcasts to {tokens.shape}, got {array.shape}"
-                )

@@ -12,8 +12,8 @@ from transformer_jax.layers.cache import keep_state, kept_state, uses_cache
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.linear import Linear
 from transformer_jax.models.families import row
-from transformer_jax.models.parts import check_tokens
 from transformer_jax.options import Count, Switch
+from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
 # Elman 1990; Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997.

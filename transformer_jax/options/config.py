@@ -12,6 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import (
     DEFAULTS,
@@ -166,7 +167,7 @@ def changed(
     config, texts = copy.deepcopy(config), texts or {}
     given, problems = {**texts, **(changes or {})}, []
     # A class of the user's own is named before its options are looked up in it.
-    for key in sorted(given, key=lambda key: key not in FAMILIES):
+    for key in sorted(given, key=lambda key: plain_key(key) not in FAMILIES):
         value, rule = given[key], rule_for(key, flatten(config))
         if rule is None:
             problems.append(unknown_key(key))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_jax.options.layer_types import letters_of
 from transformer_jax.options.rule import is_own, nearest_divisor
 
 # task -> the architectures that take its inputs and give what it scores
@@ -41,7 +42,7 @@ _OF_ATTENTION = {  # what would do nothing where a mixer takes its place
 def problems_between(flat: Mapping[str, Any]) -> list[str]:
     """Returns what has no meaning together in a flattened config, one line each."""
     checks = [*_of_positions(flat), *_of_attention(flat), *_of_blocks(flat)]
-    checks += [*_of_task(flat), *_of_training(flat)]
+    checks += [*_of_layers(flat), *_of_task(flat), *_of_training(flat)]
     return [problem for problem, is_wrong in checks if is_wrong]
 
 
@@ -130,6 +131,38 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
     ]
 
 
+def _of_layers(flat: Mapping[str, Any]) -> Checks:
+    pattern, letters = flat["model.layers"], letters_of(flat)
+    strange = [letter for letter in letters if letter not in pattern]
+    said = [
+        f"model.{name}={flat[f'model.{name}']}"
+        for name, plain in (("layers", ""), ("distinct_blocks", None), ("skips", "none"))
+        if flat[f"model.{name}"] != plain
+    ]
+    architecture, is_mup = flat["model.architecture"], flat["model.parametrisation"] == "mup"
+    return [
+        (
+            f"model.layer_types.{strange[0] if strange else ''}: no letter of "
+            f"model.layers={pattern or '(empty)'}",
+            strange,
+        ),
+        (
+            f"model.layers={pattern}: no letter says what is different; give "
+            f"model.layer_types.{pattern[:1]}.mask=window, say",
+            pattern and not letters,
+        ),
+        (
+            f"{', '.join(said)}: {architecture} has no blocks",
+            said and architecture.startswith("recurrent"),
+        ),
+        (
+            "model.parametrisation=mup: it is worked out for blocks that are alike; "
+            f"{', '.join(said)}",
+            said and is_mup,
+        ),
+    ]
+
+
 def _of_blocks(flat: Mapping[str, Any]) -> Checks:
     parametrisation, attention = flat["model.parametrisation"], flat["model.attention"]
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
@@ -177,6 +210,16 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             "model.parametrisation=mup: it sets the scale of the scores, and values have to grow; "
             "expected None for model.attention_scale and model.value_dim",
             is_mup and (flat["model.attention_scale"] or flat["model.value_dim"]),
+        ),
+        (
+            "model.parametrisation=mup: embeddings keep their size; expected "
+            "model.scale_embeddings=False",
+            is_mup and flat["model.scale_embeddings"],
+        ),
+        (
+            f"model.scale_embeddings=True: {architecture} has no such field; expected decoder, or "
+            "model.encoder_decoder.scale_embeddings",
+            flat["model.scale_embeddings"] and architecture != "decoder",
         ),
         (
             "model.parametrisation=mup: it is not worked out for "

@@ -194,6 +194,11 @@ SPECIAL: dict[str, Rule] = {
         "Ti/4",
         lambda value: re.fullmatch(r"(Ti|S|B|L|H)/[1-9]\d*", value) is not None,
     ),
+    "LayerPattern": text(
+        "letters, one for each block, repeated over the depth",
+        "LLLG",
+        lambda value: value == "" or re.fullmatch(r"[A-Za-z]+", value) is not None,
+    ),
     "Splits": tuple_of("3 numbers in (0, 1) that sum to 1", "0.8,0.1,0.1", _are_shares),
     "ParameterPaths": tuple_of(
         "beginnings of parameter paths",

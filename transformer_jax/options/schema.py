@@ -3,10 +3,11 @@
 The declarations are read from where they stand (tables.py): sections.py, and the components.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transformer_jax.options.constraints import problems_between
+from transformer_jax.options.layer_types import letter_of, letters_of, of_type, plain_key
 from transformer_jax.options.rule import Rule, is_own, suggest
 from transformer_jax.options.tables import (
     FAMILIES,
@@ -101,6 +102,7 @@ def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:
 
     Options of a user's own class are looked up in its source, which is not run.
     """
+    key, flat = plain_key(key), of_type(flat, letter_of(key))
     choices = [choice for choice, section in FAMILIES.items() if key.startswith(f"{section}.own.")]
     if not choices or not is_own(flat.get(choices[0])):
         return RULES.get(key)
@@ -113,7 +115,7 @@ def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:
 
 def problems_of(flat: Mapping[str, Any]) -> list[str]:
     """Returns everything that is wrong with a flattened config, one line each."""
-    rules = {key: RULES.get(key) for key in flat if not _is_of_own_row(key)}
+    rules = {key: RULES.get(plain_key(key)) for key in flat if not _is_of_own_row(key)}
     problems = [unknown_key(key) for key, rule in rules.items() if rule is None]
     known = {key: rule for key, rule in rules.items() if rule is not None}
     problems += [
@@ -121,15 +123,31 @@ def problems_of(flat: Mapping[str, Any]) -> list[str]:
         for key, rule in known.items()
         if not rule.accepts(flat[key])
     ]
-    return problems or problems_between(flat)
+    return problems or _with_those_of_types(problems_between, flat)
+
+
+def _with_those_of_types(find: Callable[[Any], list[str]], flat: Mapping[str, Any]) -> list[str]:
+    """The problems of a config, and those that the values of a type of layer make with it."""
+    problems = find(flat)
+    for letter in letters_of(flat):
+        problems += [
+            f"in layers of type {letter}: {problem}"
+            for problem in find(of_type(flat, letter))
+            if problem not in problems
+        ]
+    return problems
 
 
 def _is_of_own_row(key: str) -> bool:
-    return any(key.startswith(f"{section}.own.") for section in FAMILIES.values())
+    return any(plain_key(key).startswith(f"{section}.own.") for section in FAMILIES.values())
 
 
 def problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     """Returns what is wrong with the user's own classes, and with their options, one line each."""
+    return _with_those_of_types(_problems_of_own_rows, flat)
+
+
+def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     problems = []
     for key in OWN:
         start = f"{FAMILIES.get(key)}.own."
@@ -153,6 +171,11 @@ def problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
 
 def unknown_key(key: str) -> str:
     """Says that there is no such option, and what it is called today, or which is nearest."""
+    letter = letter_of(key)
+    if letter is not None:
+        keys = (name.replace("model.", f"model.layer_types.{letter}.", 1) for name in RULES)
+        near = suggest(key, (name for name in keys if plain_key(name) != name))
+        return f"{key}: no option that a type of layer has{near}"
     new = _renamed(key)
     return f"{key}: no such option" + (f"; it is now {new}" if new != key else suggest(key, RULES))
 

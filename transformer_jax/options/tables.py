@@ -48,6 +48,7 @@ TABLES = {
     "model.activation": ("layers/feedforward.py", "ACTIVATIONS"),
     "model.norm": ("layers/norms.py", "NORMS"),
     "model.wiring": ("layers/blocks.py", "WIRINGS"),
+    "model.skips": ("layers/skips.py", "SKIPS"),
     "model.initialisation": ("layers/initialisation.py", "INITIALISATIONS"),
     "model.parametrisation": ("layers/parametrisation.py", "PARAMETRISATIONS"),
     "objective.name": ("training/objectives.py", "OBJECTIVES"),
@@ -65,6 +66,7 @@ FAMILIES = {
     "model.feed_forward": "model.feed_forward_options",
     "model.norm": "model.norm_options",
     "model.wiring": "model.wiring_options",
+    "model.skips": "model.skips_options",
     "model.initialisation": "model.initialisation_options",
     "model.parametrisation": "model.parametrisation_options",
     "objective.name": "objective",
@@ -307,7 +309,7 @@ def _options(found: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Op
 
 def _with_example(rule: Rule, default: Any) -> Rule:
     """The rule with the default as its example, where there is one to be shown."""
-    if default is None or default == () or isinstance(default, SameAs):
+    if default in (None, (), "") or isinstance(default, SameAs):
         return rule
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     return dataclasses.replace(rule, example=shown) if rule.accepts(default) else rule

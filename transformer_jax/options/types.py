@@ -33,6 +33,7 @@ Text = str
 AnyText = str
 TokenizerName = str
 ModelVariant = str
+LayerPattern = str
 Splits = tuple[float, ...]
 ParameterPaths = tuple[str, ...]
 Multipliers = tuple[str, ...]

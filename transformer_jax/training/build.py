@@ -56,16 +56,45 @@ def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[st
       sizes: what the data says about fields of the class: vocab_size, num_classes, ...
       allow: modules of the user's own rows that may be imported.
     """
-    rows = {
-        key.removeprefix("model."): chosen({}, model[key.removeprefix("model.")], key, allow)
-        for key in OWN
-        if key.startswith("model.") and is_own(model[key.removeprefix("model.")])
-    }
-    sizes = {**sizes, **rows}
+    sizes = {**sizes, **_own_rows(model, allow), "layer_types": _layer_types(model, allow)}
     if model.match_parameters is None:
         return _make(model.architecture, model, sizes)
     wanted = count_parameters(_make(model.match_parameters, model, sizes))
     return _matched(model, sizes, wanted)
+
+
+def _own_rows(model: ConfigDict, allow: Collection[str], prefix: str = "model.") -> dict[str, Any]:
+    """The user's own classes that a `model` section names, by field."""
+    fields = [key.removeprefix("model.") for key in OWN if key.startswith("model.")]
+    return {
+        field: chosen({}, model[field], prefix + field, allow)
+        for field in fields
+        if is_own(model[field])
+    }
+
+
+def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
+    """The fields that each type of layer has otherwise, by its letter."""
+    types = {}
+    for letter, section in model.layer_types.items() if "layer_types" in model else ():
+        merged = ConfigDict({**model.to_dict(), "layer_types": {}})
+        merged.update(section.to_dict())
+        own, fields = _own_rows(merged, allow, f"model.layer_types.{letter}."), set()
+        for name in section:
+            family = name.removesuffix("_options")
+            fields |= {family, f"{family}_options"} & set(merged)
+        known = {**merged, **_options_of_rows(merged), **own}
+        types[letter] = FrozenDict({name: known[name] for name in sorted(fields)})
+    return FrozenDict(types)
+
+
+def _options_of_rows(model: ConfigDict) -> dict[str, FrozenDict]:
+    """The options of the rows that a `model` section chooses, by field."""
+    return {
+        f"{family}_options": FrozenDict(options_of(model[f"{family}_options"], model[family]))
+        for family in model
+        if f"{family}_options" in model
+    }
 
 
 def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
@@ -80,12 +109,7 @@ def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
 def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **changes: Any) -> Any:
     make = row(MODELS, architecture, "model.architecture")
     fields = {field.name for field in dataclasses.fields(make)}
-    known = {**model, **options_of(model, architecture), **sizes}
-    known |= {
-        f"{family}_options": FrozenDict(options_of(model[f"{family}_options"], model[family]))
-        for family in model
-        if f"{family}_options" in model
-    }
+    known = {**model, **options_of(model, architecture), **sizes, **_options_of_rows(model)}
     known |= {"dtype": jnp.dtype(model.dtype), **changes}
     return make(**{name: value for name, value in known.items() if name in fields})
 

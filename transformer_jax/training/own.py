@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import row
 from transformer_jax.options.config import flatten
+from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN, own_file, own_row
 
@@ -36,7 +37,7 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
 def own_choices(config: ConfigDict) -> dict[str, str]:
     """Returns key -> MODULE.NAME for every row of a config that is the user's own."""
     flat = flatten(config)
-    return {key: flat[key] for key in OWN if is_own(flat[key])}
+    return {key: value for key, value in flat.items() if plain_key(key) in OWN and is_own(value)}
 
 
 def own_modules(config: ConfigDict) -> set[str]:

@@ -39,6 +39,7 @@ _UNSEEN_IN_SHAPES = (
     "position_in_every_layer",
     "scale_embeddings",
     "cell",
+    *("layers", "layer_types", "distinct_blocks", "sharing", "skips"),
 )
 _OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
 _STRETCHING = ("scaling", "factor", "balance")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from transformer_jax.options.config import flatten
+from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import OWN, own_file
@@ -71,7 +72,9 @@ def cell_hash(
         },
         "own": {
             choice: hash_of_code(file.read_text(encoding="utf-8"))
-            for choice in (flat[key] for key in OWN if is_own(flat[key]))
+            for choice in sorted(
+                {value for key, value in flat.items() if plain_key(key) in OWN and is_own(value)}
+            )
             if (file := own_file(choice)) is not None
         },
         "initial": initial,

@@ -46,8 +46,8 @@ _FOLLOWED = (
     "transformer_jax.training.evaluation",
     "transformer_jax.training.metrics",
     "transformer_jax.training.showcases",
-    "transformer_jax.training.warm_start",
 )
+_FOLLOWED_FROM_WEIGHTS = (*_FOLLOWED, "transformer_jax.training.warm_start")
 
 
 def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
         "packages": {name: metadata.version(name) for name in demonstration.needs},
         "updates": config.training.steps,
         "data": data,
-        "host": _host_code(config.data.task, *kinds),
+        "host": _host_code(config.data.task, _starts_from(config), *kinds),
     }
 
 
@@ -119,9 +119,10 @@ def _batches(task: Task) -> Iterator[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _host_code(task: str, *kinds: type) -> str:
+def _host_code(task: str, from_weights: bool, *kinds: type) -> str:
     """The hash of the host's code for a task, whose data is of these kinds."""
-    return code_of([*_ROOTS, TASKS[task], DEMONSTRATIONS[task].scores, *kinds], _FOLLOWED)
+    followed = _FOLLOWED_FROM_WEIGHTS if from_weights else _FOLLOWED
+    return code_of([*_ROOTS, TASKS[task], DEMONSTRATIONS[task].scores, *kinds], followed)
 
 
 def code_of(roots: Iterable[Any], followed: tuple[str, ...]) -> str:

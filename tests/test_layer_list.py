@@ -1,0 +1,279 @@
+"""Blocks that differ, share parameters, and read earlier streams: against the same by hand."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import attempt, refused, tiny_config
+from tests.test_inspection import drawn
+from transformer_jax.errors import InvalidInput
+from transformer_jax.inspection import capture
+from transformer_jax.layers.skips import SKIPS
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.options.config import flatten, from_json, load_config, to_json
+from transformer_jax.runs.progress import Silent
+from transformer_jax.training.build import count_parameters, make_model
+from transformer_jax.training.loading import load_run
+from transformer_jax.training.loop import train
+
+TOKENS = jax.random.randint(jax.random.key(0), (2, 6), 0, 11)
+SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 4, "num_heads": 2}
+LOCAL = {"L": {"mask": "window", "mask_options": {"size": 2}}}
+
+
+def logits_of(model, params, tokens=TOKENS):
+    return jax.jit(lambda params: model.apply({"params": params}, tokens))(params)
+
+
+def types_of(**fields):
+    return "".join(layer.type for layer in Decoder(**SMALL | fields).layer_list())
+
+
+def owners_of(depth, **fields):
+    return [layer.owner for layer in Decoder(**SMALL | {"depth": depth} | fields).layer_list()]
+
+
+def test_a_pattern_is_repeated_over_the_depth():
+    assert types_of(layers="LG", layer_types=LOCAL) == "LGLG"
+    assert types_of(layers="LLLLLG", layer_types=LOCAL) == "LLLL"
+    assert types_of(layers="LG", layer_types=LOCAL, depth=0) == ""
+    assert types_of() == ""
+
+
+def test_owners_are_cycles_and_runs():
+    assert owners_of(6) == [0, 1, 2, 3, 4, 5]
+    assert owners_of(6, distinct_blocks=1) == [0] * 6
+    assert owners_of(6, distinct_blocks=3) == [0, 1, 2, 0, 1, 2]
+    assert owners_of(6, distinct_blocks=3, sharing="sequence") == [0, 0, 2, 2, 4, 4]
+    assert owners_of(5, distinct_blocks=2, sharing="sequence") == [0, 0, 0, 3, 3]
+
+
+def test_each_block_computes_what_its_type_says():
+    """Block by block: what a plain model of one block makes of the stream before it."""
+    global_fields = {"position_options": {"max_wavelength": 50.0}, "num_kv_heads": 1}
+    types = {**LOCAL, "G": global_fields, "N": {"position": "none", "mlp_dim": 5}}
+    model = Decoder(**SMALL, position="rotary", layers="LGNP", layer_types=types)
+    params = drawn(model, tokens=TOKENS)
+    seen = capture(model, params, {"tokens": TOKENS}, "embedded", "block_*.residual")
+    streams = [seen.pop("embedded"), *seen.values()]
+    plain = {"position": "rotary", "depth": 1}
+    for block, fields in enumerate((LOCAL["L"], global_fields, types["N"], {})):
+        alone = Decoder(**{**SMALL, **plain, **fields})
+        own = {**params, "block_0": params[f"block_{block}"]}
+        # One block over the stream: an embedding of which each row is looked up once.
+        own["token_embedding"] = {"embedding": streams[block][0]}
+        places = jnp.arange(6)[None]
+        alone = alone.clone(vocab_size=6)
+        made = capture(alone, own, {"tokens": places}, "block_0.residual")["block_0.residual"]
+        np.testing.assert_allclose(made[0], streams[block + 1][0], rtol=2e-5, atol=2e-5)
+
+
+def test_blocks_that_share_are_blocks_with_equal_parameters():
+    shared = Decoder(**SMALL, distinct_blocks=2)
+    params = drawn(shared, tokens=TOKENS)
+    assert {name for name in params if name.startswith("block")} == {"block_0", "block_1"}
+    whole = Decoder(**SMALL)
+    same = {**params, "block_2": params["block_0"], "block_3": params["block_1"]}
+    np.testing.assert_array_equal(logits_of(shared, params), logits_of(whole, same))
+    of_loss = lambda model: jax.grad(lambda params: jnp.sin(logits_of(model, params)).sum())
+    ours, theirs = of_loss(shared)(params), of_loss(whole)(same)
+    for own, other in (("block_0", "block_2"), ("block_1", "block_3")):
+        total = jax.tree.map(jnp.add, theirs[own], theirs[other])
+        close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        jax.tree.map(close, ours[own], total)
+    sites = capture(shared, params, {"tokens": TOKENS}, "block_*.residual")
+    assert list(sites) == [f"block_{block}.residual" for block in range(4)]
+    with_own_dropout = shared.clone(dropout_rate=0.5)
+    rngs = {"dropout": jax.random.key(0)}
+    apply = lambda **given: with_own_dropout.apply(
+        {"params": params}, TOKENS, train=True, rngs=rngs, mutable=["intermediates"], **given
+    )[1]["intermediates"]
+    outs = apply(capture_intermediates=lambda module, _: type(module).__name__ == "Dropout")
+    zeros = [
+        np.asarray(outs[f"block_{block}"]["Dropout_0"]["__call__"][0]) == 0 for block in (0, 2)
+    ]
+    assert (zeros[0] != zeros[1]).any(), "blocks that share parameters draw dropout of their own"
+
+
+@pytest.mark.parametrize(
+    ("skips", "reads"),
+    [
+        ("none", [(), (), (), (), ()]),
+        ("mirrored", [(), (), (), (1,), (0,)]),
+        ("embedding", [(), (0,), (0,), (0,), (0,)]),
+        ("dense", [(), (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)]),
+    ],
+)
+def test_skips_add_earlier_streams_times_learned_numbers(skips, reads):
+    model = Decoder(**{**SMALL, "depth": 5}, skips=skips)
+    assert [layer.reads for layer in model.layer_list()] == reads
+    assert model.clone(depth=4).layer_list()[2].reads == {"mirrored": (1,)}.get(skips, reads[2])
+    initial = model.init(jax.random.key(0), TOKENS)["params"]
+    for block, streams in enumerate(reads):
+        gains = initial.get(f"skip_{block}", {}).get("gain", np.zeros(0))
+        np.testing.assert_array_equal(
+            gains, np.full(len(streams), SKIPS[skips](*[5] * (skips == "mirrored")).initial)
+        )
+    if skips == "none":
+        return
+    params = drawn(model, tokens=TOKENS)
+    inputs = {"tokens": TOKENS}
+    names = ("embedded", "block_*.residual", "block_*.attention.out", "block_*.feed_forward.out")
+    seen = capture(model, params, inputs, *names)
+    before = [seen["embedded"], *(seen[f"block_{block}.residual"] for block in range(5))]
+    for block, streams in enumerate(reads):
+        total = before[block] + sum(
+            gain * before[stream]
+            for gain, stream in zip(
+                params.get(f"skip_{block}", {}).get("gain", ()), streams, strict=True
+            )
+        )
+        total += seen[f"block_{block}.attention.out"] + seen[f"block_{block}.feed_forward.out"]
+        np.testing.assert_allclose(total, before[block + 1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_skip_of_ones_own_that_reads_ahead_is_refused():
+    class Ahead:
+        initial = 1.0
+
+        def reads(self, block):
+            return (block,)
+
+    with pytest.raises(ValueError, match="block 0 reads stream 0, not one before it"):
+        Decoder(**SMALL, skips=Ahead).layer_list()
+
+
+def test_other_transformers_have_layers_too():
+    encoder = Encoder(**SMALL, num_classes=3, layers="LG", layer_types=LOCAL)
+    assert logits_of(encoder, drawn(encoder, tokens=TOKENS)).shape == (2, 3)
+    both = EncoderDecoder(**SMALL, layers="LG", layer_types=LOCAL, distinct_blocks=2)
+    params = drawn(both, source=TOKENS, tokens=TOKENS)
+    assert {"block_0", "block_1"} == {name for name in params["encoder"] if "block" in name}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"layers": "LG"}, "no letter of 'LG' has a type"),
+        ({"layers": "L G", "layer_types": LOCAL}, "expected letters such as LLLG"),
+        ({"layer_types": LOCAL}, "'L' is no letter of layers=''"),
+        ({"layers": "LG", "layer_types": {"L": {"width": 3}}}, r"L\.width: expected one of mask, "),
+        ({"distinct_blocks": 5}, "expected at most depth 4, got 5"),
+        (
+            {"layers": "LG", "layer_types": LOCAL, "distinct_blocks": 3},
+            "block 3 of type G would have the parameters of block 0, of type L",
+        ),
+        (
+            {"layers": "LN", "layer_types": {**LOCAL, "N": {"position": "none"}}},
+            r"N\.position='none': 'learned' is added to the embeddings, once for all blocks",
+        ),
+        (
+            {
+                "layers": "LN",
+                "layer_types": {"N": {"position": "sinusoidal"}},
+                "position": "rotary",
+            },
+            "'sinusoidal' is added to the embeddings",
+        ),
+        (
+            {"layers": "N", "layer_types": {"N": {"position": "none"}}, "position": "t5"},
+            "no layer has 't5'",
+        ),
+        (
+            {"layers": "SA", "layer_types": {"S": {"mixer": "state_space"}}, "position": "rotary"},
+            "no scores to which positions could be added",
+        ),
+    ],
+)
+def test_layers_without_a_meaning_are_refused(fields, words):
+    model = Decoder(**SMALL | fields)
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(model.init, jax.random.key(0), TOKENS)
+
+
+def test_a_type_that_looks_ahead_keeps_no_cache():
+    model = Decoder(**SMALL, layers="GGGP", layer_types={"P": {"mask": "prefix"}})
+    assert not model.can_cache()
+    assert Decoder(**SMALL, layers="LG", layer_types=LOCAL).can_cache()
+
+
+# ---------------------------------------------------------------- as options of a config
+
+OPTIONS = {
+    "model__layers": "LG",
+    "model__layer_types__L__mask": "window",
+    "model__layer_types__L__mask_options__window__size": 3,
+}
+
+
+def test_options_of_a_type_are_checked_stored_and_reach_its_blocks():
+    config = tiny_config(**OPTIONS, model__layer_types__G__num_kv_heads=2)
+    again = from_json(to_json(config), "stored")
+    assert flatten(again) == flatten(config)
+    model = make_model(again.model, {"vocab_size": 11})
+    local, globally = (model.by_type()[letter] for letter in "LG")
+    assert (local.mask, dict(local.mask_options)) == ("window", {"size": 3, "sinks": 0})
+    assert (globally.mask, globally.num_kv_heads, local.num_kv_heads) == ("full", 2, None)
+    plain = make_model(tiny_config().model, {"vocab_size": 11})
+    assert count_parameters(model) < count_parameters(plain)  # fewer key and value heads
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model__layer_types__G__maks": "full"}, r"did you mean model\.layer_types\.G\.mask\?"),
+        ({"model__layer_types__G__mask": "windw"}, r"G\.mask=windw: .* did you mean window\?"),
+        ({"model__layer_types__G__width": "8"}, "no option that a type of layer has"),
+        ({"model__layer_types__X__mask": "full"}, r"types\.X: no letter of model\.layers=LG"),
+        ({"model__layer_types__LG__mask": "full"}, "no such option"),
+        ({"model__layers": "L-G"}, r"expected letters.*e\.g\. model\.layers=LLLG"),
+        (
+            {
+                "model__layer_types__G__mixer": "state_space",
+                "model__layer_types__G__attention": "linear",
+            },
+            r"in layers of type G: model\.mixer=state_space takes the place.*attention=linear",
+        ),
+        ({"model__parametrisation": "mup"}, "worked out for blocks that are alike"),
+        ({"model__architecture": "recurrent_decoder"}, "recurrent_decoder has no blocks"),
+    ],
+)
+def test_wrong_options_of_types_are_refused(options, words):
+    with pytest.raises(InvalidInput, match=words):
+        tiny_config(**OPTIONS | options)
+
+
+def test_a_hybrid_with_a_mixer_of_ones_own_trains_goes_on_and_asks_before_it_is_read(
+    tmp_path, monkeypatch
+):
+    from tests.conftest import ROOT
+
+    source = (ROOT / "experiments" / "templates" / "mixer.py").read_text()
+    (tmp_path / "own_mixing.py").write_text(source)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    changes = {
+        "model.position": "none",
+        "model.layers": "MA",
+        "model.layer_types.M.mixer": "own_mixing.Mine",
+        "training.steps": "4",
+        "schedule.name": "constant",
+        "sample.num_tokens": "0",
+        "checkpoint.every": "2",
+    }
+    config = load_config("configs/tiny.py", changes)
+    last = train(config, "run", Silent())
+    assert train(config, "run", Silent()) == last
+    stored = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert list(stored["own_rows"]) == ["own_mixing.Mine"]
+    with pytest.raises(InvalidInput, match="--allow=own_mixing"):
+        load_run("run")
+    assert load_run("run", allow=["own_mixing"]).sample("a", num_tokens=3)
+    wrong = ("--config=configs/tiny.py", "--workdir=other", "--config.model.layers=MA")
+    refused(
+        attempt("train", *wrong, "--config.model.layer_types.M.mixer=own_mixing.Nine"),
+        "own_mixing.Nine",
+    )

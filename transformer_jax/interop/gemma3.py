@@ -1,0 +1,138 @@
+"""Gemma 3's text model as a Decoder: windows in most layers, all of the past in every sixth.
+
+Gemma team 2025, arXiv:2503.19786, section 2.
+"""
+
+from typing import Any
+
+from flax.core import FrozenDict
+
+from transformer_jax.interop.architecture import (
+    Architecture,
+    Settings,
+    our_activation,
+    rotation_of,
+    rotation_settings,
+    their_activation,
+)
+from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
+from transformer_jax.models import Decoder
+
+_LETTERS = {"sliding_attention": "L", "full_attention": "G"}
+_THETA = {"sliding_attention": 10_000.0, "full_attention": 1_000_000.0}
+_OLD_THETA = {"sliding_attention": "rope_local_base_freq", "full_attention": "rope_theta"}
+
+
+def _make(settings: Settings) -> Decoder:
+    depth, every = settings["num_hidden_layers"], settings.get("sliding_window_pattern", 6)
+    kinds = settings.get("layer_types") or [
+        "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
+        for layer in range(depth)
+    ]
+    window = {"mask": "window", "mask_options": FrozenDict(size=settings["sliding_window"])}
+    local = {**window, "position_options": _rotation(settings, "sliding_attention")}
+    letters = "".join(_LETTERS[kind] for kind in kinds)
+    return Decoder(
+        vocab_size=settings["vocab_size"],
+        max_length=settings["max_position_embeddings"],
+        width=settings["hidden_size"],
+        depth=depth,
+        num_heads=settings["num_attention_heads"],
+        num_kv_heads=settings["num_key_value_heads"],
+        head_dim=settings["head_dim"],
+        mlp_dim=settings["intermediate_size"],
+        position="rotary",
+        position_options=_rotation(settings, "full_attention"),
+        layers=letters if "L" in letters else "",
+        layer_types=FrozenDict({"L": FrozenDict(local)} if "L" in letters else {}),
+        attention_scale=settings["query_pre_attn_scalar"] ** -0.5,
+        query_key_norm="zero_centred_rms_norm",
+        feed_forward="gated",
+        activation=our_activation(settings, "hidden_activation"),
+        norm="zero_centred_rms_norm",
+        norm_epsilon=settings["rms_norm_eps"],
+        wiring="sandwich",
+        use_bias=False,
+        scale_embeddings=True,
+        tie_embeddings=settings.get("tie_word_embeddings", True),
+    )
+
+
+def _rotation(settings: Settings, kind: str) -> FrozenDict:
+    """The rotation of a kind of layer; old files say the global one as other models do."""
+    rope = (settings.get("rope_parameters") or {}).get(kind)
+    if rope is None:
+        is_global = kind == "full_attention"
+        rope = (settings.get("rope_scaling") or {}) if is_global else {}
+        rope = {**rope, "rope_theta": settings.get(_OLD_THETA[kind], _THETA[kind])}
+    return rotation_of({"rope_theta": _THETA[kind], "rope_parameters": rope})
+
+
+def _describe(model: Decoder) -> dict[str, Any]:
+    models = model.by_type()
+    kind_of = {
+        letter: "sliding_attention" if one.mask == "window" else "full_attention"
+        for letter, one in models.items()
+    }
+    by_kind = {kind: models[letter] for letter, kind in kind_of.items()}
+    ropes = {kind: rotation_settings(by_kind.get(kind, model)) for kind in _LETTERS}
+    window = dict(by_kind["sliding_attention"].mask_options) if len(by_kind) == 2 else {}
+    head_dim = model.head_dim or model.width // model.num_heads
+    return {
+        "model_type": "gemma3_text",
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,
+        "hidden_size": model.width,
+        "num_hidden_layers": model.depth,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads or model.num_heads,
+        "head_dim": head_dim,
+        "intermediate_size": model.mlp_dim or round(8 * model.width / 3),
+        "hidden_activation": their_activation(model),
+        "rms_norm_eps": model.norm_epsilon,
+        "query_pre_attn_scalar": round((model.attention_scale or head_dim**-0.5) ** -2),
+        "layer_types": [kind_of[layer.type] for layer in model.layer_list()],
+        "sliding_window": window.get("size", model.max_length),
+        "rope_parameters": {k: rope.get("rope_parameters", {}) for k, rope in ropes.items()},
+        "attention_bias": False,
+        "tie_word_embeddings": model.tie_embeddings,
+    }
+
+
+def _entries(model: Decoder) -> list[Entry]:
+    entries = embedding("token_embedding", "embed_tokens.weight")
+    for layer in range(model.depth):
+        ours, theirs = f"block_{layer}", f"layers.{layer}"
+        for name, initial in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
+            entries += kernel(f"{ours}/attention/{name}", f"{theirs}.self_attn.{initial}_proj")
+        for name in ("gate", "up", "down"):
+            entries += kernel(f"{ours}/feed_forward/{name}", f"{theirs}.mlp.{name}_proj")
+        for name, other in (
+            ("attention/query_norm", "self_attn.q_norm"),
+            ("attention/key_norm", "self_attn.k_norm"),
+            ("attention_norm", "input_layernorm"),
+            ("attention_out_norm", "post_attention_layernorm"),
+            ("feed_forward_norm", "pre_feedforward_layernorm"),
+            ("feed_forward_out_norm", "post_feedforward_layernorm"),
+        ):
+            entries += scale(f"{ours}/{name}", f"{theirs}.{other}")
+    return entries + scale("final_norm", "norm") + output_layer(model)
+
+
+ROWS = {
+    "Gemma3ForCausalLM": Architecture(
+        _make,
+        _describe,
+        _entries,
+        Decoder,
+        prefix="model.",
+        heads=("lm_head.",),
+        required={
+            "attention_bias": False,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "use_bidirectional_attention": False,
+        },
+        tied={"lm_head.weight": "embed_tokens.weight"},
+    ),
+}

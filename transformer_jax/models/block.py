@@ -1,0 +1,90 @@
+"""A model's block: its fields, made into attention or mixer, feed-forward layer, norms, wiring."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+
+from transformer_jax.layers.attention import MultiHeadAttention
+from transformer_jax.layers.blocks import Block, ModuleFactory
+from transformer_jax.layers.initialisation import Initializers
+
+
+def make_block(model: Any, number: int, make: Callable[..., Block] = Block) -> Block:
+    """Makes a block of a model, in the module that is called.
+
+    Args:
+      model: a Transformer.
+      number: of the block.
+      make: its class.
+    Raises:
+      ValueError: options that do not go together.
+    """
+    initializers = model.initializers
+    return make(
+        attention=_attention(model, initializers),
+        mixer=_mixer(model, initializers),
+        feed_forward=_feed_forward(model, initializers),
+        norm=model.make_norm,
+        wiring=model.build("wiring"),
+        dropout_rate=model.dropout_rate,
+        branch_dropout_rate=model.stochastic_depth * (number + 1) / model.depth,
+        name=f"block_{number}",
+    )
+
+
+def _mixer(model: Any, initializers: Initializers) -> ModuleFactory | None:
+    """What takes the place of self-attention; None: nothing does."""
+    if model.row_of("mixer") is MultiHeadAttention:
+        if model.mixer_options:
+            raise ValueError(
+                "mixer_options: attention has fields of the model; expected none, got "
+                f"{dict(model.mixer_options)}"
+            )
+        return None
+    return model.factory(
+        "mixer",
+        model.mixer_options,
+        kernel_init=initializers.value,
+        out_init=initializers.output,
+        dtype=model.dtype,
+    )
+
+
+def _attention(model: Any, initializers: Initializers) -> ModuleFactory:
+    takes = inspect.signature(model.row_of("attention")).parameters
+    if model.sizes()["scale"] is not None and "scale" not in takes:
+        raise ValueError(f"attention_scale: {model.attention} attention has no scale")
+    own = model.attention_dropout_rate
+    return functools.partial(
+        MultiHeadAttention,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        value_dim=model.value_dim,
+        use_bias=model.use_bias,
+        dropout_rate=model.dropout_rate if own is None else own,
+        core=model.factory(
+            "attention", model.attention_options, kernel_init=initializers.embedding
+        ),
+        projections=model.row_of("projections"),
+        query_key_norm=model.factory("query_key_norm", {}),
+        kernel_init=initializers.query_key,
+        value_init=initializers.value,
+        out_init=initializers.output,
+        dtype=model.dtype,
+    )
+
+
+def _feed_forward(model: Any, initializers: Initializers) -> Callable[..., nn.Module | None]:
+    return model.factory(
+        "feed_forward",
+        model.feed_forward_options,
+        mlp_dim=model.mlp_dim,
+        activation=model.row_of("activation"),
+        kernel_init=initializers.value,
+        out_init=initializers.output,
+        dtype=model.dtype,
+    )

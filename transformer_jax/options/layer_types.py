@@ -1,0 +1,41 @@
+"""Options of a type of layer: `model.layer_types.L.mask` is `model.mask` in blocks marked L."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_PREFIX = "model.layer_types."
+# What of the model a type of layer may have otherwise, beside the options of these rows.
+_ALLOWED = (
+    *("mask", "position", "mixer", "attention", "attention_scale", "attention_dropout_rate"),
+    *("projections", "query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
+    *("feed_forward", "activation", "mlp_dim"),
+)
+
+
+def letter_of(key: str) -> str | None:
+    """Returns the letter of the type that a key belongs to; None if it belongs to none."""
+    letter, dot, _ = key.removeprefix(_PREFIX).partition(".")
+    is_one = key.startswith(_PREFIX) and dot and len(letter) == 1
+    return letter if is_one and letter.isalpha() else None
+
+
+def plain_key(key: str) -> str:
+    """Returns the option of the model that a key of a type stands for; of any other key, itself.
+
+    A key that no type may have stands for nothing: it is given back as it is.
+    """
+    letter = letter_of(key)
+    rest = key.removeprefix(f"{_PREFIX}{letter}.")
+    field = rest.partition(".")[0].removesuffix("_options")
+    return f"model.{rest}" if letter is not None and field in _ALLOWED else key
+
+
+def letters_of(flat: Mapping[str, Any]) -> list[str]:
+    """Returns the letters of the types that a flattened config describes."""
+    return sorted({letter for key in flat if (letter := letter_of(key)) is not None})
+
+
+def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
+    """Returns the flattened config of a model whose blocks are all of one type."""
+    own = {plain_key(key): value for key, value in flat.items() if letter_of(key) == letter}
+    return {**flat, **own} if letter is not None else dict(flat)
