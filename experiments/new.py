@@ -22,7 +22,16 @@ _TEMPLATES = Path(__file__).parent / "templates"
 FAMILIES = {
     file.stem: file.read_text(encoding="utf-8") for file in sorted(_TEMPLATES.glob("[a-z]*.py"))
 }
-_OF_TRAINING = ("objective", "optimizer", "schedule")
+# Those that no law of a decoder tries: the key that chooses one, a config that trains it, and the
+# loss that it is below after 50 updates, where guessing has 4.17 and 2.30.
+_TRAINED = {
+    "objective": ("objective.name", "tiny", "4"),
+    "optimizer": ("optimizer.name", "tiny", "4"),
+    "schedule": ("schedule.name", "tiny", "4"),
+    "architecture": ("model.architecture", "tiny", "4"),
+    "pooling": ("model.vision_transformer.pooling", "digits", "2.2"),
+    "stem": ("model.vision_transformer.stem", "digits", "2.2"),
+}
 _LAWS = '''"""Does my component keep the laws that every component keeps?"""
 
 import pytest
@@ -48,8 +57,9 @@ from transformer_jax.training.loop import train
 
 def test_the_loss_falls(tmp_path):
     changes = {"KEY": "MODULE.NAME", "training.steps": "50"}
-    config = load_config("configs/tiny.py", changes)
-    assert train(config, tmp_path / "run")["eval/loss"] < 4
+    changes |= {"schedule.warmup_cosine.warmup_steps": "10"}
+    config = load_config("configs/CONFIG.py", changes)
+    assert train(config, tmp_path / "run")["eval/loss"] < LIMIT
 '''
 
 
@@ -73,16 +83,17 @@ def main(argv: list[str]) -> None:
         raise InvalidInput(f"{taken[0]}: there is a file of that name; choose another")
     for file, text in files.items():
         Path(file).write_text(text, encoding="utf-8")
+    config = _TRAINED[family][1] if family in _TRAINED else "tiny"
     print(
         f"wrote   {', '.join(files)}\n"
         f"test    python -m pytest test_{module}.py\n"
-        f"train   python -m experiments.train --config=configs/tiny.py --workdir=runs/{module} "
+        f"train   python -m experiments.train --config=configs/{config}.py --workdir=runs/{module} "
         f"--config.{_key(family)}={module}.{name}"
     )
 
 
 def _key(family: str) -> str:
-    return f"{family}.name" if family in _OF_TRAINING else f"model.{family}"
+    return _TRAINED[family][0] if family in _TRAINED else f"model.{family}"
 
 
 def _name(family: str, module: str) -> str:
@@ -92,10 +103,12 @@ def _name(family: str, module: str) -> str:
 
 
 def _test(family: str, module: str) -> str:
-    text = _TRAINS if family in _OF_TRAINING else _LAWS
-    for word, value in (("MODULE", module), ("FAMILY", family), ("KEY", _key(family))):
+    values = {"MODULE": module, "FAMILY": family, "KEY": _key(family)}
+    values |= dict(zip(("KEY", "CONFIG", "LIMIT"), _TRAINED.get(family, ()), strict=False))
+    text = _TRAINS if family in _TRAINED else _LAWS
+    for word, value in {**values, "NAME": _name(family, module)}.items():
         text = text.replace(word, value)
-    return text.replace("NAME", _name(family, module))
+    return text
 
 
 if __name__ == "__main__":

@@ -49,6 +49,15 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    # the user's own
+    Mutant("a leak that is not tried",
+           "transformer_jax/training/trial.py", "refuse_what_leaks",
+           "changed[:, middle:] = True", "changed[:, :0] = True",
+           ("tests/test_own.py::test_an_architecture_that_does_not_fit_is_refused_before_it_trains",)),
+    Mutant("padding that is not tried",
+           "transformer_jax/training/trial.py", "refuse_what_leaks",
+           'inputs["segments"] == 0', 'inputs["segments"] < 0',
+           ("tests/test_own.py::test_a_pooling_of_ones_own_does_not_see_padding",)),
     # layers that differ
     Mutant("every layer with the model's own mask",
            "transformer_jax/models/parts.py", "Transformer._seen_by_type",

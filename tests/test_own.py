@@ -13,10 +13,12 @@ from experiments import new
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
+from transformer_jax.options import tables
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.tables import FAMILIES
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
+from transformer_jax.training.build import make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
 
@@ -216,13 +218,132 @@ def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
     assert config["model"]["position_options"]["reversed"] == {"rms": 0.1}
 
 
+# ---------------------------------------------------------------- architectures, and what has no options
+
+NET = (ROOT / "experiments" / "templates" / "architecture.py").read_text()
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """A folder with an architecture of the user's, and with copies of it that are wrong."""
+    faults = {
+        "own_net": ("", ""),
+        "own_leak": ('padding="CAUSAL"', 'padding="SAME"'),
+        "own_shape": (
+            "return nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))",
+            "return hidden[:, 0]",
+        ),
+        "own_inputs": ("def __call__(self, tokens, *", "def __call__(self, words, *"),
+        "own_bare": ("def example_inputs", "def other_inputs"),
+        "own_short": ("    max_length: int\n", ""),
+    }
+    for name, (old, new_text) in faults.items():
+        text = NET.replace(old, new_text)
+        (tmp_path / f"{name}.py").write_text(
+            text.replace("self.max_length", "16") if name == "own_short" else text
+        )
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in faults:
+        sys.modules.pop(name, None)
+
+
+def with_net(name, **more):
+    return short(**{"model.attention": "softmax", "model.architecture": f"{name}.Mine"} | more)
+
+
+def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(nets):
+    config = with_net("own_net", **{"model.own.window": "2", "model.depth": "1"})
+    last = train(config, "run", Silent())
+    assert train(config, "run", Silent()) == last
+    with pytest.raises(InvalidInput, match="--allow=own_net"):
+        load_run("run")
+    run = load_run("run", allow=["own_net"])
+    assert (run.model.window, run.model.depth, run.model.width) == (2, 1, 32)
+    assert len(run.sample("ROMEO", num_tokens=14)) == 14  # beyond max_length, one prompt of [P]
+    other = load_config(TINY, {"model.architecture": "own_net.Mine"})
+    assert make_model(other.model, {"vocab_size": 7}, ["own_net"]).window == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own_leak", r"own_leak\.Mine: what is hidden is seen: tokens from place 8 on change"),
+        ("own_shape", r"of tokens \[8, 16\] it makes \(8, 32\); expected logits \[8, 16, 'of"),
+        ("own_inputs", "cannot be made for this data: TypeError: .*'tokens'"),
+        ("own_bare", "cannot be made for this data: AttributeError: .*example_inputs"),
+        ("own_short", "data.task=language_modelling needs it to have max_length"),
+    ],
+)
+def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(nets, name, words):
+    with pytest.raises(InvalidInput, match=words):
+        train(with_net(name), "run", Silent())
+    assert not (nets / "run" / "config.json").exists()
+
+
+def test_options_of_an_architecture_of_ones_own_are_checked_unread(nets):
+    (nets / "own_net.py").write_text(NET + "\nraise RuntimeError('it was run')\n")
+    for more, words in (
+        ({"model.own.windw": "3"}, "no such option"),
+        ({"model.own.window": "0"}, "expected an integer >= 1"),
+        ({"model.own.width": "3"}, "no such option"),  # it is model.width
+        ({"model.architecture": "own_net.Nine"}, "own_net.py defines no Nine"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            with_net("own_net", **more)
+    with pytest.raises(InvalidInput, match=r"model\.own\.window: no such option"):
+        load_config(TINY, {"model.own.window": "3"})
+
+
+POOLING = (ROOT / "experiments" / "templates" / "pooling.py").read_text()
+
+
+def test_a_pooling_of_ones_own_does_not_see_padding(tmp_path, monkeypatch):
+    (tmp_path / "own_pool.py").write_text(POOLING)
+    (tmp_path / "own_last.py").write_text(
+        POOLING + "\n\nclass Last(Mine):\n    def __call__(self, hidden, is_token=None):\n"
+        "        return hidden[..., -1, :]\n"
+    )
+    (tmp_path / "texts.csv").write_text(
+        "text,label\n"
+        + "".join(
+            f"{'good' if n % 2 else 'bad'} {'word ' * (n % 5)}{n},{n % 2}\n" for n in range(60)
+        )
+    )
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    changes = {
+        "data.source": "texts.csv",
+        "data.tokenizer": "byte",
+        "data.length": "32",
+        "data.splits": "0.6,0.2,0.2",
+        "training.steps": "2",
+        "schedule.name": "constant",
+        "model.width": "16",
+        "model.depth": "1",
+    }
+    pooled = {"model.encoder.pooling": "own_pool.Mine"}
+    config = load_config("configs/movies.py", changes | pooled)
+    assert train(config, "run", Silent())["eval/loss"] > 0
+    assert load_run("run", allow=["own_pool"]).model.pooling.__name__ == "Mine"
+    with pytest.raises(InvalidInput, match="tokens at padded places change what is scored"):
+        train(
+            load_config("configs/movies.py", changes | {"model.encoder.pooling": "own_last.Last"}),
+            "other",
+            Silent(),
+        )
+    for name in ("own_pool", "own_last"):
+        sys.modules.pop(name, None)
+
+
 # ---------------------------------------------------------------- the scaffold
 
 
 def test_there_is_a_template_for_every_family_that_has_options():
     keys = {new._key(family) for family in new.FAMILIES}
     assert keys >= set(FAMILIES) - {"model.initialisation", "model.parametrisation"}
-    assert keys <= {*FAMILIES, "model.activation"}
+    assert keys <= {*tables.OWN}
 
 
 def pytest_in(folder, *arguments):

@@ -1,6 +1,7 @@
 """Drawing new tokens from a language model."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -212,16 +213,20 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     Returns:
       [..., num_tokens] int32.
     """
+    if prompt.ndim == 1 and not hasattr(model, "can_cache"):  # one's own may know [B, L] alone
+        return generate_from(model, params, prompt[None], rng, **options)[0]
     places = jnp.arange(model.max_length)
+    tells_segments = "segments" in inspect.signature(type(model).__call__).parameters
 
     def read_again(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         # A prefix mask lets places look ahead, where nothing has been written yet.
         segments = jnp.broadcast_to((places < length).astype(jnp.int32), context.shape)
-        logits = model.apply({"params": params}, context, segments=segments)
+        known = {"segments": segments} if tells_segments else {}
+        logits = model.apply({"params": params}, context, **known)
         return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
     sizes: dict[str, Any] = {"rng": rng, "max_length": model.max_length, **options}
-    if not model.can_cache():
+    if not _can_cache(model):
         return generate(read_again, prompt, **sizes)
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
@@ -253,13 +258,18 @@ def generate_after(
     read_again = windowed_next_logits(
         lambda tokens: model.apply(variables, tokens, memory, method="decode")
     )
-    if not model.can_cache():
+    if not _can_cache(model):
         return generate(read_again, prompt, num_tokens, **sizes)
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
         return _apply_with_cache(model, params, cache, tokens, memory, method="decode")
 
     return generate_with_cache(read, read_again, prompt, num_tokens, **sizes)
+
+
+def _can_cache(model: Any) -> bool:
+    """Whether a model says that what it kept stays right; one of the user's may not say."""
+    return hasattr(model, "can_cache") and model.can_cache()
 
 
 def _apply_with_cache(

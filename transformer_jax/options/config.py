@@ -23,7 +23,7 @@ from transformer_jax.options.schema import (
     rule_for,
     unknown_key,
 )
-from transformer_jax.options.tables import FAMILIES
+from transformer_jax.options.tables import OWN
 from transformer_jax.options.types import SameAs
 
 _UNREADABLE = object()  # no rule accepts it
@@ -167,7 +167,7 @@ def changed(
     config, texts = copy.deepcopy(config), texts or {}
     given, problems = {**texts, **(changes or {})}, []
     # A class of the user's own is named before its options are looked up in it.
-    for key in sorted(given, key=lambda key: plain_key(key) not in FAMILIES):
+    for key in sorted(given, key=lambda key: plain_key(key) not in OWN):
         value, rule = given[key], rule_for(key, flatten(config))
         if rule is None:
             problems.append(unknown_key(key))

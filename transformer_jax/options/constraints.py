@@ -153,7 +153,7 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             f"{', '.join(said)}: {architecture} has no blocks",
-            said and architecture.startswith("recurrent"),
+            said and architecture.startswith("recurrent_") and not is_own(architecture),
         ),
         (
             "model.parametrisation=mup: it is worked out for blocks that are alike; "
@@ -219,7 +219,9 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
         (
             f"model.scale_embeddings=True: {architecture} has no such field; expected decoder, or "
             "model.encoder_decoder.scale_embeddings",
-            flat["model.scale_embeddings"] and architecture != "decoder",
+            flat["model.scale_embeddings"]
+            and architecture != "decoder"
+            and not is_own(architecture),
         ),
         (
             "model.parametrisation=mup: it is not worked out for "
@@ -236,14 +238,14 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
 def _of_task(flat: Mapping[str, Any]) -> Checks:
     task, architecture = flat["data.task"], flat["model.architecture"]
     matched, fitting = flat["model.match_parameters"], ARCHITECTURES[task]
-    is_recurrent = architecture.startswith("recurrent")
+    is_recurrent = architecture.startswith("recurrent_") and not is_own(architecture)
     length, tokenizer = flat["data.length"], flat["data.tokenizer"]
     stride = flat["evaluation.stride"] or length
     unscored = flat["data.language_modelling.unscored"]
     return [
         (
             f"model.architecture={architecture}: data.task={task} needs {' or '.join(fitting)}",
-            architecture not in fitting,
+            architecture not in fitting and not is_own(architecture),
         ),
         (
             f"model.match_parameters={matched}: only a recurrent architecture is matched to "
@@ -315,7 +317,7 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             "optimizer.name=muon: it is for the kernels of blocks, which a recurrent model has not",
-            optimizer == "muon" and flat["model.architecture"].startswith("recurrent"),
+            optimizer == "muon" and flat["model.architecture"].startswith("recurrent_"),
         ),
         (
             f"training.weight_ema={ema}: optimizer.name=schedule_free evaluates a mean already; "

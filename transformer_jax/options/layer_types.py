@@ -37,5 +37,9 @@ def letters_of(flat: Mapping[str, Any]) -> list[str]:
 
 def of_type(flat: Mapping[str, Any], letter: str | None) -> dict[str, Any]:
     """Returns the flattened config of a model whose blocks are all of one type."""
+    if letter is None:
+        return dict(flat)
     own = {plain_key(key): value for key, value in flat.items() if letter_of(key) == letter}
-    return {**flat, **own} if letter is not None else dict(flat)
+    # Another class has other options than the model's own.
+    others = tuple(f"{key}_options.own." for key in own if "_options." not in key)
+    return {key: value for key, value in flat.items() if not key.startswith(others)} | own

@@ -10,8 +10,8 @@ from transformer_jax.options.constraints import problems_between
 from transformer_jax.options.layer_types import letter_of, letters_of, of_type, plain_key
 from transformer_jax.options.rule import Rule, is_own, suggest
 from transformer_jax.options.tables import (
-    FAMILIES,
     OWN,
+    OWN_SECTIONS,
     SECTIONS,
     Option,
     options_of_rows,
@@ -103,11 +103,11 @@ def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:
     Options of a user's own class are looked up in its source, which is not run.
     """
     key, flat = plain_key(key), of_type(flat, letter_of(key))
-    choices = [choice for choice, section in FAMILIES.items() if key.startswith(f"{section}.own.")]
+    choices = [c for c, section in OWN_SECTIONS.items() if key.startswith(f"{section}.own.")]
     if not choices or not is_own(flat.get(choices[0])):
         return RULES.get(key)
     try:
-        option = own_row(flat[choices[0]]).options.get(key.rsplit(".", 1)[-1])
+        option = own_row(flat[choices[0]], choices[0]).options.get(key.rsplit(".", 1)[-1])
     except LookupError:
         return None
     return option.rule if option else None
@@ -139,7 +139,8 @@ def _with_those_of_types(find: Callable[[Any], list[str]], flat: Mapping[str, An
 
 
 def _is_of_own_row(key: str) -> bool:
-    return any(plain_key(key).startswith(f"{section}.own.") for section in FAMILIES.values())
+    key = plain_key(key)
+    return any(key.startswith(f"{section}.own.") for section in OWN_SECTIONS.values())
 
 
 def problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
@@ -150,13 +151,13 @@ def problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
 def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     problems = []
     for key in OWN:
-        start = f"{FAMILIES.get(key)}.own."
+        start = f"{OWN_SECTIONS.get(key)}.own."
         given = {name.removeprefix(start): flat[name] for name in flat if name.startswith(start)}
         if not is_own(flat[key]):
             problems += [f"{start}{name}: {key} names no class of your own" for name in given]
             continue
         try:
-            options = own_row(flat[key]).options
+            options = own_row(flat[key], key).options
         except LookupError as error:
             problems.append(f"{key}={flat[key]}: {error}{suggest(flat[key], rows_of(key))}")
             continue

@@ -102,7 +102,8 @@ class Model:
     """The model, beside what its class declares."""
 
     architecture: Choice = "decoder"
-    """The task says which of them fit."""
+    """The task says which of them fit. A class of your own has its options under `model.own`, and
+    gets of the model's those that it has a field for."""
 
     match_parameters: Literal["decoder", "encoder_decoder"] | None = None
     """Chooses the width of a recurrent architecture so that it has as many parameters as this one

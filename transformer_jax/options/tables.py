@@ -55,9 +55,7 @@ TABLES = {
     "optimizer.name": ("training/optimizers.py", "OPTIMIZERS"),
     "schedule.name": ("training/schedules.py", "SCHEDULES"),
 }
-# Those whose rows have options of their own, and the section in which these stand by row. A class
-# of the user's, named by MODULE.NAME, may take the place of a row; its options stand under `own`.
-# (An activation may be the user's too, but has no options.)
+# Those whose rows have options of their own, and the section in which these stand by row.
 FAMILIES = {
     "model.position": "model.position_options",
     "model.mixer": "model.mixer_options",
@@ -73,7 +71,15 @@ FAMILIES = {
     "optimizer.name": "optimizer",
     "schedule.name": "schedule",
 }
-OWN = (*FAMILIES, "model.activation")
+# A class of the user's, named by MODULE.NAME, may take the place of a row; its options stand under
+# `own` in the section of the family. Some have none.
+OWN_SECTIONS = {**FAMILIES, "model.architecture": "model"}
+OWN = (
+    *(*OWN_SECTIONS, "model.activation", "model.query_key_norm"),
+    *("model.encoder.pooling", "model.vision_transformer.pooling"),
+    *("model.vision_transformer.stem", "model.recurrent_decoder.cell"),
+    "model.recurrent_encoder_decoder.cell",
+)
 
 # The sections of a config: their prefix, and the classes whose fields are their options.
 SECTIONS = {
@@ -205,9 +211,13 @@ def _literal(tree: ast.Module, table: str) -> ast.Dict:
     raise LookupError(f"{table}: expected a literal dict at the top level of its file")
 
 
-def own_row(choice: str) -> Row:
+def own_row(choice: str, key: str = "") -> Row:
     """Returns what a class or function of the user's, MODULE.NAME, says of itself; runs nothing.
 
+    Args:
+      choice: MODULE.NAME.
+      key: of the config, that chose it. An architecture gets the model's own options by their
+        names; what else it has are options.
     Raises:
       LookupError: there is no such file, or no such name in it; the text tells.
     """
@@ -222,8 +232,12 @@ def own_row(choice: str) -> Row:
     if found is None:
         raise LookupError(f"{file} defines no {name}")
     row = _row(choice, name, found, "")
-    _refuse_supplied(row)
-    return row
+    if key != "model.architecture":
+        _refuse_supplied(row)
+        return row
+    shared = {name.removeprefix("model.") for name in options_of_section("model.")}
+    own = {name: option for name, option in row.options.items() if name not in shared}
+    return dataclasses.replace(row, options=own)
 
 
 def own_file(choice: str) -> Path | None:

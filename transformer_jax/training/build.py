@@ -1,6 +1,5 @@
 """From a config to the things that it names."""
 
-import dataclasses
 import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
-from transformer_jax.models import MODELS, row
+from transformer_jax.models import MODELS, make_with_known_fields, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN
@@ -56,20 +55,33 @@ def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[st
       sizes: what the data says about fields of the class: vocab_size, num_classes, ...
       allow: modules of the user's own rows that may be imported.
     """
-    sizes = {**sizes, **_own_rows(model, allow), "layer_types": _layer_types(model, allow)}
+    sizes = {
+        **sizes,
+        **_own_rows(model.to_dict(), allow),
+        "layer_types": _layer_types(model, allow),
+    }
+    sizes |= _own_rows(options_of(model, model.architecture), allow, f"{model.architecture}.")
     if model.match_parameters is None:
         return _make(model.architecture, model, sizes)
     wanted = count_parameters(_make(model.match_parameters, model, sizes))
     return _matched(model, sizes, wanted)
 
 
-def _own_rows(model: ConfigDict, allow: Collection[str], prefix: str = "model.") -> dict[str, Any]:
-    """The user's own classes that a `model` section names, by field."""
-    fields = [key.removeprefix("model.") for key in OWN if key.startswith("model.")]
+def _own_rows(
+    section: Mapping[str, Any], allow: Collection[str], inside: str = "", key: str = "model."
+) -> dict[str, Any]:
+    """The user's own classes that a `model` section, or one inside it, names by its fields.
+
+    Args:
+      section: the values.
+      allow: modules that may be imported.
+      inside: what the keys have behind `model.`.
+      key: what they begin with in messages.
+    """
     return {
-        field: chosen({}, model[field], prefix + field, allow)
-        for field in fields
-        if is_own(model[field])
+        field: chosen({}, value, f"{key}{inside}{field}", allow)
+        for field, value in section.items()
+        if f"model.{inside}{field}" in OWN and is_own(value)
     }
 
 
@@ -79,7 +91,8 @@ def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
     for letter, section in model.layer_types.items() if "layer_types" in model else ():
         merged = ConfigDict({**model.to_dict(), "layer_types": {}})
         merged.update(section.to_dict())
-        own, fields = _own_rows(merged, allow, f"model.layer_types.{letter}."), set()
+        own = _own_rows(merged.to_dict(), allow, key=f"model.layer_types.{letter}.")
+        fields = set()
         for name in section:
             family = name.removesuffix("_options")
             fields |= {family, f"{family}_options"} & set(merged)
@@ -107,11 +120,9 @@ def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
 
 
 def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **changes: Any) -> Any:
-    make = row(MODELS, architecture, "model.architecture")
-    fields = {field.name for field in dataclasses.fields(make)}
+    make = sizes.get("architecture") or row(MODELS, architecture, "model.architecture")
     known = {**model, **options_of(model, architecture), **sizes, **_options_of_rows(model)}
-    known |= {"dtype": jnp.dtype(model.dtype), **changes}
-    return make(**{name: value for name, value in known.items() if name in fields})
+    return make_with_known_fields(make, {**known, "dtype": jnp.dtype(model.dtype), **changes})
 
 
 def _matched(model: ConfigDict, sizes: Mapping[str, Any], wanted: int) -> Any:

@@ -37,6 +37,7 @@ from transformer_jax.training.own import changed_code, fingerprint_of_own
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.showcases import DEMONSTRATIONS, refuse_missing_packages
 from transformer_jax.training.step import TrainState
+from transformer_jax.training.trial import refuse_what_leaks
 from transformer_jax.training.warm_start import fingerprint_of
 
 _SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
@@ -242,6 +243,7 @@ class Training:
 
     def _start(self) -> TrainState:
         """The state at step 0; says what was put into it."""
+        refuse_what_leaks(self.prepared)
         state, remarks = self.prepared.start(self.config)
         for remark in remarks:
             self.progress.say(remark)
@@ -251,11 +253,8 @@ class Training:
         config, manifest, task = self.config, self.directory.manifest(), self.task
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        for remark in (
-            *task.remarks,
-            *remarks_on(config),
-            *taken_from_data(config.model, task.sizes),
-        ):
+        remarks = (*task.remarks, *remarks_on(config), *taken_from_data(config.model, task.sizes))
+        for remark in remarks:
             self.progress.say(f"note   {remark}")
         self.progress.say(
             f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"

@@ -69,7 +69,7 @@ def _import(choice: str, key: str, allow: Collection[str]) -> Any:
             f"if you trust it: --allow={module_name} (load_run(..., allow=['{module_name}']))"
         )
     try:
-        own_row(choice)  # defined in that file: not what it imports, a shell say
+        own_row(choice, key)  # defined in that file: not what it imports, a shell say
     except LookupError as error:
         raise InvalidInput(f"{key}={choice}: {error}") from error
     file = own_file(choice)

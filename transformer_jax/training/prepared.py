@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import is_own
 from transformer_jax.training.build import (
     count_parameters,
     make_model,
@@ -182,16 +183,53 @@ def prepare(
     task = task or make_task(config, tokenizer)
     _refuse_empty_evaluation(config, task)
     own = own_modules(config) | set(allow)  # the user's config names its own modules
+    faults = Exception if is_own(config.model.architecture) else ValueError
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     try:
         model = make_model(config.model, task.sizes, own)
         prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
         refuse_unknown_prefixes(prepared.template.params, config)
+        if is_own(config.model.architecture):
+            _refuse_unfit(prepared)
     except InvalidInput:
         raise
-    except ValueError as error:  # patches that do not fit the images, say
-        raise InvalidInput(f"the model cannot be made for this data: {error}") from error
+    except faults as error:  # patches that do not fit the images, say
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        said = f"{kind}{str(error).partition(chr(10))[0]}"
+        raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared
+
+
+# What a task does with a model beside training it: methods and fields.
+_NEEDED = {
+    "language_modelling": ("max_length",),
+    "synthetic": ("max_length",),
+    "translation": ("max_length", "encode", "decode"),
+    "masked_language_modelling": ("max_length",),
+}
+
+
+def _refuse_unfit(prepared: Prepared) -> None:
+    """Raises an error where an architecture of the user's does not do what the task asks for."""
+    config, model, task = prepared.config, prepared.model, prepared.task
+    who = f"model.architecture={config.model.architecture}"
+    for name in _NEEDED.get(config.data.task, ()):
+        if not hasattr(model, name):
+            raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
+    batch = task.batch(0, 0)
+    given = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
+
+    def logits(params: Any) -> Any:
+        apply = functools.partial(model.apply, {"params": params}, **batch["inputs"])
+        return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
+
+    wanted = batch["targets"].shape
+    for shape in jax.eval_shape(logits, prepared.template.params):
+        if not hasattr(shape, "shape") or shape.shape[:-1] != wanted:
+            got = getattr(shape, "shape", type(shape).__name__)
+            raise InvalidInput(
+                f"{who}: of {given} it makes {got}; expected logits {[*wanted, 'of classes']}"
+            )
 
 
 def _refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
