@@ -35,6 +35,7 @@ def main(argv: list[str]) -> None:
         attention_maps,
         capture,
         head_similarity,
+        sites_of,
     )
     from transformer_jax.runs.pictures import draw_attention
     from transformer_jax.training.loading import load_run
@@ -45,8 +46,12 @@ def main(argv: list[str]) -> None:
     arrays: dict[str, Any] = {"tokens": tokens, "words": np.array(words)}
     if arguments.sites:
         values = capture(run.model, run.params, inputs, *arguments.sites.split(","))
-        arrays |= {name: value[0] for name, value in values.items()}
-    maps = attention_maps(run.model, run.params, inputs)
+        arrays |= {name: np.asarray(value[0], np.float32) for name, value in values.items()}
+    there = sites_of(run.model, run.params, inputs)
+    has_attention = any(name.endswith(".weights") for name in there)
+    maps = {}
+    if has_attention or not arguments.sites:
+        maps = attention_maps(run.model, run.params, inputs)
     for layer, weights in maps.items():
         arrays[f"{layer}/weights"] = weights[0]
         arrays[f"{layer}/entropy"] = attention_entropy(weights)[0]
@@ -56,9 +61,11 @@ def main(argv: list[str]) -> None:
         told = f"; heads alike {others.mean():.2f} (1: the same)" if others.size else ""
         entropy = arrays[f"{layer}/entropy"].mean(-1)
         print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{told}")
-    draw_attention({layer: np.asarray(weights[0]) for layer, weights in maps.items()}, words, out)
+    if maps:
+        draw_attention({layer: np.asarray(w[0]) for layer, w in maps.items()}, words, out)
+        print(f"wrote {out}")
     np.savez(out.with_suffix(".npz"), **arrays)
-    print(f"wrote {out} and {out.with_suffix('.npz')}")
+    print(f"wrote {out.with_suffix('.npz')}")
 
 
 def _tokens_of(run: Any, prompt: str) -> tuple[list[str], Any]:

@@ -62,7 +62,10 @@ def test_moves_concern_the_configs_that_they_name():
     of = provenance.numerics_of
     assert of({"model.attention": "softmax", "model.position": "learned"}) == 1
     assert of({"model.attention": "linear", "model.position": "learned"}) == 2
-    assert of({"model.attention": "linear", "model.position": "t5"}) == provenance.NUMERICS == 3
+    assert of({"model.attention": "linear", "model.position": "t5"}) == 3
+    both = {"model.wiring": "deep_norm", "model.architecture": "encoder_decoder"}
+    assert of(both) == provenance.NUMERICS == 4
+    assert of({**both, "model.architecture": "decoder"}) == 1
 
 
 def test_numerics_that_moved_bits_of_a_config_decide_and_others_do_not(monkeypatch):

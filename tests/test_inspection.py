@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import attempt, refused
+from tests.conftest import TINY, attempt, refused
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import (
     attention_entropy,
@@ -123,6 +123,18 @@ def test_gradients_by_layer_are_those_of_the_parameters_there(decoder):
     assert (norms > 0).all()
 
 
+def test_gradients_of_a_model_in_bfloat16_are_near():
+    model = Decoder(**SMALL, position="rotary")
+    params = jax.jit(model.init)(jax.random.key(1), TOKENS)["params"]
+    low = model.clone(dtype=jnp.bfloat16)
+    loss = lambda logits: jax.nn.log_softmax(logits)[..., 3].sum()
+    for look in (
+        lambda model: gradient_by_layer(model, params, {"tokens": TOKENS}, loss),
+        lambda model: gradient_through_time(model, params, TOKENS, TOKENS[:, 0]),
+    ):
+        np.testing.assert_allclose(look(low), look(model), rtol=0.05, atol=0.01)
+
+
 def test_gradient_norms_name_the_parts_in_order(decoder):
     model, params = decoder
     norms = gradient_norms(params)
@@ -156,6 +168,17 @@ def test_inspect_draws_a_prompt(tiny_run, tmp_path):
         similarity = arrays["block_0/attention/head_similarity"]
         np.testing.assert_allclose(np.diagonal(similarity), 1, atol=1e-6)
     there = f"--workdir={tiny_run}"
+    options = ["--config.model.position=none", "--config.model.mixer=state_space"]
+    options += ["--config.training.steps=2", "--config.schedule.name=constant"]
+    options += ["--config.sample.num_tokens=0", "--config.model.dtype=bfloat16"]
+    unseen = f"--workdir={tmp_path / 'unseen'}"
+    assert attempt("train", f"--config={TINY}", unseen, *options).returncode == 0
+    result = attempt("inspect", unseen, "--prompt=ROMEO", f"--out={out}", "--sites=*.mixer.out")
+    assert result.returncode == 0, result.stderr
+    with np.load(tmp_path / "attention.npz") as arrays:
+        assert arrays["block_1.mixer.out"].shape == (5, 32)
+        assert arrays["block_1.mixer.out"].dtype == np.float32
+    refused(attempt("inspect", unseen, "--prompt=ROMEO"), "no attention to look at")
     refused(attempt("inspect", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
     refused(attempt("inspect", *prompt, "--sites=logit"), "logit: ", "nearest is logits")
     refused(attempt("inspect", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16")

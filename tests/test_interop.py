@@ -221,8 +221,14 @@ def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters
     assert exported.config["architectures"] == ["Gemma3ForCausalLM"]
     assert exported.config["layer_types"][2] == "full_attention"
     hybrid = ours.clone(layer_types={"W": {"mixer": "state_space"}})
-    with pytest.raises(InvalidInput, match="layers"):
+    with pytest.raises(InvalidInput, match="mixer of block 0: state_space here, attention there"):
         to_huggingface(hybrid, theirs.params)
+    local = theirs.model.clone(layers="", layer_types={}, mask="window", mask_options={"size": 3})
+    local = local.clone(attention_scale=None, head_dim=8, num_heads=4)
+    params = local.init(jax.random.key(0), **local.example_inputs())["params"]
+    config = to_huggingface(local, params).config
+    assert (config["sliding_window"], config["query_pre_attn_scalar"]) == (3, 8)
+    assert set(config["layer_types"]) == {"sliding_attention"}
 
 
 def test_gradients_of_bert_equal_theirs(torch, rng):

@@ -14,7 +14,9 @@ from transformer_jax.inspection import capture
 from transformer_jax.layers.skips import SKIPS
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
 from transformer_jax.options.config import flatten, from_json, load_config, to_json
+from transformer_jax.options.constraints import remarks_on
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import _quick_study
 from transformer_jax.training.build import count_parameters, make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
@@ -157,11 +159,18 @@ def test_other_transformers_have_layers_too():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"layers": "LG"}, "no letter of 'LG' has a type"),
+        (
+            {"layers": "LLLG", "depth": 3, "layer_types": {"G": {}}},
+            "no block is 'G' in layers='LLLG'",
+        ),
+        ({"layers": ("L", "G")}, "expected letters such as LLLG"),
+        ({"layers": "L", "layer_types": {"L": 3}}, "L: expected fields by name, got 3"),
+        ({"distinct_blocks": 0}, "expected 1 to depth 4, got 0"),
+        ({"distinct_blocks": 2, "sharing": "zig"}, "expected cycle or sequence, got 'zig'"),
         ({"layers": "L G", "layer_types": LOCAL}, "expected letters such as LLLG"),
-        ({"layer_types": LOCAL}, "'L' is no letter of layers=''"),
+        ({"layer_types": LOCAL}, "no block is 'L' in layers=''"),
         ({"layers": "LG", "layer_types": {"L": {"width": 3}}}, r"L\.width: expected one of mask, "),
-        ({"distinct_blocks": 5}, "expected at most depth 4, got 5"),
+        ({"distinct_blocks": 5}, "expected 1 to depth 4, got 5"),
         (
             {"layers": "LG", "layer_types": LOCAL, "distinct_blocks": 3},
             "block 3 of type G would have the parameters of block 0, of type L",
@@ -194,6 +203,29 @@ def test_layers_without_a_meaning_are_refused(fields, words):
         jax.eval_shape(model.init, jax.random.key(0), TOKENS)
 
 
+def test_another_row_begins_with_its_own_options_and_heads_change_no_added_positions():
+    window = {"mask": "window", "mask_options": {"size": 3}}
+    model = Decoder(**SMALL, **window, layers="WF", layer_types={"F": {"mask": "full"}})
+    assert dict(model.by_type()["F"].mask_options) == {}
+    assert dict(model.by_type()["W"].mask_options) == {"size": 3}
+    other_heads = Decoder(**SMALL, layers="AB", layer_types={"B": {"num_heads": 4}})
+    params = drawn(other_heads, tokens=TOKENS)
+    assert "positions" in params
+    assert "positions_B" not in params
+    with_bias = other_heads.clone(position="t5")
+    assert with_bias.init(jax.random.key(0), TOKENS)["params"].keys() >= {
+        "positions",
+        "positions_B",
+    }
+
+
+def test_a_refused_cache_names_the_mask_of_the_type():
+    model = Decoder(**SMALL, layers="DM", layer_types={"M": {"mask": "prefix"}})
+    params = drawn(model, tokens=TOKENS)
+    with pytest.raises(ValueError, match="in mask 'full', 'prefix' what is read sees"):
+        model.apply({"params": params}, TOKENS, mutable=["cache"])
+
+
 def test_a_type_that_looks_ahead_keeps_no_cache():
     model = Decoder(**SMALL, layers="GGGP", layer_types={"P": {"mask": "prefix"}})
     assert not model.can_cache()
@@ -221,13 +253,33 @@ def test_options_of_a_type_are_checked_stored_and_reach_its_blocks():
     assert count_parameters(model) < count_parameters(plain)  # fewer key and value heads
 
 
+def test_what_does_nothing_or_leaks_in_a_type_is_said():
+    remarks = lambda **more: remarks_on(flatten(tiny_config(**more)))
+    assert remarks(**OPTIONS) == []
+    assert remarks(model__layers="LG") == ["model.layers=LG: no type says what is different"]
+    (unused,) = remarks(**OPTIONS, model__layer_types__X__mask="full")
+    assert unused.startswith("model.layer_types.X: no block is of this type in model.layers=LG")
+    (leak,) = remarks(**OPTIONS, model__layer_types__G__mask="unmasked")
+    assert leak.startswith("model.layer_types.G.mask=unmasked shows this decoder the answers")
+    # So that arms can say what the base does not.
+    config = tiny_config(model__layers="A", model__layer_types__B__mask="window")
+    assert dict(make_model(config.model, {"vocab_size": 11}).layer_types) == {}
+
+
+def test_arms_may_say_of_a_type_what_the_base_does_not():
+    base = tiny_config(model__layers="LG")
+    _, arms = _quick_study(base, ["model.layer_types.L.mask=full,window"], [])
+    assert list(arms) == ["mask=full", "mask=window"]
+    assert arms["mask=window"] == {"model.layer_types.L.mask": "window"}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"model__layer_types__G__maks": "full"}, r"did you mean model\.layer_types\.G\.mask\?"),
         ({"model__layer_types__G__mask": "windw"}, r"G\.mask=windw: .* did you mean window\?"),
         ({"model__layer_types__G__width": "8"}, "no option that a type of layer has"),
-        ({"model__layer_types__X__mask": "full"}, r"types\.X: no letter of model\.layers=LG"),
+        ({"model__sharing": "sequence"}, "all blocks have parameters of their own"),
         ({"model__layer_types__LG__mask": "full"}, "no such option"),
         ({"model__layers": "L-G"}, r"expected letters.*e\.g\. model\.layers=LLLG"),
         (

@@ -34,7 +34,7 @@ from transformer_jax.layers.positions import (
     SinusoidalPositions,
     T5Positions,
 )
-from transformer_jax.models import make_with_known_fields
+from transformer_jax.models import EncoderDecoder, make_with_known_fields
 
 
 def normal(rng, *shape):
@@ -147,9 +147,32 @@ def test_wirings_with_learned_gains(wiring, shape, start, expected):
     np.testing.assert_allclose(Wired().apply({"params": halves}, inputs), expected)
 
 
-def test_deep_norm_starts_values_and_writing_kernels_smaller():
-    assert DeepNorm(depth=8).branch_gain == pytest.approx(64**-0.25)
+@pytest.mark.parametrize(
+    ("side", "alpha", "beta"),
+    [
+        ("", 16**0.25, 64**-0.25),
+        ("encoder", 0.81 * (8**4 * 8) ** (1 / 16), 0.87 * (8**4 * 8) ** (-1 / 16)),
+        ("decoder", 24**0.25, 96**-0.25),
+    ],
+)
+def test_deep_norm_has_the_papers_numbers_for_each_side(side, alpha, beta):
+    """Wang et al. 2022, figure 2, with N = M = 8."""
     assert WIRINGS["pre"]().branch_gain == 1
+    wiring = DeepNorm(depth=8, side=side)
+    assert wiring.branch_gain == pytest.approx(beta)
+    kept = wiring(jnp.ones(3), {"f": jnp.zeros_like}, lambda name: lambda inputs: inputs)
+    np.testing.assert_allclose(kept, alpha, rtol=1e-6)
+
+
+def test_the_sides_of_an_encoder_decoder_know_which_they_are():
+    types = {"layers": "L", "layer_types": {"L": {"mlp_dim": 8}}}
+    sizes = {"vocab_size": 5, "max_length": 4, "width": 8, "depth": 4, "num_heads": 2}
+    model = EncoderDecoder(**sizes, wiring="deep_norm", initialisation="normal", **types)
+    tokens = jnp.zeros((1, 4), jnp.int32)
+    params = model.init(jax.random.key(0), tokens, tokens)["params"]
+    for side, beta in (("encoder", 0.87 * 4 ** (-5 / 16)), ("decoder", 48**-0.25)):
+        kernels = [params[side][f"block_{n}"]["feed_forward"]["up"]["kernel"] for n in range(4)]
+        assert np.std(kernels) == pytest.approx(0.02 * beta, rel=0.15)
 
 
 def test_whole_branches_are_left_out_by_example_and_kept_in_the_mean():

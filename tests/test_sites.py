@@ -164,6 +164,38 @@ def test_wrong_names_and_shapes_are_refused(taken):
         )
 
 
+def test_an_intervention_that_meets_nothing_is_told(taken):
+    model, params, inputs = taken("linear")
+    with (
+        pytest.raises(InvalidInput, match="nonsense: no site of this name was met"),
+        interventions({"nonsense": jnp.zeros_like}),
+    ):
+        model.apply({"params": params}, **inputs)
+    with pytest.raises(InvalidInput, match="expected a function of the value, got 0"):
+        intervene(model, params, inputs, {"block_0.residual": 0})
+    with pytest.raises(InvalidInput, match=r"expected float32\[3, 6, 8\].* got NoneType"):
+        intervene(model, params, inputs, {"block_0.residual": lambda value: None})
+    # What is only shown is not meant by a pattern for all of an attention's values.
+    zeroed = intervene(model, params, inputs, {"block_*.attention.*": jnp.zeros_like})
+    assert np.isfinite(zeroed).all()
+
+
+def test_names_that_end_alike_are_kept_apart():
+    class Named(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return site(self, "value_", 2 * site(self, "value", x + 1))
+
+    class Both(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return Named(name="named")(Named(name="named_")(x))
+
+    seen = capture(Both(), {}, {"x": jnp.zeros(1)}, "*")
+    wanted = {"named_.value": 1, "named_.value_": 2, "named.value": 3, "named.value_": 6}
+    assert {name: float(value[0]) for name, value in seen.items()} == wanted
+
+
 def test_an_intervention_ends_with_its_block(taken):
     model, params, inputs = taken("recurrent")
     logits = model.apply({"params": params}, **inputs)

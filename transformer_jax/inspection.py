@@ -168,7 +168,7 @@ def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:
     try:
         kept = capture(model, params, inputs, "embedded", "block_*.residual")
     except InvalidInput as error:
-        raise InvalidInput(f"{type(model).__name__} is no single stack of blocks") from error
+        raise InvalidInput(f"{type(model).__name__} is no single stack with a block") from error
     return jnp.stack([kept.pop("embedded"), *kept.values()])
 
 
@@ -239,12 +239,16 @@ def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -
 
     def with_offsets(offsets: list[Array]) -> Array:
         pairs = zip(sites, offsets, strict=True)
-        changes = {name: functools.partial(jnp.add, offset) for name, offset in pairs}
+        changes = {name: functools.partial(_plus, offset) for name, offset in pairs}
         with interventions(changes):
             return loss(model.apply({"params": params}, **inputs))
 
     gradients = jax.jit(jax.grad(with_offsets))([jnp.zeros(shape) for _ in sites])
     return jnp.stack([jnp.linalg.norm(gradient) for gradient in gradients])
+
+
+def _plus(offset: Array, value: Array) -> Array:
+    return value + offset.astype(value.dtype)
 
 
 def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array) -> Array:
@@ -263,7 +267,7 @@ def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array)
     """
 
     def loss(offset: Array) -> Array:
-        with interventions({"embedded": functools.partial(jnp.add, offset)}):
+        with interventions({"embedded": functools.partial(_plus, offset)}):
             logits = cast(Array, model.apply({"params": params}, tokens))[:, -1]
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], axis=-1).sum()
 

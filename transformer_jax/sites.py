@@ -60,9 +60,26 @@ SITES = {
 }
 
 Intervention = Callable[[Array], Array]
-_active: contextvars.ContextVar[tuple[tuple[str, Intervention], ...]] = contextvars.ContextVar(
+
+
+class _Changes:
+    """What is changed while a context is open, and which of it was met."""
+
+    def __init__(self, changes: Mapping[str, Intervention]) -> None:
+        self.changes, self.met = dict(changes), set[str]()
+
+    def of(self, full: str) -> Generator[tuple[str, Intervention]]:
+        for pattern, change in self.changes.items():
+            if fnmatch.fnmatchcase(full, pattern):
+                self.met.add(pattern)
+                yield pattern, change
+
+
+_active: contextvars.ContextVar[tuple[_Changes, ...]] = contextvars.ContextVar(
     "interventions", default=()
 )
+_IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
+_BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule has already
 
 
 def site(module: nn.Module, name: str, value: Array) -> Array:
@@ -78,38 +95,37 @@ def site(module: nn.Module, name: str, value: Array) -> Array:
       InvalidInput: an intervention changes shape or dtype.
     """
     full = ".".join((*module.path, name))
-    for pattern, change in _active.get():
-        if fnmatch.fnmatchcase(full, pattern):
+    for active in _active.get():
+        for _, change in active.of(full):
             value = _changed(full, value, change)
     _sow(module, name, value)
     in_block = _IN_BLOCK.search(full)
     return checkpoint_name(value, in_block[1] if in_block else name)
 
 
-_IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
-
-
 def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:
     """Names a value that the model does without, so that it is made only if somebody reads it.
 
     Raises:
-      InvalidInput: an intervention would change it, which would change nothing else.
+      InvalidInput: an intervention names it, which would change nothing else; one that has `*` for
+        the value's own name means the others.
     """
     full = ".".join((*module.path, name))
-    for pattern, _ in _active.get():
-        if fnmatch.fnmatchcase(full, pattern):
-            raise InvalidInput(f"{full}: this model makes it for show, and never uses it")
+    for active in _active.get():
+        for pattern, _ in active.of(full):
+            if "*" not in pattern.rpartition(".")[2]:
+                raise InvalidInput(f"{full}: this model makes it for show, and never uses it")
     if module.is_mutable_collection("intermediates") and not module.is_initializing():
         _sow(module, name, make())
 
 
 def _sow(module: nn.Module, name: str, value: Array) -> None:
-    """As flax does, but behind a submodule of the same name, which it refuses, as `name_`."""
+    """As flax does, which refuses the name of a submodule: there it gets a mark."""
     scope = module.scope
     assert scope is not None
     taken = scope.name_reserved(name, "intermediates")
     if taken and not scope.has_variable("intermediates", name):
-        name += "_"
+        name += _BEHIND_A_MODULE
     module.sow("intermediates", name, value)
 
 
@@ -117,17 +133,18 @@ def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
     """Returns what was sown, by the names of sites; of a site called twice, the last value."""
     found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(intermediates):
-        names = [str(part.key).removesuffix("_") for part in path if hasattr(part, "key")]
-        found[".".join(names)] = leaf
+        names = [str(part.key) for part in path if hasattr(part, "key")]
+        found[".".join(names).removesuffix(_BEHIND_A_MODULE)] = leaf
     return found
 
 
 def _changed(full: str, value: Array, change: Intervention) -> Array:
     new = change(value)
-    if (new.shape, new.dtype) != (value.shape, value.dtype):
+    got = (getattr(new, "shape", type(new).__name__), getattr(new, "dtype", ""))
+    if got != (value.shape, value.dtype):
         raise InvalidInput(
-            f"{full}: expected {value.dtype}{list(value.shape)} of the intervention, "
-            f"got {new.dtype}{list(new.shape)}"
+            f"{full}: expected {value.dtype}{list(value.shape)} of the intervention, got "
+            f"{got[1]}{list(got[0]) if isinstance(got[0], tuple) else got[0]}"
         )
     return new
 
@@ -141,9 +158,19 @@ def interventions(changes: Mapping[str, Intervention]) -> Generator[None]:
 
     Args:
       changes: a site's name, with `*` for any part of it, -> value -> value of the same shape.
+    Raises:
+      InvalidInput: a value is no function; or, at the end, no site of such a name was met.
     """
-    token = _active.set((*_active.get(), *changes.items()))
+    for pattern, change in changes.items():
+        if not callable(change):
+            raise InvalidInput(f"{pattern}: expected a function of the value, got {change!r}")
+    inside = _Changes(changes)
+    token = _active.set((*_active.get(), inside))
     try:
         yield
     finally:
         _active.reset(token)
+    for pattern in changes.keys() - inside.met:
+        raise InvalidInput(
+            f"{pattern}: no site of this name was met; what was compiled before is not traced again"
+        )

@@ -76,7 +76,8 @@ def _describe(model: Decoder) -> dict[str, Any]:
     }
     by_kind = {kind: models[letter] for letter, kind in kind_of.items()}
     ropes = {kind: rotation_settings(by_kind.get(kind, model)) for kind in _LETTERS}
-    window = dict(by_kind["sliding_attention"].mask_options) if len(by_kind) == 2 else {}
+    local = by_kind.get("sliding_attention")
+    window = {} if local is None else dict(local.mask_options)
     head_dim = model.head_dim or model.width // model.num_heads
     return {
         "model_type": "gemma3_text",

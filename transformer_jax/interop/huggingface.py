@@ -233,9 +233,10 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
         different = {
             field.name: (getattr(model, field.name), getattr(theirs, field.name))
             for field in dataclasses.fields(theirs)
-            if field.name not in (*_OF_TRAINING, *by_layer, "layer_types")
+            if field.name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types")
             and _resolved(model, field.name) != _resolved(theirs, field.name)
         }
+        different |= _different_layers(model, theirs) if by_layer else {}
         if not different:
             return name, row
         if not closest or len(different) < len(closest):
@@ -246,21 +247,33 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
     )
 
 
+def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
+    """What the first layer that differs has otherwise: here, and there."""
+    ours, others = model.by_type(), theirs.by_type()
+    pairs = zip(model.layer_list(), theirs.layer_list(), strict=False)
+    for number, (here, there) in enumerate(pairs):
+        one, other = ours[here.type], others[there.type]
+        different = {
+            f"{name} of block {number}": (getattr(one, name), getattr(other, name))
+            for name in LAYER_FIELDS
+            if name != "attention_dropout_rate" and _resolved(one, name) != _resolved(other, name)
+        }
+        if different:
+            return different
+    return {}
+
+
 def _resolved(model: Any, field: str) -> Any:
     """A field's value, with what None stands for."""
     value = getattr(model, field)
-    if field == "layers":  # what each is, whatever the letters
-        models = model.by_type()
-        return [
-            [_resolved(models[layer.type], name) for name in LAYER_FIELDS]
-            for layer in model.layer_list()
-        ]
     if field.endswith("_options"):
         return options_in_effect(model, field.removesuffix("_options"))
     maps = 8 / 3 if model.feed_forward == "gated" else 4
+    head_dim = model.head_dim or model.width // model.num_heads
     defaults = {
+        "attention_scale": head_dim**-0.5,
         "mlp_dim": round(maps * model.width),
-        "head_dim": model.width // model.num_heads,
+        "head_dim": head_dim,
         "num_kv_heads": model.num_heads,
     }
     return defaults.get(field) if value is None else value

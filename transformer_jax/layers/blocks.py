@@ -159,27 +159,39 @@ class LayerScale(_PlainGain):
 
 @dataclasses.dataclass(frozen=True)
 class DeepNorm:
-    """norm(alpha x + f(x)), alpha = (2N)^(1/4): post-norm for very deep stacks of N blocks.
+    """norm(alpha x + f(x)): post-norm for very deep stacks, whose branches start smaller by beta.
 
-    Values, the feed-forward layer and kernels that write start (8N)^(-1/4) times smaller. Wang et
-    al. 2022, arXiv:2203.00555, figure 2, for an encoder or a decoder alone; each side of an
-    encoder–decoder is taken as one, where the paper has other exponents.
+    Values, the feed-forward layer and kernels that write are those of branches. Wang et al. 2022,
+    arXiv:2203.00555, figure 2: an encoder or a decoder of N blocks alone has alpha = (2N)^(1/4) and
+    beta = (8N)^(-1/4); with both, N blocks each, the encoder has 0.81 N^(5/16) and 0.87 N^(-5/16),
+    the decoder (3N)^(1/4) and (12N)^(-1/4).
 
     Attributes:
       depth: number of blocks, N.
+      side: encoder or decoder, where there are both.
     """
 
     depth: int
+    side: str = ""
     final_norm: ClassVar[bool] = False
 
     @property
+    def _gains(self) -> tuple[float, float]:
+        """Alpha and beta."""
+        blocks = max(self.depth, 1)
+        if self.side == "encoder":
+            return 0.81 * blocks ** (5 / 16), 0.87 * blocks ** (-5 / 16)
+        stretch = 3 if self.side == "decoder" else 2
+        return (stretch * blocks) ** 0.25, (4 * stretch * blocks) ** -0.25
+
+    @property
     def branch_gain(self) -> float:
-        """(8N)^(-1/4)."""
-        return (8 * max(self.depth, 1)) ** -0.25
+        """Beta."""
+        return self._gains[1]
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""
-        alpha = (2 * max(self.depth, 1)) ** 0.25
+        alpha = self._gains[0]
         for name, branch in branches.items():
             hidden = make_norm(name=f"{name}_norm")(alpha * hidden + branch(hidden))
         return hidden

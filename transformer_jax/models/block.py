@@ -2,14 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
+from jax import Array
 
 from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.blocks import Block, ModuleFactory
 from transformer_jax.layers.initialisation import Initializers
+from transformer_jax.layers.position_terms import PositionTerms
 
 
 def make_block(model: Any, number: int, make: Callable[..., Block] = Block) -> Block:
@@ -33,6 +35,46 @@ def make_block(model: Any, number: int, make: Callable[..., Block] = Block) -> B
         branch_dropout_rate=model.stochastic_depth * (number + 1) / model.depth,
         name=f"block_{number}",
     )
+
+
+def terms_of_type(
+    letter: str,
+    model: Any,
+    base: Any,
+    terms: PositionTerms,
+    positions: Array,
+    known: Mapping[str, Any],
+) -> PositionTerms:
+    """Returns what the positions of a type of layer give to its attention.
+
+    Args:
+      letter: of the type.
+      model: a Transformer, all of whose blocks are of it.
+      base: the Transformer in which it is a type; the module that is called.
+      terms: what the base's positions give.
+      positions: [..., L] int.
+      known: what a position encoding may want to know.
+    Raises:
+      ValueError: its positions, or the base's, are added to the embeddings, which is done once and
+        for all blocks.
+    """
+    takes = inspect.signature(model.row_of("position")).parameters
+    ours, others = (
+        {name: value for name, value in one.sizes().items() if name in takes}
+        for one in (model, base)
+    )
+    chosen = [(one.position, one.position_options) for one in (model, base)]
+    if ours == others and chosen[0] == chosen[1]:
+        return terms
+    make = model.factory("position", model.position_options, **known)
+    own = make(name=f"positions_{letter}")(positions)
+    if own.embedding is not None or terms.embedding is not None:
+        added = model.position if own.embedding is not None else base.position
+        raise ValueError(
+            f"layer_types: {letter}.position={model.position!r}: {added!r} is added to the "
+            "embeddings, once for all blocks; expected positions inside attention"
+        )
+    return own
 
 
 def _mixer(model: Any, initializers: Initializers) -> ModuleFactory | None:

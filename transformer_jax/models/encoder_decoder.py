@@ -47,8 +47,8 @@ class EncoderDecoder(Transformer, kw_only=True):
     def setup(self) -> None:
         """Makes the two stacks and the embeddings."""
         fields = shared_fields(self)
-        self.encoder = Stack(**fields)
-        self.decoder = Stack(**fields)
+        self.encoder = Stack(**fields, side="encoder")
+        self.decoder = Stack(**fields, side="decoder")
         self.token_embedding = self.make_embedding(self.vocab_size)
         if not self.share_embeddings:
             self.target_embedding = self.make_embedding(self.vocab_size)

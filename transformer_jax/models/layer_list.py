@@ -1,6 +1,6 @@
 """Blocks that differ: of which type each is, whose parameters it has, what it reads beside."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 # The fields of a model that a type of layer may have otherwise; options of rows with their rows.
@@ -49,8 +49,10 @@ def layer_list(
       ValueError: a type is not in the pattern, has a field that no type may have, blocks of two
         types would share parameters, or a block would read a stream that is not before it.
     """
-    _check_types(pattern, types)
+    if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
+        raise ValueError(f"layers: expected letters such as LLLG, got {pattern!r}")
     letters = [pattern[block % len(pattern)] if pattern else "" for block in range(depth)]
+    _check_types(pattern, letters, types)
     owners = [_owner(block, depth, distinct_blocks, sharing) for block in range(depth)]
     for block, owner in enumerate(owners):
         if letters[block] != letters[owner]:
@@ -72,26 +74,26 @@ def layer_list(
 def _owner(block: int, depth: int, distinct: int | None, sharing: str) -> int:
     if distinct is None:
         return block
-    if distinct > max(depth, 1):
-        raise ValueError(f"distinct_blocks: expected at most depth {depth}, got {distinct}")
+    if not 1 <= distinct <= depth:
+        raise ValueError(f"distinct_blocks: expected 1 to depth {depth}, got {distinct}")
+    if sharing not in ("cycle", "sequence"):
+        raise ValueError(f"sharing: expected cycle or sequence, got {sharing!r}")
     if sharing == "cycle":
         return block % distinct
     return -(-(block * distinct // depth) * depth // distinct)  # first block of its run
 
 
-def _check_types(pattern: str, types: Mapping[str, Mapping[str, Any]]) -> None:
-    if pattern and not (pattern.isalpha() and pattern.isascii()):
-        raise ValueError(f"layers: expected letters such as LLLG, got {pattern!r}")
+def _check_types(pattern: str, letters: Sequence[str], types: Mapping[str, Any]) -> None:
     for letter, fields in types.items():
-        if letter not in set(pattern):
+        if letters and letter not in letters:
             raise ValueError(
-                f"layer_types: {letter!r} is no letter of layers={pattern!r}; expected one of "
-                f"{', '.join(sorted(set(pattern))) or 'none'}"
+                f"layer_types: no block is {letter!r} in layers={pattern!r}; expected one of "
+                f"{', '.join(sorted(set(letters) - {''})) or 'none'}"
             )
+        if not isinstance(fields, Mapping):
+            raise ValueError(f"layer_types: {letter}: expected fields by name, got {fields!r}")
         for field in fields:
             if field not in LAYER_FIELDS:
                 raise ValueError(
                     f"layer_types: {letter}.{field}: expected one of {', '.join(LAYER_FIELDS)}"
                 )
-    if pattern and not any(types.values()):
-        raise ValueError(f"layers: no letter of {pattern!r} has a type: give layer_types")

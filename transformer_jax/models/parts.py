@@ -22,7 +22,7 @@ from transformer_jax.layers.position_terms import PositionTerms, add_positions
 from transformer_jax.layers.projections import Projections
 from transformer_jax.layers.skips import Skip, Skips
 from transformer_jax.masks import Full, Mask, Places, Rule, Unmasked, self_attention_rule
-from transformer_jax.models.block import make_block
+from transformer_jax.models.block import make_block, terms_of_type
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.models.layer_list import Layer, layer_list
 from transformer_jax.options import Count, Natural, Positive, Share, Switch
@@ -30,7 +30,6 @@ from transformer_jax.options.types import LayerPattern
 from transformer_jax.sites import site
 
 _LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead
-_OF_POSITIONS = ("position", "position_options", "num_heads", "head_dim")
 
 
 class Transformer(nn.Module):
@@ -172,6 +171,7 @@ class Transformer(nn.Module):
             "head_dim": head_dim,
             "scale": self._scale(head_dim),
             "epsilon": self.norm_epsilon,
+            "side": getattr(self, "side", ""),
         }
 
     def _scale(self, head_dim: int) -> float | None:
@@ -257,7 +257,8 @@ class Transformer(nn.Module):
         if slot is not None and (positions is not None or segments is not None):
             raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
         if slot is not None and not self.hides_what_follows():
-            raise ValueError(f"cache: in mask {self.mask!r} what is read sees what comes after it")
+            masks = ", ".join(sorted({repr(model.mask) for model in self.by_type().values()}))
+            raise ValueError(f"cache: in mask {masks} what is read sees what comes after it")
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         known = {"bidirectional": not causal, **known}
@@ -301,11 +302,17 @@ class Transformer(nn.Module):
 
         That is the model itself, for a type that changes nothing.
         """
-        alike: dict[str, Any] = {"layers": "", "layer_types": FrozenDict(), "parent": None}
-        return {
-            letter: Stack(**{**shared_fields(self), **fields, **alike}) if fields else self
-            for letter, fields in {layer.type: layer.fields for layer in self.layer_list()}.items()
-        }
+        fields: dict[str, Any] = {**shared_fields(self), "layers": "", "layer_types": FrozenDict()}
+
+        def alike(changes: Mapping[str, Any]) -> Transformer:
+            if not changes:
+                return self
+            # Another row has other options than the model's own.
+            fresh = {f"{name}_options": FrozenDict() for name in changes}
+            own: dict[str, Any] = {**{k: v for k, v in fresh.items() if k in fields}, **changes}
+            return Stack(**{**fields, **own}, parent=None)
+
+        return {layer.type: alike(layer.fields) for layer in self.layer_list()}
 
     def _make_for(self, number: int, layer: Layer) -> Callable[..., Block]:
         """The class of a block; one that shares parameters reads its owner's."""
@@ -326,7 +333,7 @@ class Transformer(nn.Module):
         terms = self.build("position", name="positions", **known)(positions)
         told: dict[str, dict[str, Any]] = {
             letter: {
-                "terms": self._terms_of(letter, model, terms, positions, known),
+                "terms": terms_of_type(letter, model, self, terms, positions, known),
                 "mask": model.attention_mask(positions, causal, segments),
             }
             for letter, model in self.by_type().items()
@@ -342,34 +349,6 @@ class Transformer(nn.Module):
             one["terms"] = slot.rows_of(one["terms"])
             one["mask"] = one["mask"].of_queries(slot.first, slot.count)
         return slot.rows_of(terms), told
-
-    def _terms_of(
-        self,
-        letter: str,
-        model: "Transformer",
-        terms: PositionTerms,
-        positions: Array,
-        known: Mapping[str, Any],
-    ) -> PositionTerms:
-        """What the positions of a type of layer give to its attention.
-
-        Raises:
-          ValueError: its positions, or the model's, are added to the embeddings, which is done once
-            and for all blocks.
-        """
-        if all(getattr(model, name) == getattr(self, name) for name in _OF_POSITIONS):
-            return terms
-        make = model.factory("position", model.position_options, **known)
-        own = make(name=f"positions_{letter}")(positions)  # here, so that its parameters are ours
-        if own.embedding is not None or (
-            terms.embedding is not None and model.position != self.position
-        ):
-            added = model.position if own.embedding is not None else self.position
-            raise ValueError(
-                f"layer_types: {letter}.position={model.position!r}: {added!r} is added to the "
-                "embeddings, once for all blocks; expected positions inside attention"
-            )
-        return own
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.
@@ -411,7 +390,13 @@ class Transformer(nn.Module):
 
 
 class Stack(Transformer):
-    """The blocks alone, with positions and final norm: one half of an encoder–decoder."""
+    """The blocks alone, with positions and final norm: one half of an encoder–decoder.
+
+    Attributes:
+      side: which half, encoder or decoder.
+    """
+
+    side: str = ""
 
     @nn.compact
     def __call__(
@@ -425,4 +410,4 @@ def shared_fields(model: Transformer) -> dict[str, Any]:
     """Returns what a model hands to the stacks that it is made of."""
     names = dataclasses.fields(cast(Any, Stack))
     own = [field.name for field in names if field.name not in ("parent", "name")]
-    return {name: getattr(model, name) for name in own}
+    return {name: getattr(model, name) for name in own if hasattr(model, name)}

@@ -46,11 +46,25 @@ def problems_between(flat: Mapping[str, Any]) -> list[str]:
     return [problem for problem, is_wrong in checks if is_wrong]
 
 
-def remarks_on(config: Any) -> list[str]:
-    """Returns what the user should know of a config that is allowed, one line each."""
-    if config.model.mask == "unmasked" and config.model.architecture == "decoder":
-        return ["model.mask=unmasked shows this decoder the answers: its losses predict nothing"]
-    return []
+def remarks_on(flat: Mapping[str, Any]) -> list[str]:
+    """Returns what the user should know of a flattened config that is allowed, one line each."""
+    pattern, letters = flat["model.layers"], letters_of(flat)
+    used = set(pattern[: flat["model.depth"]])
+    remarks = [
+        f"model.layer_types.{letter}: no block is of this type in model.layers="
+        f"{pattern or '(empty)'}, model.depth={flat['model.depth']}"
+        for letter in letters
+        if letter not in used
+    ]
+    if pattern and not used.intersection(letters):
+        remarks.append(f"model.layers={pattern}: no type says what is different")
+    masks = ["model.mask", *(f"model.layer_types.{letter}.mask" for letter in letters)]
+    remarks += [
+        f"{key}=unmasked shows this decoder the answers: its losses predict nothing"
+        for key in masks
+        if flat.get(key) == "unmasked" and flat["model.architecture"] == "decoder"
+    ]
+    return remarks
 
 
 Checks = list[tuple[str, Any]]
@@ -132,8 +146,6 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
 
 
 def _of_layers(flat: Mapping[str, Any]) -> Checks:
-    pattern, letters = flat["model.layers"], letters_of(flat)
-    strange = [letter for letter in letters if letter not in pattern]
     said = [
         f"model.{name}={flat[f'model.{name}']}"
         for name, plain in (("layers", ""), ("distinct_blocks", None), ("skips", "none"))
@@ -142,14 +154,9 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
     architecture, is_mup = flat["model.architecture"], flat["model.parametrisation"] == "mup"
     return [
         (
-            f"model.layer_types.{strange[0] if strange else ''}: no letter of "
-            f"model.layers={pattern or '(empty)'}",
-            strange,
-        ),
-        (
-            f"model.layers={pattern}: no letter says what is different; give "
-            f"model.layer_types.{pattern[:1]}.mask=window, say",
-            pattern and not letters,
+            f"model.sharing={flat['model.sharing']}: without model.distinct_blocks all blocks have "
+            "parameters of their own",
+            flat["model.sharing"] != "cycle" and flat["model.distinct_blocks"] is None,
         ),
         (
             f"{', '.join(said)}: {architecture} has no blocks",

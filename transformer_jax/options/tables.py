@@ -55,7 +55,7 @@ TABLES = {
     "optimizer.name": ("training/optimizers.py", "OPTIMIZERS"),
     "schedule.name": ("training/schedules.py", "SCHEDULES"),
 }
-# Those whose rows have options of their own, and the section in which these stand by row.
+# Those whose rows have options, and the section in which these stand by row.
 FAMILIES = {
     "model.position": "model.position_options",
     "model.mixer": "model.mixer_options",
@@ -71,8 +71,7 @@ FAMILIES = {
     "optimizer.name": "optimizer",
     "schedule.name": "schedule",
 }
-# A class of the user's, named by MODULE.NAME, may take the place of a row; its options stand under
-# `own` in the section of the family. Some have none.
+# A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
 OWN_SECTIONS = {**FAMILIES, "model.architecture": "model"}
 OWN = (
     *(*OWN_SECTIONS, "model.activation", "model.query_key_norm"),
@@ -107,7 +106,17 @@ BY_NAME = {"data.task": "data", "model.architecture": "model"}
 
 # What the model hands to every row that declares it, so that no option may have these names.
 _SUPPLIED = (
-    *("width", "depth", "num_heads", "head_dim", "mlp_dim", "activation", "scale", "epsilon"),
+    *(
+        "width",
+        "depth",
+        "num_heads",
+        "head_dim",
+        "mlp_dim",
+        "activation",
+        "scale",
+        "epsilon",
+        "side",
+    ),
     *("use_bias", "bidirectional", "max_length", "grid", "std", "kernel_gain", "branch_gain"),
     *("kernel_init", "out_init", "dtype", "name", "parent"),
 )
@@ -214,10 +223,8 @@ def _literal(tree: ast.Module, table: str) -> ast.Dict:
 def own_row(choice: str, key: str = "") -> Row:
     """Returns what a class or function of the user's, MODULE.NAME, says of itself; runs nothing.
 
-    Args:
-      choice: MODULE.NAME.
-      key: of the config, that chose it. An architecture gets the model's own options by their
-        names; what else it has are options.
+    An architecture gets the model's options by name; what else it has are options of its own.
+
     Raises:
       LookupError: there is no such file, or no such name in it; the text tells.
     """
@@ -235,8 +242,8 @@ def own_row(choice: str, key: str = "") -> Row:
     if key != "model.architecture":
         _refuse_supplied(row)
         return row
-    shared = {name.removeprefix("model.") for name in options_of_section("model.")}
-    own = {name: option for name, option in row.options.items() if name not in shared}
+    shared = options_of_section("model.")
+    own = {name: option for name, option in row.options.items() if f"model.{name}" not in shared}
     return dataclasses.replace(row, options=own)
 
 

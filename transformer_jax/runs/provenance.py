@@ -15,6 +15,7 @@ from typing import Any
 MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
     2: {"model.attention": ("linear",)},  # by running sums
     3: {"model.position": ("t5",)},  # blocks add to the table's gradient in another order
+    4: {"model.wiring": ("deep_norm",), "model.architecture": ("encoder_decoder",)},  # by side
 }
 NUMERICS = max(MOVES)
 

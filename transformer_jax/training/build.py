@@ -87,8 +87,10 @@ def _own_rows(
 
 def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
     """The fields that each type of layer has otherwise, by its letter."""
-    types = {}
+    types, used = {}, set(model.layers[: model.depth])  # remarks_on tells of others
     for letter, section in model.layer_types.items() if "layer_types" in model else ():
+        if letter not in used:
+            continue
         merged = ConfigDict({**model.to_dict(), "layer_types": {}})
         merged.update(section.to_dict())
         own = _own_rows(merged.to_dict(), allow, key=f"model.layer_types.{letter}.")

@@ -94,11 +94,14 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
     return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
 
 
+_BRANCHES = ("attention", "mixer", "feed_forward")
+
+
 def _is_looked_at(module: Any, method: str) -> bool:
     return (
         method == "__call__"
         and module.name is not None
-        and (module.name.startswith("block_") or module.name in ("attention", "feed_forward"))
+        and (module.name.startswith("block_") or module.name in _BRANCHES)
     )
 
 

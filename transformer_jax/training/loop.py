@@ -253,8 +253,8 @@ class Training:
         config, manifest, task = self.config, self.directory.manifest(), self.task
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        remarks = (*task.remarks, *remarks_on(config), *taken_from_data(config.model, task.sizes))
-        for remark in remarks:
+        remarks = [*task.remarks, *remarks_on(configs.flatten(config))]
+        for remark in [*remarks, *taken_from_data(config.model, task.sizes)]:
             self.progress.say(f"note   {remark}")
         self.progress.say(
             f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"

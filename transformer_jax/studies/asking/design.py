@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile, changed, flatten
+from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import rule_for, stated, unknown_key
 from transformer_jax.studies.asking.arms import quick_arms
@@ -368,7 +369,12 @@ def _quick_study(
     """What get_study() and get_arms() would say of a grid, or of what is left out."""
     flat = flatten(config)
     made = quick_arms(flat, arms, drops)
-    same = [name for name, changes in made.items() if all(flat[k] == changes[k] for k in changes)]
+
+    def is_base(changes: dict[str, Any]) -> bool:
+        # A type of layer that the base does not describe is the model as it is.
+        return all(flat.get(k, flat.get(plain_key(k))) == v for k, v in changes.items())
+
+    same = [name for name, changes in made.items() if is_base(changes)]
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
     classifies = flat["data.task"].endswith("_classification")

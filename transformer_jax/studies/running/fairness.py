@@ -17,7 +17,7 @@ from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
-from transformer_jax.sites import interventions
+from transformer_jax.sites import values_by_site
 from transformer_jax.training.flops import flops_of
 from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
@@ -316,15 +316,12 @@ def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:
 
 def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.Array]:
     """Logits, and the root mean square of what enters the first block."""
-    entering: list[jax.Array] = []
-
-    def watch(embedded: jax.Array) -> jax.Array:
-        entering.append(jnp.sqrt(jnp.square(embedded.astype(jnp.float32)).mean()))
-        return embedded
-
-    with interventions({"*embedded": watch}):
-        logits = model.apply({"params": params}, **inputs)
-    return logits, entering[0] if entering else jnp.float32(jnp.nan)
+    logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+    values = values_by_site(state.get("intermediates", {}))
+    entering = values.get("embedded", values.get("encoder.embedded"))
+    if entering is None:  # an architecture of the user's, without sites
+        return logits, jnp.float32(jnp.nan)
+    return logits, jnp.sqrt(jnp.square(entering.astype(jnp.float32)).mean())
 
 
 def _rms(array: np.ndarray) -> float:
