@@ -160,8 +160,8 @@ def test_other_transformers_have_layers_too():
     ("fields", "words"),
     [
         (
-            {"layers": "LLLG", "depth": 3, "layer_types": {"G": {}}},
-            "no block is 'G' in layers='LLLG'",
+            {"layers": "LG", "layer_types": {"X": {}}},
+            "no block is 'X' in layers='LG'; expected one",
         ),
         ({"layers": ("L", "G")}, "expected letters such as LLLG"),
         ({"layers": "L", "layer_types": {"L": 3}}, "L: expected fields by name, got 3"),
@@ -259,6 +259,8 @@ def test_what_does_nothing_or_leaks_in_a_type_is_said():
     assert remarks(model__layers="LG") == ["model.layers=LG: no type says what is different"]
     (unused,) = remarks(**OPTIONS, model__layer_types__X__mask="full")
     assert unused.startswith("model.layer_types.X: no block is of this type in model.layers=LG")
+    (unused,) = remarks(**OPTIONS, model__depth=1, model__layer_types__G__num_kv_heads=1)
+    assert unused.startswith("model.layer_types.G: no block is of this type")
     (leak,) = remarks(**OPTIONS, model__layer_types__G__mask="unmasked")
     assert leak.startswith("model.layer_types.G.mask=unmasked shows this decoder the answers")
     # So that arms can say what the base does not.

@@ -1,15 +1,9 @@
 """Blocks that differ: of which type each is, whose parameters it has, what it reads beside."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-# The fields of a model that a type of layer may have otherwise; options of rows with their rows.
-LAYER_FIELDS = (
-    *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
-    *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),
-    *("projections", "query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
-    *("feed_forward", "feed_forward_options", "activation", "mlp_dim"),
-)
+from transformer_jax.options.layer_types import LAYER_FIELDS
 
 
 class Layer(NamedTuple):
@@ -52,7 +46,7 @@ def layer_list(
     if not isinstance(pattern, str) or (pattern and not (pattern.isalpha() and pattern.isascii())):
         raise ValueError(f"layers: expected letters such as LLLG, got {pattern!r}")
     letters = [pattern[block % len(pattern)] if pattern else "" for block in range(depth)]
-    _check_types(pattern, letters, types)
+    _check_types(pattern, types)
     owners = [_owner(block, depth, distinct_blocks, sharing) for block in range(depth)]
     for block, owner in enumerate(owners):
         if letters[block] != letters[owner]:
@@ -83,12 +77,12 @@ def _owner(block: int, depth: int, distinct: int | None, sharing: str) -> int:
     return -(-(block * distinct // depth) * depth // distinct)  # first block of its run
 
 
-def _check_types(pattern: str, letters: Sequence[str], types: Mapping[str, Any]) -> None:
+def _check_types(pattern: str, types: Mapping[str, Any]) -> None:
     for letter, fields in types.items():
-        if letters and letter not in letters:
+        if letter not in set(pattern):
             raise ValueError(
                 f"layer_types: no block is {letter!r} in layers={pattern!r}; expected one of "
-                f"{', '.join(sorted(set(letters) - {''})) or 'none'}"
+                f"{', '.join(sorted(set(pattern))) or 'none'}"
             )
         if not isinstance(fields, Mapping):
             raise ValueError(f"layer_types: {letter}: expected fields by name, got {fields!r}")

@@ -49,10 +49,11 @@ def problems_between(flat: Mapping[str, Any]) -> list[str]:
 def remarks_on(flat: Mapping[str, Any]) -> list[str]:
     """Returns what the user should know of a flattened config that is allowed, one line each."""
     pattern, letters = flat["model.layers"], letters_of(flat)
-    used = set(pattern[: flat["model.depth"]])
+    depth = None if flat["model.vision_transformer.variant"] else flat["model.depth"]
+    used = set(pattern[:depth])
     remarks = [
         f"model.layer_types.{letter}: no block is of this type in model.layers="
-        f"{pattern or '(empty)'}, model.depth={flat['model.depth']}"
+        f"{pattern or '(empty)'}"
         for letter in letters
         if letter not in used
     ]

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-_PREFIX = "model.layer_types."
-# What of the model a type of layer may have otherwise, beside the options of these rows.
-_ALLOWED = (
-    *("mask", "position", "mixer", "attention", "attention_scale", "attention_dropout_rate"),
+# The fields of a model that a type of layer may have otherwise; options of rows with their rows.
+LAYER_FIELDS = (
+    *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
+    *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),
     *("projections", "query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
-    *("feed_forward", "activation", "mlp_dim"),
+    *("feed_forward", "feed_forward_options", "activation", "mlp_dim"),
 )
+_PREFIX = "model.layer_types."
 
 
 def letter_of(key: str) -> str | None:
@@ -26,8 +27,8 @@ def plain_key(key: str) -> str:
     """
     letter = letter_of(key)
     rest = key.removeprefix(f"{_PREFIX}{letter}.")
-    field = rest.partition(".")[0].removesuffix("_options")
-    return f"model.{rest}" if letter is not None and field in _ALLOWED else key
+    may_be = letter is not None and rest.partition(".")[0] in LAYER_FIELDS
+    return f"model.{rest}" if may_be else key
 
 
 def letters_of(flat: Mapping[str, Any]) -> list[str]:

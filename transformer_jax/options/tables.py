@@ -106,19 +106,9 @@ BY_NAME = {"data.task": "data", "model.architecture": "model"}
 
 # What the model hands to every row that declares it, so that no option may have these names.
 _SUPPLIED = (
-    *(
-        "width",
-        "depth",
-        "num_heads",
-        "head_dim",
-        "mlp_dim",
-        "activation",
-        "scale",
-        "epsilon",
-        "side",
-    ),
+    *("width", "depth", "num_heads", "head_dim", "mlp_dim", "activation", "scale", "epsilon"),
     *("use_bias", "bidirectional", "max_length", "grid", "std", "kernel_gain", "branch_gain"),
-    *("kernel_init", "out_init", "dtype", "name", "parent"),
+    *("kernel_init", "out_init", "dtype", "side", "name", "parent"),
 )
 
 

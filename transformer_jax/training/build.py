@@ -87,9 +87,9 @@ def _own_rows(
 
 def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
     """The fields that each type of layer has otherwise, by its letter."""
-    types, used = {}, set(model.layers[: model.depth])  # remarks_on tells of others
+    types = {}
     for letter, section in model.layer_types.items() if "layer_types" in model else ():
-        if letter not in used:
+        if letter not in model.layers:  # remarks_on tells of it
             continue
         merged = ConfigDict({**model.to_dict(), "layer_types": {}})
         merged.update(section.to_dict())
