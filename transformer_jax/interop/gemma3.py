@@ -10,16 +10,22 @@ from flax.core import FrozenDict
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
-    our_activation,
     rotation_of,
     rotation_settings,
     their_activation,
 )
-from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
+from transformer_jax.interop.layouts import Entry
+from transformer_jax.interop.llama import (
+    QUERY_KEY_NORMS,
+    block_entries,
+    describe_llama,
+    make_llama,
+)
 from transformer_jax.models import Decoder
 
 _LETTERS = {"sliding_attention": "L", "full_attention": "G"}
 _THETA = {"sliding_attention": 10_000.0, "full_attention": 1_000_000.0}
+_NO_ROTATION = {"rope_parameters": None, "rope_scaling": None}  # there are two, see _rotation
 _OLD_THETA = {"sliding_attention": "rope_local_base_freq", "full_attention": "rope_theta"}
 
 
@@ -32,29 +38,16 @@ def _make(settings: Settings) -> Decoder:
     window = {"mask": "window", "mask_options": FrozenDict(size=settings["sliding_window"])}
     local = {**window, "position_options": _rotation(settings, "sliding_attention")}
     letters = "".join(_LETTERS[kind] for kind in kinds)
-    return Decoder(
-        vocab_size=settings["vocab_size"],
-        max_length=settings["max_position_embeddings"],
-        width=settings["hidden_size"],
-        depth=depth,
-        num_heads=settings["num_attention_heads"],
-        num_kv_heads=settings["num_key_value_heads"],
-        head_dim=settings["head_dim"],
-        mlp_dim=settings["intermediate_size"],
-        position="rotary",
+    plain = {"sliding_window": None, "hidden_act": settings["hidden_activation"]}
+    return make_llama({"tie_word_embeddings": True, **settings, **plain, **_NO_ROTATION}).clone(
         position_options=_rotation(settings, "full_attention"),
         layers=letters if "L" in letters else "",
         layer_types=FrozenDict({"L": FrozenDict(local)} if "L" in letters else {}),
         attention_scale=settings["query_pre_attn_scalar"] ** -0.5,
         query_key_norm="zero_centred_rms_norm",
-        feed_forward="gated",
-        activation=our_activation(settings, "hidden_activation"),
         norm="zero_centred_rms_norm",
-        norm_epsilon=settings["rms_norm_eps"],
         wiring="sandwich",
-        use_bias=False,
         scale_embeddings=True,
-        tie_embeddings=settings.get("tie_word_embeddings", True),
     )
 
 
@@ -78,46 +71,30 @@ def _describe(model: Decoder) -> dict[str, Any]:
     ropes = {kind: rotation_settings(by_kind.get(kind, model)) for kind in _LETTERS}
     local = by_kind.get("sliding_attention")
     window = {} if local is None else dict(local.mask_options)
-    head_dim = model.head_dim or model.width // model.num_heads
-    return {
+    described = describe_llama(model)
+    scale = model.attention_scale or described["head_dim"] ** -0.5
+    for key in ("hidden_act", "mlp_bias", "rope_theta", "rope_parameters"):
+        described.pop(key, None)
+    return described | {
         "model_type": "gemma3_text",
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
-        "num_key_value_heads": model.num_kv_heads or model.num_heads,
-        "head_dim": head_dim,
-        "intermediate_size": model.mlp_dim or round(8 * model.width / 3),
         "hidden_activation": their_activation(model),
-        "rms_norm_eps": model.norm_epsilon,
-        "query_pre_attn_scalar": round((model.attention_scale or head_dim**-0.5) ** -2),
+        "query_pre_attn_scalar": round(scale**-2),
         "layer_types": [kind_of[layer.type] for layer in model.layer_list()],
         "sliding_window": window.get("size", model.max_length),
         "rope_parameters": {k: rope.get("rope_parameters", {}) for k, rope in ropes.items()},
-        "attention_bias": False,
-        "tie_word_embeddings": model.tie_embeddings,
     }
 
 
+_NORMS = QUERY_KEY_NORMS | {
+    "attention_norm": "input_layernorm",
+    "attention_out_norm": "post_attention_layernorm",
+    "feed_forward_norm": "pre_feedforward_layernorm",
+    "feed_forward_out_norm": "post_feedforward_layernorm",
+}
+
+
 def _entries(model: Decoder) -> list[Entry]:
-    entries = embedding("token_embedding", "embed_tokens.weight")
-    for layer in range(model.depth):
-        ours, theirs = f"block_{layer}", f"layers.{layer}"
-        for name, initial in (("query", "q"), ("key", "k"), ("value", "v"), ("out", "o")):
-            entries += kernel(f"{ours}/attention/{name}", f"{theirs}.self_attn.{initial}_proj")
-        for name in ("gate", "up", "down"):
-            entries += kernel(f"{ours}/feed_forward/{name}", f"{theirs}.mlp.{name}_proj")
-        for name, other in (
-            ("attention/query_norm", "self_attn.q_norm"),
-            ("attention/key_norm", "self_attn.k_norm"),
-            ("attention_norm", "input_layernorm"),
-            ("attention_out_norm", "post_attention_layernorm"),
-            ("feed_forward_norm", "pre_feedforward_layernorm"),
-            ("feed_forward_out_norm", "post_feedforward_layernorm"),
-        ):
-            entries += scale(f"{ours}/{name}", f"{theirs}.{other}")
-    return entries + scale("final_norm", "norm") + output_layer(model)
+    return block_entries(model, _NORMS)
 
 
 ROWS = {

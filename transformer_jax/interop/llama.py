@@ -4,6 +4,7 @@ Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sl
 team 2025, arXiv:2505.09388 (norms of queries and keys).
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from flax.core import FrozenDict
@@ -20,7 +21,8 @@ from transformer_jax.interop.layouts import Entry, embedding, kernel, output_lay
 from transformer_jax.models import Decoder
 
 
-def _make_llama(settings: Settings) -> Decoder:
+def make_llama(settings: Settings) -> Decoder:
+    """Returns the Decoder of their settings; Gemma's begins with it too."""
     window = settings.get("sliding_window")
     return Decoder(
         vocab_size=settings["vocab_size"],
@@ -45,11 +47,12 @@ def _make_llama(settings: Settings) -> Decoder:
 
 
 def _make_qwen3(settings: Settings) -> Decoder:
-    model = _make_llama({**settings, "sliding_window": None})
+    model = make_llama({**settings, "sliding_window": None})
     return model.clone(query_key_norm="rms_norm")
 
 
-def _describe_llama(model: Decoder) -> dict[str, Any]:
+def describe_llama(model: Decoder) -> dict[str, Any]:
+    """Returns their settings of a Decoder."""
     head_dim = model.head_dim or model.width // model.num_heads
     return {
         "model_type": "llama",
@@ -72,14 +75,27 @@ def _describe_llama(model: Decoder) -> dict[str, Any]:
 
 def _describe_mistral(model: Decoder) -> dict[str, Any]:
     window = dict(model.mask_options).get("size") if model.mask == "window" else None
-    return _describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
+    return describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
 
 
 def _describe_qwen3(model: Decoder) -> dict[str, Any]:
-    return _describe_llama(model) | {"model_type": "qwen3", "use_sliding_window": False}
+    return describe_llama(model) | {"model_type": "qwen3", "use_sliding_window": False}
 
 
-def _llama_entries(model: Decoder) -> list[Entry]:
+_NORMS = {"attention_norm": "input_layernorm", "feed_forward_norm": "post_attention_layernorm"}
+QUERY_KEY_NORMS = {
+    "attention/query_norm": "self_attn.q_norm",
+    "attention/key_norm": "self_attn.k_norm",
+}
+
+
+def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
+    """Returns all arrays of a model with the kernels of a Llama.
+
+    Args:
+      model: ours.
+      norms: scales inside a block, our path -> their name.
+    """
     entries = embedding("token_embedding", "embed_tokens.weight")
     for layer in range(model.depth):
         ours, theirs = f"block_{layer}", f"layers.{layer}"
@@ -87,25 +103,22 @@ def _llama_entries(model: Decoder) -> list[Entry]:
             entries += kernel(f"{ours}/attention/{name}", f"{theirs}.self_attn.{initial}_proj")
         for name in ("gate", "up", "down"):
             entries += kernel(f"{ours}/feed_forward/{name}", f"{theirs}.mlp.{name}_proj")
-        entries += [
-            *scale(f"{ours}/attention_norm", f"{theirs}.input_layernorm"),
-            *scale(f"{ours}/feed_forward_norm", f"{theirs}.post_attention_layernorm"),
-        ]
+        for name, other in norms.items():
+            entries += scale(f"{ours}/{name}", f"{theirs}.{other}")
     return entries + scale("final_norm", "norm") + output_layer(model)
 
 
+def _llama_entries(model: Decoder) -> list[Entry]:
+    return block_entries(model, _NORMS)
+
+
 def _qwen3_entries(model: Decoder) -> list[Entry]:
-    entries = _llama_entries(model)
-    for layer in range(model.depth):
-        ours, theirs = f"block_{layer}/attention", f"layers.{layer}.self_attn"
-        entries += scale(f"{ours}/query_norm", f"{theirs}.q_norm")
-        entries += scale(f"{ours}/key_norm", f"{theirs}.k_norm")
-    return entries
+    return block_entries(model, _NORMS | QUERY_KEY_NORMS)
 
 
 _LLAMA = Architecture(
-    _make_llama,
-    _describe_llama,
+    make_llama,
+    describe_llama,
     _llama_entries,
     Decoder,
     prefix="model.",
