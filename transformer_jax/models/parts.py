@@ -261,9 +261,8 @@ class Transformer(nn.Module):
             raise ValueError(f"cache: in mask {masks} what is read sees what comes after it")
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
-        known = {"bidirectional": not causal, **known}
-        terms, seen = self._seen_by_type(positions, causal, segments, slot, known)
-        models = self.by_type()
+        known, models = {"bidirectional": not causal, **known}, self.by_type()
+        terms, seen = self._seen_by_type(models, positions, segments, slot, known)
         hidden_LD = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
@@ -323,8 +322,8 @@ class Transformer(nn.Module):
 
     def _seen_by_type(
         self,
+        models: Mapping[str, "Transformer"],
         positions: Array,
-        causal: bool,
         segments: Array | None,
         slot: CacheSlot | None,
         known: Mapping[str, Any],
@@ -334,9 +333,9 @@ class Transformer(nn.Module):
         told: dict[str, dict[str, Any]] = {
             letter: {
                 "terms": terms_of_type(letter, model, self, terms, positions, known),
-                "mask": model.attention_mask(positions, causal, segments),
+                "mask": model.attention_mask(positions, not known["bidirectional"], segments),
             }
-            for letter, model in self.by_type().items()
+            for letter, model in models.items()
         }
         acts_inside = terms.rotation is not None or terms.bias is not None
         if told and acts_inside and all(one["terms"] is not terms for one in told.values()):
@@ -345,10 +344,11 @@ class Transformer(nn.Module):
             )
         if slot is None:
             return terms, told
-        for one in told.values():  # made for all places of the cache; asked about the new tokens
-            one["terms"] = slot.rows_of(one["terms"])
+        rows = slot.rows_of(terms)  # made for all places of the cache; asked about the new tokens
+        for one in told.values():
+            one["terms"] = rows if one["terms"] is terms else slot.rows_of(one["terms"])
             one["mask"] = one["mask"].of_queries(slot.first, slot.count)
-        return slot.rows_of(terms), told
+        return rows, told
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.
