@@ -33,16 +33,16 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.build import make_task
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.loading import load_run
-    from transformer_jax.training.showcases import DEMONSTRATIONS, refuse_missing_packages
+    from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 
     refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir, allow=arguments.allow)
-    task = make_task(config, run.tokenizer, stride=stride)
+    task = make_task(config, run.tokenizer, arguments.allow, stride=stride)
     if arguments.stride is not None and "stride" not in task.protocol:
         raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")
     directory.refuse_other_data(task.facts)
     scored = evaluate(make_score(run.model), run.params, task, arguments.split, batch_size)
-    written = DEMONSTRATIONS[config.data.task].scores(run, task, arguments.split)
+    written = demonstration_of(config.data.task).scores(run, task, arguments.split)
     means, protocol = scored.means | written.means, scored.protocol | written.protocol
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
     print("  ".join(f"{name} {value}" for name, value in protocol.items()))

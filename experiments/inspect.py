@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import is_own
 
 _MOST_WORDS = 64
 
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.loading import load_run
 
     run = load_run(arguments.workdir, allow=arguments.allow)
-    words, tokens = _tokens_of(run, arguments.prompt)
+    words, tokens = _tokens_of(run, arguments.prompt, arguments.allow)
     inputs = {"tokens": tokens[None]}
     arrays: dict[str, Any] = {"tokens": tokens, "words": np.array(words)}
     if arguments.sites:
@@ -68,25 +69,24 @@ def main(argv: list[str]) -> None:
     print(f"wrote {out.with_suffix('.npz')}")
 
 
-def _tokens_of(run: Any, prompt: str) -> tuple[list[str], Any]:
+def _tokens_of(run: Any, prompt: str, allow: list[str]) -> tuple[list[str], Any]:
     """The words of a prompt as the model reads them, and their numbers."""
     import numpy as np
 
-    from transformer_jax.data.tasks import SyntheticTask
     from transformer_jax.data.tokenizers import special_tokens
     from transformer_jax.training.build import make_task
 
     task = run.config.data.task
-    if task == "synthetic":
-        language = make_task(run.config)
-        assert isinstance(language, SyntheticTask)
+    if task == "synthetic" or (is_own(task) and run.tokenizer is None):
+        known = make_task(run.config, allow=allow).words
+        if known is None:
+            raise InvalidInput(f"data.task={task} names no words; give it `words`, one for a token")
         words = prompt.split()
-        known = list(language.language.words)
         unknown = [word for word in words if word not in known]
         if unknown:
-            raise InvalidInput(f"--prompt: {unknown[0]!r} is no word of {run.config.data.source}")
+            raise InvalidInput(f"--prompt: {unknown[0]!r} is no word; expected {' '.join(known)}")
         numbers = [known.index(word) for word in words]
-    elif task == "language_modelling":
+    elif task == "language_modelling" or is_own(task):
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]
     elif task in ("masked_language_modelling", "text_classification"):

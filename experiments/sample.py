@@ -23,11 +23,11 @@ def main(argv: list[str]) -> None:
     use_compilation_cache()
 
     from transformer_jax.training.loading import load_run
-    from transformer_jax.training.showcases import DEMONSTRATIONS
+    from transformer_jax.training.showcases import demonstration_of
 
     options = vars(arguments)
     run = load_run(options.pop("workdir"), allow=options.pop("allow"))
-    print(DEMONSTRATIONS[run.config.data.task].answer(run, **options))
+    print(demonstration_of(run.config.data.task).answer(run, **options))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Example:
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.options.constraints import SOURCE_KINDS
+from transformer_jax.options.tables import names_own
 from transformer_jax.runs.directory import RunDirectory
 
 
@@ -29,7 +30,8 @@ def main(argv: list[str]) -> None:
     if not arguments.across_numerics:
         directory.refuse_other_numerics()
     data = arguments.config.data
-    refuse_missing(data.source, SOURCE_KINDS[data.task])
+    if data.task in SOURCE_KINDS and not names_own("data.source", data.source):
+        refuse_missing(data.source, SOURCE_KINDS[data.task])
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()

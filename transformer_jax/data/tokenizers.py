@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,7 +19,11 @@ from transformer_jax.errors import InvalidInput
 
 
 class Tokenizer(Protocol):
-    """What every row of TOKENIZERS can do."""
+    """What every row of TOKENIZERS can do.
+
+    A class of your own, `data.tokenizer=MODULE.NAME`, also has two class methods: `train(texts,
+    vocab_size)` makes one from the text of the training split, `from_json` from what to_json gave.
+    """
 
     @property
     def vocab_size(self) -> int:
@@ -326,7 +330,7 @@ def special_tokens(tokenizer: Tokenizer) -> Specials:
 
 
 def make_tokenizer(
-    choice: str | Tokenizer,
+    choice: str | Tokenizer | type,
     texts: Callable[[], Iterable[str]],
     vocab_size: int,
     whole: Callable[[], Iterable[str]] | None = None,
@@ -334,14 +338,16 @@ def make_tokenizer(
     """Returns the tokenizer that a config names.
 
     Args:
-      choice: a name in TOKENIZERS, which is then trained; the path of a tokenizer.json (a run's, or
-        Hugging Face's) or of its folder; or a tokenizer.
+      choice: a name in TOKENIZERS, which is then trained, or a class of your own; the path of a
+        tokenizer.json (a run's, or Hugging Face's) or of its folder; or a tokenizer.
       texts: gives the text to train on, that of the training split.
       vocab_size: tokens that a trained one shall have at most.
       whole: gives all text, where that is more: a tokenizer of characters has to know them all.
     Raises:
       InvalidInput: no such name or file.
     """
+    if isinstance(choice, type):
+        return choice.train(texts(), vocab_size)  # ty: ignore[unresolved-attribute]
     if not isinstance(choice, str):
         return choice
     if choice in TOKENIZERS:
@@ -364,13 +370,22 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 
 def tokenizer_text(tokenizer: Tokenizer) -> str:
-    """Returns a tokenizer as the plain JSON that load_tokenizer reads."""
-    return json.dumps(tokenizer.to_json(), ensure_ascii=True) + "\n"
+    """Returns a tokenizer as the plain JSON that load_tokenizer reads.
+
+    That of a class of the user's own names the class as its kind.
+    """
+    state, kind = tokenizer.to_json(), type(tokenizer)
+    if kind not in _KINDS.values():
+        state = {"kind": f"{kind.__module__}.{kind.__name__}", "state": state}
+    return json.dumps(state, ensure_ascii=True) + "\n"
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     """Reads a file that holds what tokenizer_text gave, or a Hugging Face tokenizer.json.
 
+    Args:
+      path: of the file.
+      own: the class of the user's own that the tokenizer is of.
     Raises:
       InvalidInput: the file is missing, damaged or holds no tokenizer that is known.
     """
@@ -378,7 +393,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
         state = json.loads(path.read_text(encoding="utf-8"))
         if "kind" not in state and "model" in state:
             state = {"kind": "huggingface", "model": state}
-        return _KINDS[state["kind"]].from_json(state)
+        kind = state["kind"]
+        if kind not in _KINDS and own and kind == f"{own.__module__}.{own.__name__}":
+            return own.from_json(state["state"])
+        return _KINDS[kind].from_json(state)
     except InvalidInput:
         raise
     except Exception as error:  # the tokenizers library raises bare Exception for bad JSON

@@ -170,7 +170,7 @@ def changed(
     for key in sorted(given, key=lambda key: plain_key(key) not in OWN):
         value, rule = given[key], rule_for(key, flatten(config))
         if rule is None:
-            problems.append(unknown_key(key))
+            problems.append(unknown_key(key, flatten(config)))
             continue
         try:
             parsed = rule.parse(value) if key in texts else value

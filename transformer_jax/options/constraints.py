@@ -245,7 +245,7 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
 
 def _of_task(flat: Mapping[str, Any]) -> Checks:
     task, architecture = flat["data.task"], flat["model.architecture"]
-    matched, fitting = flat["model.match_parameters"], ARCHITECTURES[task]
+    matched, fitting = flat["model.match_parameters"], ARCHITECTURES.get(task, ())
     is_recurrent = architecture.startswith("recurrent_") and not is_own(architecture)
     length, tokenizer = flat["data.length"], flat["data.tokenizer"]
     stride = flat["evaluation.stride"] or length
@@ -253,7 +253,7 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
     return [
         (
             f"model.architecture={architecture}: data.task={task} needs {' or '.join(fitting)}",
-            architecture not in fitting and not is_own(architecture),
+            architecture not in fitting and not is_own(architecture) and not is_own(task),
         ),
         (
             f"model.match_parameters={matched}: only a recurrent architecture is matched to "
@@ -275,12 +275,14 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             f"data.separate_documents=True: data.task={task} keeps no documents apart",
-            flat["data.separate_documents"] and task != "language_modelling",
+            flat["data.separate_documents"] and task != "language_modelling" and not is_own(task),
         ),
         (
             f"data.train_examples={flat['data.train_examples']}: data.task={task} has no labelled "
             "examples; give shares in data.splits",
-            flat["data.train_examples"] and not task.endswith("_classification"),
+            flat["data.train_examples"]
+            and not task.endswith("_classification")
+            and not is_own(task),
         ),
         (
             f"initial.word_vectors={flat['initial.word_vectors']}: they are for words; "
@@ -301,7 +303,7 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     return [
         (
             f"objective.name={objective}: data.task={task} writes nothing that could be read again",
-            objective == "scheduled_sampling" and task not in _WRITING,
+            objective == "scheduled_sampling" and task not in _WRITING and not is_own(task),
         ),
         (
             f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "

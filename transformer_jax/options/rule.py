@@ -142,12 +142,14 @@ def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule
 
 
 def name_or_path(*names: str) -> Rule:
-    """One of some names, or something that looks like a path: it has a / or ends with .json."""
+    """One of some names, something that looks like a path (a / or .json in it), or MODULE.NAME."""
     return Rule(
-        f"one of: {', '.join(names)}, or the path of a tokenizer.json",
+        f"one of: {', '.join(names)}, the path of a tokenizer.json, or MODULE.NAME of your own",
         names[0],
         str,
-        lambda value: value in names or "/" in str(value) or str(value).endswith(".json"),
+        lambda value: (
+            value in names or "/" in str(value) or str(value).endswith(".json") or is_own(value)
+        ),
     )
 
 

@@ -13,7 +13,9 @@ from transformer_jax.options.tables import (
     OWN,
     OWN_SECTIONS,
     SECTIONS,
+    TABLES,
     Option,
+    names_own,
     options_of_rows,
     options_of_section,
     own_row,
@@ -102,15 +104,23 @@ def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:
 
     Options of a user's own class are looked up in its source, which is not run.
     """
-    key, flat = plain_key(key), of_type(flat, letter_of(key))
+    said = _options_of_own(key, of_type(flat, letter_of(key)))
+    if said is None:
+        return RULES.get(plain_key(key))
+    option = said[1].get(key.rsplit(".", 1)[-1])
+    return option.rule if option else None
+
+
+def _options_of_own(key: str, flat: Mapping[str, Any]) -> tuple[str, dict[str, Option]] | None:
+    """The class of the user's own whose option a key is, and its options; None: it is none's."""
+    key = plain_key(key)
     choices = [c for c, section in OWN_SECTIONS.items() if key.startswith(f"{section}.own.")]
     if not choices or not is_own(flat.get(choices[0])):
-        return RULES.get(key)
-    try:
-        option = own_row(flat[choices[0]], choices[0]).options.get(key.rsplit(".", 1)[-1])
-    except LookupError:
         return None
-    return option.rule if option else None
+    try:
+        return flat[choices[0]], own_row(flat[choices[0]], choices[0]).options
+    except LookupError:
+        return flat[choices[0]], {}
 
 
 def problems_of(flat: Mapping[str, Any]) -> list[str]:
@@ -153,13 +163,14 @@ def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     for key in OWN:
         start = f"{OWN_SECTIONS.get(key)}.own."
         given = {name.removeprefix(start): flat[name] for name in flat if name.startswith(start)}
-        if not is_own(flat[key]):
+        if not names_own(key, flat[key]):
             problems += [f"{start}{name}: {key} names no class of your own" for name in given]
             continue
         try:
             options = own_row(flat[key], key).options
         except LookupError as error:
-            problems.append(f"{key}={flat[key]}: {error}{suggest(flat[key], rows_of(key))}")
+            near = suggest(flat[key], rows_of(key) if key in TABLES else ())
+            problems.append(f"{key}={flat[key]}: {error}{near}")
             continue
         for name, value in given.items():
             if name not in options:
@@ -170,9 +181,19 @@ def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def unknown_key(key: str) -> str:
-    """Says that there is no such option, and what it is called today, or which is nearest."""
+def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
+    """Says that there is no such option, and what it is called today, or which is nearest.
+
+    Args:
+      key: that was given.
+      flat: the config, whose classes of the user's own have options too.
+    """
     letter = letter_of(key)
+    said = _options_of_own(key, of_type(flat or {}, letter))
+    if said is not None:
+        section, _, name = key.rpartition(".")
+        near = suggest(name, said[1]).replace("did you mean ", f"did you mean {section}.")
+        return f"{key}: {said[0]} has no such option{near}"
     if letter is not None:
         keys = (name.replace("model.", f"model.layer_types.{letter}.", 1) for name in RULES)
         near = suggest(key, (name for name in keys if plain_key(name) != name))

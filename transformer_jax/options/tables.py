@@ -19,6 +19,7 @@ from transformer_jax.options.rule import (
     SPECIAL,
     Rule,
     bounded,
+    is_own,
     one_of,
     optional,
     own_or_one_of,
@@ -72,9 +73,9 @@ FAMILIES = {
     "schedule.name": "schedule",
 }
 # A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
-OWN_SECTIONS = {**FAMILIES, "model.architecture": "model"}
+OWN_SECTIONS = {**FAMILIES, "model.architecture": "model", "data.task": "data"}
 OWN = (
-    *(*OWN_SECTIONS, "model.activation", "model.query_key_norm"),
+    *(*OWN_SECTIONS, "model.activation", "model.query_key_norm", "data.source", "data.tokenizer"),
     *("model.encoder.pooling", "model.vision_transformer.pooling"),
     *("model.vision_transformer.stem", "model.recurrent_decoder.cell"),
     "model.recurrent_encoder_decoder.cell",
@@ -103,6 +104,8 @@ SECTIONS = {
 # Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
 BY_NAME = {"data.task": "data", "model.architecture": "model"}
 
+
+GIVEN_TO_TASKS = ("batch_size", "stride")  # beside the options of data
 
 # What the model hands to every row that declares it, so that no option may have these names.
 _SUPPLIED = (
@@ -213,7 +216,8 @@ def _literal(tree: ast.Module, table: str) -> ast.Dict:
 def own_row(choice: str, key: str = "") -> Row:
     """Returns what a class or function of the user's, MODULE.NAME, says of itself; runs nothing.
 
-    An architecture gets the model's options by name; what else it has are options of its own.
+    An architecture gets the model's options by name, a task those of data, and the size of a batch;
+    what else they have are options of their own.
 
     Raises:
       LookupError: there is no such file, or no such name in it; the text tells.
@@ -229,12 +233,27 @@ def own_row(choice: str, key: str = "") -> Row:
     if found is None:
         raise LookupError(f"{file} defines no {name}")
     row = _row(choice, name, found, "")
-    if key != "model.architecture":
+    section = BY_NAME.get(key)
+    if section is None:
         _refuse_supplied(row)
         return row
-    shared = options_of_section("model.")
-    own = {name: option for name, option in row.options.items() if f"model.{name}" not in shared}
+    shared = {*options_of_section(f"{section}."), *(f"data.{name}" for name in GIVEN_TO_TASKS)}
+    own = {n: option for n, option in row.options.items() if f"{section}.{n}" not in shared}
     return dataclasses.replace(row, options=own)
+
+
+def names_own(key: str, value: Any) -> bool:
+    """Returns whether a value of a config stands for a class or function of the user's own.
+
+    Args:
+      key: of the config, that of a model where a type of layer has it.
+      value: MODULE.NAME may be the name of a file too, where files may be given: the file wins.
+    """
+    if key not in OWN or not is_own(value):
+        return False
+    if key in ("data.source", "data.tokenizer"):
+        return not Path(value).exists() and own_file(value) is not None
+    return True
 
 
 def own_file(choice: str) -> Path | None:

@@ -220,16 +220,21 @@ class RunDirectory:
         """Whether a launch came as far as its manifest."""
         return self.file("manifest.json").exists()
 
-    def tokenizer(self) -> Tokenizer | None:
-        """The run's own tokenizer; None before its first launch, and if it reads no text."""
+    def tokenizer(self, own: Any = None) -> Tokenizer | None:
+        """The run's tokenizer; None before its first launch, and if it reads no text.
+
+        Args:
+          own: the class that it is of, where the config names one of the user's own.
+        """
         if not self.has_begun() or not self.manifest()["data"].get("tokenizer_sha256"):
             return None
-        return load_tokenizer(self.file("tokenizer.json"))
+        return load_tokenizer(self.file("tokenizer.json"), own)
 
     def sizes(self) -> dict[str, Any]:
         """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
-        known, tokenizer = self.manifest().get("sizes", {}), self.tokenizer()
-        if not known and tokenizer:  # runs that are older than the entry were language models
+        known = self.manifest().get("sizes", {})
+        if not known and (tokenizer := self.tokenizer()):
+            # Runs that are older than the entry were language models.
             known = {"vocab_size": tokenizer.vocab_size}
         return {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
 

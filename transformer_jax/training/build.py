@@ -1,5 +1,6 @@
 """From a config to the things that it names."""
 
+import contextlib
 import inspect
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -10,25 +11,34 @@ import numpy as np
 from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
+from transformer_jax.data.sources.files import OwnSource
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS, make_with_known_fields, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
-from transformer_jax.options.tables import OWN
+from transformer_jax.options.tables import OWN, names_own
 from transformer_jax.training.objectives import OBJECTIVES
-from transformer_jax.training.own import chosen
+from transformer_jax.training.own import chosen, faults_of
 
 
-def make_task(config: ConfigDict, tokenizer: Tokenizer | None = None, **changes: Any) -> Task:
+def make_task(
+    config: ConfigDict,
+    tokenizer: Tokenizer | None = None,
+    allow: Collection[str] = (),
+    **changes: Any,
+) -> Task:
     """Reads the data that a config names.
 
     Args:
       config: whole.
       tokenizer: a stored run's tokenizer; the config's if not given.
+      allow: modules of the user's own that may be imported.
       **changes: other values for what the task takes, `stride` say.
     Returns:
       The task, which got those options that it declares.
+    Raises:
+      InvalidInput: the data cannot be read, or a class of the user's own failed; the text tells.
     """
     data = config.data
     known = {
@@ -36,12 +46,30 @@ def make_task(config: ConfigDict, tokenizer: Tokenizer | None = None, **changes:
         **options_of(data, data.task),
         "batch_size": config.training.batch_size,
         "stride": config.evaluation.stride,
-        "tokenizer": tokenizer or data.tokenizer,
+        "tokenizer": tokenizer or _own_of_data("tokenizer", data, allow),
+        "source": _own_of_data("source", data, allow),
         **changes,
     }
-    make = row(TASKS, data.task, "data.task")
+    make = chosen(TASKS, data.task, "data.task", allow)
     declared = inspect.signature(make).parameters
-    return make(**{name: known[name] for name in declared})
+    # What a task of the user's has a default for and no config may set keeps it.
+    given = {name: known[name] for name in declared if name in known}
+    of_user = [
+        f"data.{name}={data[name]}"
+        for name in ("task", "source", "tokenizer")
+        if names_own(f"data.{name}", data[name])
+    ]
+    with faults_of(*of_user) if of_user else contextlib.nullcontext():
+        return make(**given)
+
+
+def _own_of_data(name: str, data: ConfigDict, allow: Collection[str]) -> Any:
+    """The value of an option of `data`, or what it names of the user's own."""
+    key, value = f"data.{name}", data[name]
+    if not names_own(key, value):
+        return value
+    found = chosen({}, value, key, allow)
+    return OwnSource(value, found) if name == "source" else found
 
 
 def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:

@@ -53,7 +53,7 @@ def coordinate_check(
       place in the model -> its sizes. Places are the outputs of the blocks, of their branches, and
       the logits.
     """
-    task = make_task(config)
+    task = make_task(config, allow=own_modules(config))
     measured = [_measure(_of_width(config, width), task, steps) for width in widths]
     return {
         name: Coordinate(*(tuple(sizes[name][part] for sizes in measured) for part in (0, 1)))

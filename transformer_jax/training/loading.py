@@ -22,12 +22,13 @@ from transformer_jax.data.tokenizers import (
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from
 from transformer_jax.options import config as configs
+from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import RULES, problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training.build import make_model
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
-from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules
+from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.training.step import make_initial_state
 
 _ROWS_AT_ONCE = 64
@@ -163,7 +164,8 @@ class Run:
 
     def _tokenizer_for(self, task: str) -> Tokenizer:
         """The tokenizer, if the model was trained on this task."""
-        if self.config.data.task != task or self.tokenizer is None:
+        is_task = self.config.data.task == task or is_own(self.config.data.task)
+        if not is_task or self.tokenizer is None:
             raise InvalidInput(
                 f"this run's data.task is {self.config.data.task}; expected {task} for this"
             )
@@ -221,7 +223,8 @@ def load_run(
         than the run was trained with.
     """
     directory = RunDirectory(workdir)
-    config, tokenizer, manifest = directory.config(), directory.tokenizer(), directory.manifest()
+    config, manifest = directory.config(), directory.manifest()
+    tokenizer = directory.tokenizer(own_tokenizer(config, allow))
     if tokenizer and fingerprint(tokenizer) != manifest["data"]["tokenizer_sha256"]:
         raise InvalidInput(
             f"{directory.path}/tokenizer.json: not the tokenizer that this run was trained with"

@@ -20,6 +20,7 @@ from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import config as configs
 from transformer_jax.options.constraints import remarks_on
+from transformer_jax.options.rule import is_own
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
@@ -33,9 +34,9 @@ from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
 from transformer_jax.training.loading import Run
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
-from transformer_jax.training.own import changed_code, fingerprint_of_own
+from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
-from transformer_jax.training.showcases import DEMONSTRATIONS, refuse_missing_packages
+from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.trial import refuse_what_leaks
 from transformer_jax.training.warm_start import fingerprint_of
@@ -81,7 +82,8 @@ def train(
     with contextlib.closing(progress), StopSignal() as stop:
 
         def make() -> Prepared:
-            return prepare(config, directory.tokenizer(), allow)
+            own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
+            return prepare(config, directory.tokenizer(own), allow)
 
         return run_alone(Training(config, directory, make, progress, stop).coroutine())
 
@@ -121,7 +123,7 @@ class Training:
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
-        self.demonstration = DEMONSTRATIONS[config.data.task]
+        self.demonstration = demonstration_of(config.data.task)
         folder, keep = directory.file("checkpoints"), config.checkpoint.keep
         self.checkpoints = Checkpoints(folder, keep, self._warn)
         self.warnings: list[str] = []
@@ -251,13 +253,14 @@ class Training:
 
     def _announce(self) -> None:
         config, manifest, task = self.config, self.directory.manifest(), self.task
+        source = config.data.task if is_own(config.data.task) else config.data.source
         splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
         sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        remarks = [*task.remarks, *remarks_on(configs.flatten(config))]
+        remarks = [*self.prepared.remarks, *remarks_on(configs.flatten(config))]
         for remark in [*remarks, *taken_from_data(config.model, task.sizes)]:
             self.progress.say(f"note   {remark}")
         self.progress.say(
-            f"data   {config.data.source}: {splits} {task.counted}; {sizes}\n"
+            f"data   {source}: {splits} {task.counted}; {sizes}\n"
             f"model  {config.model.architecture}, {manifest['parameters']:,} parameters; "
             f"{config.training.steps:,} updates of "
             f"{count_of_batch(task.batch(config.seed, 0), task.counted):,} {task.counted} "

@@ -4,20 +4,23 @@ A config file is a program that its user started, so what it names is imported. 
 somebody else's: what it names is imported only if its module is allowed by name.
 """
 
+import contextlib
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Collection, Mapping
+import traceback
+from collections.abc import Collection, Generator, Mapping
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models import row
 from transformer_jax.options.config import flatten
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.rule import is_own
-from transformer_jax.options.tables import OWN, own_file, own_row
+from transformer_jax.options.tables import names_own, own_file, own_row
 
 
 def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:
@@ -37,7 +40,36 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
 def own_choices(config: ConfigDict) -> dict[str, str]:
     """Returns key -> MODULE.NAME for every row of a config that is the user's own."""
     flat = flatten(config)
-    return {key: value for key, value in flat.items() if plain_key(key) in OWN and is_own(value)}
+    return {key: value for key, value in flat.items() if names_own(plain_key(key), value)}
+
+
+def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
+    """Returns the class of the user's own that a config's tokenizer is of; None: it is ours."""
+    key, value = "data.tokenizer", config.data.tokenizer
+    return _import(value, key, allow) if names_own(key, value) else None
+
+
+@contextlib.contextmanager
+def faults_of(*choices: str) -> Generator[None]:
+    """Turns an error in the user's own code into a refusal that names the line.
+
+    Args:
+      *choices: what is called, KEY=MODULE.NAME.
+    """
+    try:
+        yield
+    except (Stop, AssertionError):  # a law that was broken says so itself
+        raise
+    except Exception as error:
+        files = {str(own_file(choice.partition("=")[2])) for choice in choices}
+        lines = [
+            f" at line {frame.lineno} of {Path(frame.filename).name}"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename in files
+        ]
+        what = str(error).partition("\n")[0]
+        who, where = ", ".join(choices), lines[-1] if lines else ""
+        raise InvalidInput(f"{who}: {type(error).__name__}{where}: {what}") from error
 
 
 def own_modules(config: ConfigDict) -> set[str]:

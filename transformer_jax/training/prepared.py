@@ -11,9 +11,11 @@ import optax
 from jax import Array
 from ml_collections import ConfigDict
 
+from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.models import Encoder
 from transformer_jax.options.rule import is_own
 from transformer_jax.training.build import (
     count_parameters,
@@ -22,7 +24,7 @@ from transformer_jax.training.build import (
     make_task,
 )
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.own import own_modules
+from transformer_jax.training.own import faults_of, own_modules
 from transformer_jax.training.programs import Traced, trace
 from transformer_jax.training.step import (
     StepRecord,
@@ -159,6 +161,19 @@ class Prepared:
         return jax.eval_shape(self.initial_state, np.uint32(0))
 
     @functools.cached_property
+    def remarks(self) -> tuple[str, ...]:
+        """Lines about the data that the user should read before training."""
+        remarks = list(self.task.remarks)
+        if is_own(self.config.data.task):
+            try:
+                disjoint_splits(self.task)
+            except AssertionError as error:
+                remarks.append(str(error))
+            if isinstance(self.model, Encoder) and _holds_its_targets(self.task.batch(0, 0)):
+                remarks.append("each target is the next input, and the model reads ahead: it copies")
+        return tuple(remarks)
+
+    @functools.cached_property
     def num_parameters(self) -> int:
         """Numbers that the model has to learn."""
         return count_parameters(self.model)
@@ -180,16 +195,19 @@ def prepare(
     Raises:
       InvalidInput: the data has nothing to score, or does not fit the model.
     """
-    task = task or make_task(config, tokenizer)
-    _refuse_empty_evaluation(config, task)
     own = own_modules(config) | set(allow)  # the user's config names its own modules
-    faults = Exception if is_own(config.model.architecture) else ValueError
+    task = task or make_task(config, tokenizer, own)
+    if is_own(config.data.task):
+        _refuse_broken_task(f"data.task={config.data.task}", task)
+    _refuse_empty_evaluation(config, task)
+    is_any_own = is_own(config.model.architecture) or is_own(config.data.task)
+    faults = Exception if is_any_own else ValueError
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     try:
         model = make_model(config.model, task.sizes, own)
         prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
         refuse_unknown_prefixes(prepared.template.params, config)
-        if is_own(config.model.architecture):
+        if is_any_own:
             _refuse_unfit(prepared)
     except InvalidInput:
         raise
@@ -198,6 +216,28 @@ def prepare(
         said = f"{kind}{str(error).partition(chr(10))[0]}"
         raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared
+
+
+def _holds_its_targets(batch: Batch) -> bool:
+    """Whether what is asked at each place stands at the next one."""
+    tokens, targets = batch["inputs"].get("tokens"), batch["targets"]
+    if tokens is None or np.shape(tokens) != np.shape(targets):
+        return False
+    asked = np.asarray(batch["weights"])[:, :-1] > 0
+    same = np.asarray(tokens)[:, 1:] == np.asarray(targets)[:, :-1]
+    return bool(asked.any() and same[asked].all())
+
+
+def _refuse_broken_task(who: str, task: Task) -> None:
+    """Raises InvalidInput where a task of the user's own breaks a law that every task keeps."""
+    for name, law in TASK_LAWS.items():
+        if law is disjoint_splits:  # two may be equal by chance: a remark
+            continue
+        try:
+            with faults_of(who):
+                law(task)
+        except AssertionError as error:
+            raise InvalidInput(f"{who}: {name}: {error}") from error
 
 
 # What a task does with a model beside training it: methods and fields.
@@ -210,9 +250,11 @@ _NEEDED = {
 
 
 def _refuse_unfit(prepared: Prepared) -> None:
-    """Raises an error where an architecture of the user's does not do what the task asks for."""
+    """Raises an error where a model does not do what the task asks for, one being the user's."""
     config, model, task = prepared.config, prepared.model, prepared.task
     who = f"model.architecture={config.model.architecture}"
+    if is_own(config.data.task):
+        who += f", data.task={config.data.task}"
     for name in _NEEDED.get(config.data.task, ()):
         if not hasattr(model, name):
             raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
@@ -228,7 +270,8 @@ def _refuse_unfit(prepared: Prepared) -> None:
         if not hasattr(shape, "shape") or shape.shape[:-1] != wanted:
             got = getattr(shape, "shape", type(shape).__name__)
             raise InvalidInput(
-                f"{who}: of {given} it makes {got}; expected logits {[*wanted, 'of classes']}"
+                f"{who}: of {given} the model makes {got}; expected logits "
+                f"{[*wanted, 'of classes']}"
             )
 
 

@@ -12,10 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.tasks import Classification, LanguageModelling, SyntheticTask, Translation
+from transformer_jax.data.tasks import (
+    Classification,
+    LanguageModelling,
+    SyntheticTask,
+    Task,
+    Translation,
+)
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
+from transformer_jax.options.rule import is_own
 from transformer_jax.training.loading import Run, logits_of
 
 _SHOWN = 5
@@ -184,6 +191,25 @@ def show_confusions(run: Run, task: Classification) -> str:
     return "\n".join(["test split: rows are classes, columns the model's answers", *lines])
 
 
+def show_guesses(run: Run, task: Task) -> str:
+    """Some examples of the test split: what the model takes for likeliest, and what is true."""
+    batch = next(iter(task.evaluation_batches("test", _SHOWN)))
+    answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
+    classes = tuple(task.facts.get("classes", ())) or task.words
+
+    def named(numbers: np.ndarray) -> str:
+        if run.tokenizer is not None and classes is None:
+            return repr(run.tokenizer.decode(numbers))
+        return " ".join(str(n) if classes is None else classes[n] for n in numbers)
+
+    rows = zip(answers, batch["targets"], batch["weights"] > 0, strict=True)
+    return "\n".join(
+        f"model: {named(np.atleast_1d(a[asked]))}  truth: {named(np.atleast_1d(t[asked]))}"
+        for a, t, asked in rows
+        if asked.any()
+    )
+
+
 def continue_prompt(run: Run, prompt: str, **options: Any) -> str:
     """The prompt and what follows."""
     return prompt + _glue(run) + run.sample(prompt, **options)
@@ -210,6 +236,13 @@ def fill_prompt(run: Run, prompt: str, **options: Any) -> str:
     return "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
+def answer_of_own(run: Run, prompt: str, **options: Any) -> str:
+    """The prompt and what follows, where a task of the user's own has a tokenizer."""
+    if run.tokenizer is None:
+        return answer_nothing(run, prompt)
+    return continue_prompt(run, prompt, **options)
+
+
 def answer_nothing(run: Run, prompt: str, **options: Any) -> str:
     """Refuses: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
@@ -217,7 +250,7 @@ def answer_nothing(run: Run, prompt: str, **options: Any) -> str:
 
 def refuse_missing_packages(task: str) -> None:
     """Raises InvalidInput where a package that a task's scores need is not installed."""
-    for package in DEMONSTRATIONS[task].needs:
+    for package in demonstration_of(task).needs:
         if importlib.util.find_spec(package) is None:
             raise InvalidInput(
                 f"data.task={task} needs {package}: pip install 'transformer_jax[train]'"
@@ -266,6 +299,12 @@ class Demonstration(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
+def demonstration_of(task: str) -> Demonstration:
+    """Returns the row of a task, by its name in a config; all of the user's own share one."""
+    return _OF_OWN if is_own(task) else DEMONSTRATIONS[task]
+
+
+_OF_OWN = Demonstration(show_guesses, answer_of_own)
 DEMONSTRATIONS = {
     "language_modelling": Demonstration(show_continuation, continue_prompt),
     "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.models import Decoder
+from transformer_jax.options.rule import is_own
 from transformer_jax.training.own import own_choices
 from transformer_jax.training.prepared import Prepared
 
@@ -31,13 +33,15 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     batch = prepared.task.batch(0, 0)
     inputs, scored = batch["inputs"], batch["weights"] > 0
     who = f"{', '.join(own)}: what is hidden is seen"
-    if config.data.task in _READ_FROM_LEFT and _says_that_it_hides(model):
+    of_own_task = is_own(config.data.task) and isinstance(model, Decoder)
+    from_left = config.data.task in _READ_FROM_LEFT or of_own_task
+    if from_left and _says_that_it_hides(model):
         middle = inputs["tokens"].shape[-1] // 2
         changed = np.zeros(inputs["tokens"].shape, bool)
         changed[:, middle:] = True
         scored = ~changed  # scored or not
         why = f"{who}: tokens from place {middle} on change the logits before it"
-    elif "segments" in inputs and "tokens" in inputs and config.data.task not in _READ_FROM_LEFT:
+    elif "segments" in inputs and "tokens" in inputs and not from_left:
         changed = inputs["segments"] == 0
         why = f"{who}: tokens at padded places change what is scored"
     else:

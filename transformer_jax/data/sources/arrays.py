@@ -3,13 +3,13 @@
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.files import EMBEDDED, open_binary, refuse_missing
+from transformer_jax.data.sources.files import EMBEDDED, OwnSource, open_binary, refuse_missing
 from transformer_jax.errors import InvalidInput
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
@@ -51,10 +51,13 @@ def load_images(source: str) -> Arrays:
         `train_labels`, `test_images`, `test_labels` (images [N, height, width] or [N, height,
         width, C]; optionally `classes`, their names); a folder of IDX files as MNIST and
         Fashion-MNIST have; a folder of CIFAR-10's binary version; or a folder with one folder of
-        pictures for each class, possibly below `train` and `test`.
+        pictures for each class, possibly below `train` and `test`; or an OwnSource of the arrays
+        of such an .npz file.
     Raises:
       InvalidInput: no such source, or a file in it is not as it should be.
     """
+    if isinstance(source, OwnSource):
+        return _from_arrays(source, source.read(), "images", _as_images)
     refuse_missing(source, "images")
     path = EMBEDDED["images"].get(source, Path(source))
     if path.is_file():
@@ -79,6 +82,8 @@ def load_vectors(source: str) -> Arrays:
     Raises:
       InvalidInput: no such file, or it is not as it should be.
     """
+    if isinstance(source, OwnSource):
+        return _from_arrays(source, source.read(), "vectors", _as_vectors)
     refuse_missing(source, "vectors")
     return _from_npz(Path(source), "vectors", _as_vectors)
 
@@ -90,6 +95,18 @@ def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarr
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, TypeError, zipfile.BadZipFile, EOFError, zlib.error) as error:
         raise InvalidInput(f"{path}: not a readable .npz file of arrays: {error}") from error
+    return _from_arrays(str(path), arrays, kind, check)
+
+
+def _from_arrays(
+    path: str,
+    arrays: Mapping[str, np.ndarray],
+    kind: str,
+    check: Callable[[str, np.ndarray], np.ndarray],
+) -> Arrays:
+    """Takes what an .npz file holds, or a function of the user's own gives, by name."""
+    if not isinstance(arrays, Mapping):
+        raise InvalidInput(f"{path}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
     needed = [prefix + part for prefix in prefixes for part in (kind, "labels")]
     missing = [name for name in needed if name not in arrays]
@@ -105,7 +122,7 @@ def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarr
     names = np.atleast_1d(arrays["classes"]) if "classes" in arrays else None
     classes = None if names is None else tuple(str(name) for name in names)
     labels = [arrays[prefix + "labels"] for prefix in prefixes]
-    return _join(str(path), parts, labels, classes, lengths)
+    return _join(path, parts, labels, classes, lengths)
 
 
 def _as_images(name: str, images: np.ndarray) -> np.ndarray:

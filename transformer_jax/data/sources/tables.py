@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.data.order import place_of
-from transformer_jax.data.sources.files import find_files, lines_of
+from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
 from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)
@@ -37,12 +37,13 @@ def load_pairs(source: str) -> Pairs:
     """Reads sentence pairs: the first two columns of each row, without a header.
 
     Args:
-      source: an embedded name, a .tsv or .csv file, or a folder of such files.
+      source: an embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
       InvalidInput: no such source, or a row has fewer than two columns or an empty one.
     """
-    rows = []
-    for path in _tables(source, "pairs"):
+    is_own = isinstance(source, OwnSource)
+    rows = list(source.rows("a sentence and its translation, (str, str)", 2)) if is_own else []
+    for path in () if is_own else _tables(source, "pairs"):
         for line, columns in _rows(path):
             if len(columns) < 2 or not columns[0].strip() or not columns[1].strip():
                 raise InvalidInput(
@@ -58,13 +59,14 @@ def load_labelled_text(source: str) -> LabelledText:
     """Reads texts with labels: the columns `text` and `label` of each row, named in the first.
 
     Args:
-      source: an embedded name, a .tsv or .csv file, or a folder of such files.
+      source: an embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
       InvalidInput: no such source, a column is missing, a row has another number of columns or an
         empty text or label, or there is only one class.
     """
-    rows = []
-    for path in _tables(source, "labelled text"):
+    is_own = isinstance(source, OwnSource)
+    rows = list(source.rows("a text and its label, (str, str)", 2)) if is_own else []
+    for path in () if is_own else _tables(source, "labelled text"):
         rows += read_labelled_file(path)
     _refuse_empty(source, rows)
     classes = tuple(sorted({label for _, label in rows}))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.sources.files import find_files, is_table, lines_of
+from transformer_jax.data.sources.files import OwnSource, find_files, is_table, lines_of
 from transformer_jax.data.sources.shards import open_shards
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
 from transformer_jax.data.sources.tables import read_texts
@@ -30,8 +30,8 @@ def load_text(
 
     Args:
       source: an embedded name, a text file (.gz too), a folder of .txt files, a table whose column
-        `text` is read as lines (see read_texts), or a folder of shards made by
-        `python -m experiments.tokenize`.
+        `text` is read as lines (see read_texts), a folder of shards made by
+        `python -m experiments.tokenize`, or an OwnSource of documents.
       tokenizer: as in make_tokenizer. Shards bring their own.
       vocab_size: tokens that a bpe tokenizer shall have.
       document_separator: the line that ends a document, kept as its last line; None makes each
@@ -56,6 +56,8 @@ def load_text(
         encoded.append(tokenizer.encode(piece.text))
         count += len(encoded[-1])
     tokens = np.concatenate(encoded).astype(narrowest_dtype(tokenizer.vocab_size))
+    if not count:
+        raise InvalidInput(f"data.source={source}: expected text, found none")
     stream = TokenStream(tokens, np.array(starts, np.int64), 0, len(tokens), source)
     return LoadedText(stream, tokenizer, digest.hexdigest())
 
@@ -85,6 +87,9 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
     Raises:
       InvalidInput: the source is missing, empty, or not UTF-8.
     """
+    if isinstance(source, OwnSource):
+        yield from (Piece(text, True) for text in source.rows("a document, a str", 1))
+        return
     is_empty = True
     for path in find_files(source, "text", ".txt"):
         lines: list[str] = []

@@ -1,10 +1,14 @@
 """What tasks give and what every task can do."""
 
+import abc
+import functools
+import hashlib
 from collections.abc import Iterator
 from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
+from transformer_jax.data.order import SPLITS
 from transformer_jax.data.tokenizers import Tokenizer
 
 Numbers = Any  # numpy here, jax arrays once the step is traced
@@ -25,54 +29,87 @@ class Batch(TypedDict):
 
 
 class Task(Protocol):
-    """What every row of TASKS makes: examples as batches, and nothing downstream asks how."""
+    """What every row of TASKS makes: examples as batches, and nothing downstream asks how.
+
+    A task of your own derives from it and says `sizes`, `batch` and `evaluation_batches`; the rest
+    is there. Its class, or a function that makes it, is `data.task=MODULE.NAME`: arguments named as
+    options of `data`, batch_size and stride get their values, those with types of options are
+    options of its own.
+    """
 
     @property
+    @abc.abstractmethod
     def sizes(self) -> dict[str, Any]:
         """What a model has to know, by the names of its fields: vocab_size, num_classes, ..."""
-        ...
+
+    @abc.abstractmethod
+    def batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step: a pure function of its arguments."""
+
+    @abc.abstractmethod
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yields a whole split in batches of one shape; rows beyond the end have weight 0."""
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Of the text; None if there is no text."""
-        ...
+        return None
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """Names of the tokens where there is no tokenizer, to be shown by; None: their numbers."""
+        return None
 
     @property
     def counted(self) -> str:
         """What the data is counted in, "tokens" say."""
-        ...
+        return "examples"
 
     @property
     def target(self) -> str:
         """What a loss is the mean over, "token" say."""
-        ...
+        return "target"
 
-    @property
+    @functools.cached_property
     def facts(self) -> dict[str, Any]:
         """What identifies the data: source, hashes, counts of each split."""
-        ...
+        digest, counts = hashlib.sha256(), {}
+        for split in SPLITS[1:]:
+            counts[split] = 0
+            for batch in self.evaluation_batches(split, _ROWS_AT_ONCE):
+                for row in rows_of_batch(batch):
+                    digest.update(row)
+                    counts[split] += 1
+        return {"sha256": digest.hexdigest(), "counts": counts}
 
     @property
     def protocol(self) -> dict[str, Any]:
         """How a split is scored, beside what the facts say."""
-        ...
+        return {}
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Lines that the user should read before training."""
-        ...
-
-    def batch(self, seed: int, step: int) -> Batch:
-        """Returns the training batch of a step: a pure function of its arguments."""
-        ...
-
-    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
-        """Yields a whole split in batches of one shape; rows beyond the end have weight 0."""
-        ...
+        return ()
 
     def scored_bytes(self, batch: Batch) -> np.ndarray | None:
         """Returns the UTF-8 bytes of the targets of each row, [B] int64, if that is known."""
-        ...
+        del batch
+        return None
+
+
+_ROWS_AT_ONCE = 64
+
+
+def rows_of_batch(batch: Batch) -> list[bytes]:
+    """Returns what each row of a batch that is scored is, as bytes: what is read and asked."""
+    arrays = [*(batch["inputs"][name] for name in sorted(batch["inputs"])), batch["targets"]]
+    weights = np.asarray(batch["weights"])
+    scored = weights.reshape(len(weights), -1).any(1)
+    return [
+        b"".join(np.ascontiguousarray(array[row]).tobytes() for array in arrays)
+        for row in np.flatnonzero(scored)
+    ]
 
 
 def count_of_batch(batch: Batch, counted: str) -> int:

@@ -103,6 +103,11 @@ class SyntheticTask:
         return {"vocab_size": len(self.language.words)}
 
     @property
+    def words(self) -> tuple[str, ...]:
+        """See Task."""
+        return tuple(self.language.words)
+
+    @property
     def protocol(self) -> dict[str, Any]:
         """See Task."""
         return {"floor": self.language.floor}

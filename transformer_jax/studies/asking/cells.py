@@ -22,9 +22,8 @@ from ml_collections import ConfigDict
 
 from transformer_jax.options.config import flatten
 from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
-from transformer_jax.options.tables import OWN, own_file
+from transformer_jax.options.tables import names_own, own_file
 from transformer_jax.runs.directory import RunDirectory, by_split
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.provenance import numerics_of
@@ -73,7 +72,7 @@ def cell_hash(
         "own": {
             choice: hash_of_code(file.read_text(encoding="utf-8"))
             for choice in sorted(
-                {value for key, value in flat.items() if plain_key(key) in OWN and is_own(value)}
+                {value for key, value in flat.items() if names_own(plain_key(key), value)}
             )
             if (file := own_file(choice)) is not None
         },

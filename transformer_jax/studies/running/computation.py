@@ -30,7 +30,7 @@ from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.programs import canonical, trace
-from transformer_jax.training.showcases import DEMONSTRATIONS
+from transformer_jax.training.showcases import demonstration_of
 
 _BATCHES = [(seed, step) for seed in (0, 1) for step in (0, 1, 10, 1000)]
 _ROWS = 64  # of an evaluated batch whose bytes are looked at
@@ -70,7 +70,7 @@ def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
         "steps": prepared.traced,
         "score": trace(score, params, batch),
     }
-    demonstration = DEMONSTRATIONS[config.data.task]
+    demonstration = demonstration_of(config.data.task)
     writing = demonstration.writing(prepared.model, task)
     if writing is not None:
         programs["writing"] = trace(writing.function, params, writing.example)
@@ -122,7 +122,8 @@ def _batches(task: Task) -> Iterator[Any]:
 def _host_code(task: str, from_weights: bool, *kinds: type) -> str:
     """The hash of the host's code for a task, whose data is of these kinds."""
     followed = _FOLLOWED_FROM_WEIGHTS if from_weights else _FOLLOWED
-    return code_of([*_ROOTS, TASKS[task], DEMONSTRATIONS[task].scores, *kinds], followed)
+    made_by = [TASKS[task]] if task in TASKS else []  # the user's own file is a part of the cell
+    return code_of([*_ROOTS, *made_by, demonstration_of(task).scores, *kinds], followed)
 
 
 def code_of(roots: Iterable[Any], followed: tuple[str, ...]) -> str:

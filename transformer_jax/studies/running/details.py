@@ -21,6 +21,7 @@ from transformer_jax.training.evaluation import evaluate, make_score
 from transformer_jax.training.loading import Run
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.optimizers import evaluated_params
+from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared
 
 _BY_TOKEN = ("language_modelling",)
@@ -76,7 +77,7 @@ def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = {"data.length": "length", "evaluation.stride": "stride"}
     given = {known[key]: value for key, value in changes.items()}
-    task = make_task(run.config, run.tokenizer, **given)
+    task = make_task(run.config, run.tokenizer, own_modules(run.config), **given)
     size = max(
         1, run.config.evaluation.batch_size * run.config.data.length // given.get("length", 1)
     )

@@ -31,6 +31,7 @@ from transformer_jax.studies.running.computation import computation_of, digest_o
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.evaluation import make_score
+from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.warm_start import fingerprint_of
 
@@ -104,7 +105,7 @@ class ArmBuilder:
         relevant = ("data.", "training.batch_size", "evaluation.stride")
         key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
         if key not in self._tasks:
-            task = make_task(config)
+            task = make_task(config, allow=own_modules(config))
             self._tasks[key] = task, digest_of(task)
         return self._tasks[key]
 

@@ -1,0 +1,53 @@
+"""A task of my own: from examples to batches."""
+
+import dataclasses
+
+import numpy as np
+
+from transformer_jax.data.order import SPLITS, batches_of, step_generator
+from transformer_jax.data.tasks import Task
+from transformer_jax.options import Count
+
+_HELD = 256  # examples of the validation split, and of the test split
+
+
+@dataclasses.dataclass(frozen=True)
+class Mine(Task):
+    """Sorting: read some numbers, write them in ascending order.
+
+    Attributes:
+      length: tokens of an example; this and batch_size are the options of that name.
+      batch_size: examples in a training batch.
+      symbols: different numbers; an option of my own, `data.own.symbols`.
+    """
+
+    length: int
+    batch_size: int
+    symbols: Count = 8
+
+    @property
+    def sizes(self):
+        """What the model has to know: here its tokens, the last one says `now sort`."""
+        return {"vocab_size": self.symbols + 1}
+
+    def batch(self, seed, step):
+        """The training batch of a step: a pure function of its arguments."""
+        return self._examples(step_generator(seed, step, "train"), self.batch_size)
+
+    def evaluation_batches(self, split, batch_size):
+        """A whole split in batches of one shape; rows that fill up the last one have weight 0."""
+        whole = self._examples(step_generator(SPLITS.index(split), 0, "held"), _HELD)
+        for rows, counts in batches_of(np.arange(_HELD), batch_size):
+            yield {
+                "inputs": {"tokens": whole["inputs"]["tokens"][rows]},
+                "targets": whole["targets"][rows],
+                "weights": whole["weights"][rows] * counts[:, None],
+            }
+
+    def _examples(self, draws, count):
+        numbers = draws.integers(0, self.symbols, (count, self.length // 2))
+        mark = np.full((count, 1), self.symbols)
+        tokens = np.concatenate([numbers, mark, np.sort(numbers)], 1).astype(np.int32)
+        weights = np.zeros((count, tokens.shape[1] - 1), np.float32)
+        weights[:, self.length // 2 :] = 1  # only the answer is predicted
+        return {"inputs": {"tokens": tokens[:, :-1]}, "targets": tokens[:, 1:], "weights": weights}

@@ -1,0 +1,123 @@
+"""Laws that every task keeps, whatever is learned.
+
+    for law in TASK_LAWS.values():
+        law(task)
+
+Every row of TASKS passes them in this package's tests. A task of your own is put to all but the
+last before it trains, and to all by the test that `python -m experiments.new task` writes. A law
+raises AssertionError and says what it saw.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.order import SPLITS
+from transformer_jax.data.tasks.batch import Batch, Task, rows_of_batch
+
+_STEPS = (0, 1, 7)
+_SIZES = (4, 7)  # of batches in which the same split is evaluated
+_LOOKED_AT = 20  # training batches that evaluated examples are looked for in
+
+
+def whole_batches(task: Task) -> None:
+    """A batch has inputs, targets and weights of as many rows, in types that a model takes."""
+    for name, batch in _some_batches(task):
+        assert set(batch) == {"inputs", "targets", "weights"}, f"{name}: it has {sorted(batch)}"
+        targets, weights = np.asarray(batch["targets"]), np.asarray(batch["weights"])
+        assert batch["inputs"], f"{name}: no inputs"
+        for key, array in batch["inputs"].items():
+            rows = np.asarray(array).shape[:1]
+            assert rows == targets.shape[:1], f"{name}: {key} has {rows} rows of {len(targets)}"
+        assert targets.dtype.kind in "iu", f"{name}: targets are {targets.dtype}, expected int32"
+        assert weights.dtype == np.float32, f"{name}: weights are {weights.dtype}, not float32"
+        assert weights.shape == targets.shape, f"{name}: weights {weights.shape} of targets"
+        assert np.isfinite(weights).all() and (weights >= 0).all(), f"{name}: weights below 0"
+        asked = targets[weights > 0]
+        most = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
+        if most is not None and asked.size:
+            wrong = asked[(asked < 0) | (asked >= most)]
+            assert not wrong.size, f"{name}: target {wrong[0]} is none of {most}"
+
+
+def pure_batches(task: Task) -> None:
+    """The batch of a seed and a step is the same whenever it is asked for, and of one shape."""
+    before = [task.batch(1, step) for step in _STEPS]
+    task.batch(2, 3)
+    shapes = None
+    for step, batch in zip(reversed(_STEPS), reversed(before), strict=True):
+        again = task.batch(1, step)
+        assert _bytes(batch) == _bytes(again), f"the batch of step {step} came otherwise later"
+        shapes = shapes or _shapes(batch)
+        assert _shapes(batch) == shapes, f"step {step}: {_shapes(batch)} after {shapes}"
+
+
+def whole_splits(task: Task) -> None:
+    """A split is scored whole, each target once, in batches of any size and of one shape."""
+    for split in SPLITS[1:]:
+        rows, weight = [], []
+        for size in _SIZES:
+            batches = list(task.evaluation_batches(split, size))
+            shapes = [_shapes(batch) for batch in batches]
+            assert shapes, f"{split}: no batches"
+            assert all(shape == shapes[0] for shape in shapes), f"{split}: shapes {shapes}"
+            assert len(batches[0]["targets"]) == size, f"{split}: not {size} rows a batch"
+            rows.append([row for batch in batches for row in rows_of_batch(batch)])
+            weight.append(sum(float(np.sum(batch["weights"])) for batch in batches))
+        assert rows[0], f"{split}: nothing has a weight"
+        assert rows[0] == rows[1], f"{split}: other examples in batches of another size"
+        assert weight[0] == weight[1], f"{split}: weight {weight[0]}, then {weight[1]}"
+
+
+def padding_has_no_weight(task: Task) -> None:
+    """Where `segments` say that a place is filled up, nothing is to be predicted."""
+    for name, batch in _some_batches(task):
+        segments = batch["inputs"].get("segments")
+        if segments is not None and np.shape(segments) == np.shape(batch["targets"]):
+            weights = np.asarray(batch["weights"])[np.asarray(segments) == 0]
+            assert not weights.any(), f"{name}: a filled place has weight"
+
+
+def disjoint_splits(task: Task) -> None:
+    """No example that is evaluated is trained on, or stands in the other evaluated split."""
+    held = {
+        split: {
+            row for batch in task.evaluation_batches(split, 64) for row in rows_of_batch(batch)
+        }
+        for split in SPLITS[1:]
+    }
+    trained = {row for step in range(_LOOKED_AT) for row in rows_of_batch(task.batch(0, step))}
+    for split, rows in held.items():
+        met = len(rows & trained)
+        assert not met, f"{met} of {len(rows)} examples of {split} are trained on"
+    met = len(held["validation"] & held["test"])
+    assert not met, f"{met} examples are in the validation and in the test split"
+
+
+TASK_LAWS: dict[str, Callable[[Task], None]] = {
+    law.__name__: law
+    for law in (whole_batches, pure_batches, whole_splits, padding_has_no_weight, disjoint_splits)
+}
+
+
+def _some_batches(task: Task) -> Iterator[tuple[str, Batch]]:
+    """Batches of training, and the first and the last of each evaluated split, with a name."""
+    for step in _STEPS:
+        yield f"training batch {step}", task.batch(0, step)
+    for split in SPLITS[1:]:
+        batches = list(task.evaluation_batches(split, _SIZES[0]))
+        for batch in batches[:1] + batches[-1:]:
+            yield f"a batch of {split}", batch
+
+
+def _arrays(batch: Batch) -> dict[str, Any]:
+    return {**batch["inputs"], "targets": batch["targets"], "weights": batch["weights"]}
+
+
+def _bytes(batch: Batch) -> dict[str, bytes]:
+    return {name: np.ascontiguousarray(array).tobytes() for name, array in _arrays(batch).items()}
+
+
+def _shapes(batch: Batch) -> dict[str, tuple]:
+    return {name: (np.shape(a), np.asarray(a).dtype.name) for name, a in _arrays(batch).items()}
