@@ -78,7 +78,7 @@ def _tokens_of(run: Any, prompt: str, allow: list[str]) -> tuple[list[str], Any]
 
     task = run.config.data.task
     if task == "synthetic" or (is_own(task) and run.tokenizer is None):
-        known = make_task(run.config, allow=allow).words
+        known = getattr(make_task(run.config, allow=allow), "words", None)
         if known is None:
             raise InvalidInput(f"data.task={task} names no words; give it `words`, one for a token")
         words = prompt.split()

@@ -347,7 +347,7 @@ def make_tokenizer(
       InvalidInput: no such name or file.
     """
     if isinstance(choice, type):
-        return choice.train(texts(), vocab_size)  # ty: ignore[unresolved-attribute]
+        return choice.train(texts(), vocab_size)  # ty: ignore[missing-attribute]
     if not isinstance(choice, str):
         return choice
     if choice in TOKENIZERS:

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.layer_types import plain_key
+from transformer_jax.options.marks import intervenes
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import (
     DEFAULTS,
@@ -36,7 +37,22 @@ _ALWAYS_STORED = (
 )
 
 # Changing these changes no bit of the trained parameters, so a run may be resumed with others.
-CADENCE = ("evaluation.every", "evaluation.batch_size", "logging.", "checkpoint.", "sample.")
+CADENCE = (
+    *("evaluation.every", "evaluation.batch_size", "evaluation.metrics", "evaluation.target"),
+    *("logging.", "checkpoint.", "sample."),
+)
+
+
+def has_intervening_hooks(config: ConfigDict) -> bool:
+    """Returns whether a hook of a config changes what is trained, as far as its file is here."""
+
+    def changes(hook: str) -> bool:
+        try:
+            return intervenes(hook)
+        except LookupError:
+            return True
+
+    return any(changes(hook) for hook in config.hooks.functions)
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:

@@ -300,7 +300,13 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     falling = flat["schedule.warmup_stable_decay.decay_fraction"]
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
     objective, task = flat["objective.name"], flat["data.task"]
+    needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]
     return [
+        (
+            f"evaluation.metrics={','.join(needing)}: give the validation loss that they ask for, "
+            "evaluation.target",
+            needing and flat["evaluation.target"] is None,
+        ),
         (
             f"objective.name={objective}: data.task={task} writes nothing that could be read again",
             objective == "scheduled_sampling" and task not in _WRITING and not is_own(task),

@@ -163,6 +163,17 @@ def own_or_one_of(*names: str) -> Rule:
     )
 
 
+def own_or_some_of(*names: str) -> Rule:
+    """A tuple of some of the names, and of MODULE.NAME: functions of the user's."""
+    return tuple_of(
+        f"some of: {', '.join(names)}, and MODULE.NAME of your own",
+        ",".join(names[:2]),
+        lambda value: (
+            len(set(value)) == len(value) and all(name in names or is_own(name) for name in value)
+        ),
+    )
+
+
 def is_own(value: Any) -> bool:
     """Returns whether a value looks like MODULE.NAME, a class or function of the user's."""
     parts = value.split(".") if isinstance(value, str) else []

@@ -15,11 +15,13 @@ from transformer_jax.options.types import (
     Multipliers,
     Natural,
     NonNegative,
+    Number,
     OpenShare,
     ParameterPaths,
     Positive,
     SameAs,
     Seed,
+    Several,
     Splits,
     Switch,
     Text,
@@ -205,6 +207,25 @@ class Evaluation:
     stride: Count | None = None
     """Tokens between the starts of two windows, each token scored once; at most data.length, which
     None takes."""
+
+    metrics: Several = ()
+    """What is measured beside loss, accuracy and the task's own scores; see docs/catalogue.md. A
+    function of your own is a metric too, MODULE.NAME."""
+
+    target: Number | None = None
+    """Validation loss that the metrics of time ask for, updates_to_target say."""
+
+
+class Hooks:
+    """Functions that are called while a model is trained. They change no bit of it, unless one says
+    that it intervenes.
+    """
+
+    functions: Several = ()
+    """Which ones, or MODULE.NAME of your own; what they give goes to metrics.jsonl."""
+
+    every: Count = 100
+    """Updates between two calls; the last update is always followed by one."""
 
 
 class Logging:

@@ -8,27 +8,24 @@ place where a row is named, and a field or an argument the one place where an op
 import ast
 import dataclasses
 import functools
-import inspect
-import itertools
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.options.rule import (
-    SPECIAL,
-    Rule,
-    bounded,
-    is_own,
-    one_of,
-    optional,
-    own_or_one_of,
-    some_of,
-    text,
+from transformer_jax.options.declared import (
+    PACKAGE,
+    default_of,
+    definition_in,
+    definition_of,
+    fields_of,
+    literal_in,
+    meanings_of,
+    own_file,
+    parsed_file,
+    rule_of,
+    said_of_value,
+    with_example,
 )
-from transformer_jax.options.types import SameAs
-
-_PACKAGE = Path(__file__).parents[1]
+from transformer_jax.options.rule import Rule, is_own, one_of, own_or_one_of, own_or_some_of
 
 # Every key that chooses a row: the file of the table, and its name there.
 TABLES = {
@@ -72,6 +69,11 @@ FAMILIES = {
     "optimizer.name": "optimizer",
     "schedule.name": "schedule",
 }
+# Options that name several rows: what looks on while a model is trained, and after it.
+SEVERAL = {
+    "evaluation.metrics": ("metrics.py", "METRICS"),
+    "hooks.functions": ("training/hooks.py", "HOOKS"),
+}
 # A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
 OWN_SECTIONS = {**FAMILIES, "model.architecture": "model", "data.task": "data"}
 OWN = (
@@ -97,6 +99,7 @@ SECTIONS = {
     "optimizer.": (("options/sections.py", "Optimizer"),),
     "schedule.": (("options/sections.py", "Schedule"),),
     "evaluation.": (("options/sections.py", "Evaluation"),),
+    "hooks.": (("options/sections.py", "Hooks"),),
     "logging.": (("options/sections.py", "Logging"),),
     "checkpoint.": (("options/sections.py", "Checkpoint"),),
     "sample.": (("options/sections.py", "Sample"),),
@@ -153,15 +156,15 @@ class Row:
 def rows_of(key: str) -> dict[str, Row]:
     """Returns the rows that a key of the config chooses from, in the table's order."""
     file, table = TABLES[key]
-    tree = _parsed(_PACKAGE / file)
-    literal = _literal(tree, table)
+    tree = parsed_file(PACKAGE / file)
+    literal = literal_in(tree, table)
     rows = {}
     for name_node, value in zip(literal.keys, literal.values, strict=True):
         assert isinstance(name_node, ast.Constant), f"{table}: expected names as literals"
         name, definition = str(name_node.value), ast.unparse(value)
-        found = _definition(tree, definition) or _imported(tree, definition)
+        found = definition_in(tree, definition) or _imported(tree, definition)
         if found is None:
-            rows[name] = Row(name, definition, _said_of_value(tree, definition), (), {})
+            rows[name] = Row(name, definition, said_of_value(tree, definition), (), {})
             continue
         rows[name] = _row(name, definition, found, f"{BY_NAME.get(key, key)}.{name}.")
         if key in FAMILIES:
@@ -174,7 +177,7 @@ def options_of_section(prefix: str) -> dict[str, Option]:
     """Returns the options of a section, full key -> option; those of rows are not among them."""
     found = {}
     for file, name in SECTIONS[prefix]:
-        definition = _definition(_parsed(_PACKAGE / file), name)
+        definition = definition_in(parsed_file(PACKAGE / file), name)
         assert isinstance(definition, ast.ClassDef), f"{file}: {name} is no class"
         found |= _options(definition, prefix)
     return found
@@ -183,7 +186,7 @@ def options_of_section(prefix: str) -> dict[str, Option]:
 def says_of_section(prefix: str) -> str:
     """Returns what the class that declares a section says of itself."""
     file, name = SECTIONS[prefix][0]
-    definition = _definition(_parsed(_PACKAGE / file), name)
+    definition = definition_in(parsed_file(PACKAGE / file), name)
     assert definition is not None
     return ast.get_docstring(definition) or ""
 
@@ -199,20 +202,6 @@ def options_of_rows() -> dict[str, Option]:
     return found
 
 
-def _literal(tree: ast.Module, table: str) -> ast.Dict:
-    """The dict that a name is assigned in a file."""
-    for node in tree.body:
-        if (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table) or (
-            isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == table
-        ):
-            value = node.value
-        else:
-            continue
-        if isinstance(value, ast.Dict):
-            return value
-    raise LookupError(f"{table}: expected a literal dict at the top level of its file")
-
-
 def own_row(choice: str, key: str = "") -> Row:
     """Returns what a class or function of the user's, MODULE.NAME, says of itself; runs nothing.
 
@@ -222,17 +211,7 @@ def own_row(choice: str, key: str = "") -> Row:
     Raises:
       LookupError: there is no such file, or no such name in it; the text tells.
     """
-    module, _, name = choice.rpartition(".")
-    file = own_file(choice)
-    if file is None:
-        raise LookupError(f"no file {module.replace('.', '/')}.py here or on Python's path")
-    try:
-        found = _definition(_parse(file), name)
-    except SyntaxError as error:
-        raise LookupError(f"{file}, line {error.lineno}: {error.msg}") from error
-    if found is None:
-        raise LookupError(f"{file} defines no {name}")
-    row = _row(choice, name, found, "")
+    row = _row(choice, choice.rpartition(".")[2], definition_of(choice), "")
     section = BY_NAME.get(key)
     if section is None:
         _refuse_supplied(row)
@@ -256,32 +235,6 @@ def names_own(key: str, value: Any) -> bool:
     return True
 
 
-def own_file(choice: str) -> Path | None:
-    """Returns the file that MODULE.NAME stands in, or None."""
-    relative = choice.rpartition(".")[0].replace(".", "/")
-    for folder in (Path.cwd(), *map(Path, sys.path)):
-        for file in (folder / f"{relative}.py", folder / relative / "__init__.py"):
-            if file.is_file():
-                return file
-    return None
-
-
-def _parse(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-_parsed = functools.cache(_parse)  # of the package's own files, which do not change
-
-
-def _definition(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | None:
-    """A class or a function at the top level of a file, or CLASS.METHOD."""
-    first, _, method = name.partition(".")
-    for node in tree.body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == first:
-            return _definition(ast.Module(node.body, []), method) if method else node
-    return None
-
-
 def _imported(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | None:
     """The same, where a file has it from another file of this package."""
     for node in tree.body:
@@ -291,93 +244,35 @@ def _imported(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | N
             alias.name for alias in names
         }:
             path = module.partition(".")[2].replace(".", "/")
-            return _definition(_parsed(_PACKAGE / f"{path}.py"), name)
+            return definition_in(parsed_file(PACKAGE / f"{path}.py"), name)
     return None
 
 
-def _said_of_value(tree: ast.Module, name: str) -> str:
-    """The string behind a value of a file; empty for a row from elsewhere."""
-    for before, after in itertools.pairwise(tree.body):
-        is_it = isinstance(before, ast.AnnAssign) and ast.unparse(before.target) == name
-        if is_it and _is_text(after):
-            return _text(after)
-    return ""
-
-
 def _row(name: str, definition: str, found: ast.ClassDef | ast.FunctionDef, prefix: str) -> Row:
-    names = tuple(field for field, _, _ in _fields(found))
+    names = tuple(field for field, _, _ in fields_of(found))
     options = {key.removeprefix(prefix): o for key, o in _options(found, prefix).items()}
     return Row(name, definition, ast.get_docstring(found) or "", names, options)
 
 
-def _fields(
-    found: ast.ClassDef | ast.FunctionDef,
-) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
-    """Name, annotation and default of every field of a class, or argument of a function."""
-    if isinstance(found, ast.FunctionDef):
-        return _arguments(found.args)
-    return [
-        (node.target.id, node.annotation, node.value)
-        for node in found.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    ]
-
-
 def _options(found: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Option]:
     """The options among fields or arguments, prefix and name -> option."""
-    meanings, options = _meanings(found), {}
-    for field, annotation, default in _fields(found):
+    meanings, options = meanings_of(found), {}
+    for field, annotation, default in fields_of(found):
         key = prefix + field
-        rule = None if annotation is None else _rule_of(annotation)
+        rule = None if annotation is None else rule_of(annotation)
         if key in TABLES:
-            rule = (own_or_one_of if key in OWN else one_of)(*_names(key))
+            rule = (own_or_one_of if key in OWN else one_of)(*_names(*TABLES[key]))
+        elif key in SEVERAL:
+            rule = own_or_some_of(*_names(*SEVERAL[key]))
         if rule is not None:
-            value = _default(default, f"{found.name}.{field}")
-            options[key] = Option(_with_example(rule, value), value, meanings.get(field, ""))
+            value = default_of(default, f"{found.name}.{field}")
+            options[key] = Option(with_example(rule, value), value, meanings.get(field, ""))
     return options
 
 
-def _with_example(rule: Rule, default: Any) -> Rule:
-    """The rule with the default as its example, where there is one to be shown."""
-    if default in (None, (), "") or isinstance(default, SameAs):
-        return rule
-    shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
-    return dataclasses.replace(rule, example=shown) if rule.accepts(default) else rule
-
-
-def _names(key: str) -> list[str]:
-    file, table = TABLES[key]
-    return [str(ast.literal_eval(node)) for node in _literal(_parsed(_PACKAGE / file), table).keys]  # ty: ignore
-
-
-def _meanings(found: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
-    """What is said of fields or arguments: in the docstring's list, or in a string behind each."""
-    said, name, indent = {}, "", 0
-    lines = (ast.get_docstring(found) or "").splitlines()
-    begins = {line.strip(): at for at, line in enumerate(lines)}
-    for line in lines[begins.get("Attributes:", begins.get("Args:", len(lines))) + 1 :]:
-        entry = re.match(r"( +)(\w+): (.*)", line)
-        if entry and (not indent or len(entry[1]) == indent):
-            indent, name = len(entry[1]), entry[2]
-            said[name] = entry[3]
-        elif line.startswith(" " * (indent + 1)) and name:
-            said[name] += " " + line.strip()
-        else:
-            break
-    for before, after in itertools.pairwise(found.body if isinstance(found, ast.ClassDef) else ()):
-        if isinstance(before, ast.AnnAssign) and _is_text(after):
-            said[ast.unparse(before.target)] = " ".join(_text(after).split())
-    return said
-
-
-def _is_text(node: ast.stmt) -> bool:
-    is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    return is_constant and isinstance(node.value.value, str)
-
-
-def _text(node: ast.stmt) -> str:
-    """The string that a statement is."""
-    return inspect.cleandoc(ast.literal_eval(node.value))  # ty: ignore[missing-attribute]
+def _names(file: str, table: str) -> list[str]:
+    names = literal_in(parsed_file(PACKAGE / file), table).keys
+    return [str(ast.literal_eval(name)) for name in names if name is not None]
 
 
 def _refuse_supplied(row: Row) -> None:
@@ -385,55 +280,3 @@ def _refuse_supplied(row: Row) -> None:
         if name in _SUPPLIED:
             what = f"{row.definition}.{name}"
             raise LookupError(f"{what}: the model supplies it; name it otherwise")
-
-
-def _default(node: ast.expr | None, option: str) -> Any:
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "SameAs":
-        return SameAs(ast.literal_eval(node.args[0]))
-    try:
-        return ast.literal_eval(node)  # ty: ignore[invalid-argument-type]
-    except (TypeError, ValueError) as error:
-        raise LookupError(f"{option}: an option needs a default that is written out") from error
-
-
-def _arguments(arguments: ast.arguments) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    missing: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    pairs = zip(positional, missing + arguments.defaults, strict=True)
-    pairs = [*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    return [(argument.arg, argument.annotation, default) for argument, default in pairs]
-
-
-def _rule_of(annotation: ast.expr) -> Rule | None:
-    """The rule that an annotation stands for; None if it makes no option."""
-    if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
-        rule = _rule_of(annotation.left)
-        return rule and optional(rule)
-    if isinstance(annotation, ast.Subscript):
-        return _rule_of_subscript(ast.unparse(annotation.value), annotation.slice)
-    name = ast.unparse(annotation)
-    return SPECIAL.get(name) or (_rule_of(_NAMED[name]) if name in _NAMED else None)
-
-
-def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
-    parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
-    if name == "Literal":
-        return one_of(*map(ast.literal_eval, parts))
-    if name == "tuple" and ast.unparse(parts[0]).startswith("Literal["):
-        names = parts[0].slice  # ty: ignore[missing-attribute]
-        return some_of(*(ast.literal_eval(n) for n in getattr(names, "elts", [names])))
-    kind, *said = parts
-    if name == "Annotated" and said and isinstance(said[0], ast.Constant):
-        kind, words = ast.unparse(kind), said[0].value
-        if kind in ("int", "float", "str") and isinstance(words, str):
-            return text(words, "runs/a", bool) if kind == "str" else bounded(kind, words)
-    return None  # annotated with something of the user's own
-
-
-# The names of types.py that stand for an Annotated.
-_NAMED = {
-    ast.unparse(node.targets[0]): node.value
-    for node in _parsed(Path(__file__).with_name("types.py")).body
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
-    if ast.unparse(node.value.value) == "Annotated"
-}

@@ -34,6 +34,7 @@ AnyText = str
 TokenizerName = str
 ModelVariant = str
 LayerPattern = str
+Several = tuple[str, ...]  # rows of a table, see tables.SEVERAL
 Splits = tuple[float, ...]
 ParameterPaths = tuple[str, ...]
 Multipliers = tuple[str, ...]

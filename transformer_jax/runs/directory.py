@@ -111,10 +111,13 @@ class RunDirectory:
                     "choose a new or an empty one"
                 )
             return
+        stored, may = self.config(), configs.CADENCE
+        if not any(map(configs.has_intervening_hooks, (stored, config))):
+            may += ("hooks.",)
         changed = {
             key: pair
-            for key, pair in configs.differences(self.config(), config).items()
-            if not key.startswith(configs.CADENCE)
+            for key, pair in configs.differences(stored, config).items()
+            if not key.startswith(may)
         }
         if changed:
             lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in changed.items()]

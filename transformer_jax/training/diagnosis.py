@@ -12,14 +12,30 @@ from transformer_jax.paths import by_path
 from transformer_jax.training.metrics import Sums, safe_mean, total
 
 
-def explain_non_finite(score: Callable[[Any, Batch], Sums], params: Any, batch: Batch) -> str:
-    """Names the first array that is not finite: parameters first, then loss, then gradients.
+def explain_non_finite(
+    score: Callable[[Any, Batch], Sums], params: Any, batch: Batch, step: int
+) -> str:
+    """Says which update was not applied, why, and what may help.
 
     Args:
       score: sums of each example, without dropout.
-      params: before the step.
-      batch: of the step.
+      params: before the update.
+      batch: of the update.
+      step: updates before it.
     """
+    return (
+        f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
+        f"the parameters are those after update {step}\n"
+        f"{_first_that_is_not_finite(score, params, batch)}\n"
+        "the same command repeats that update; in a new --workdir a lower "
+        "optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm may avoid it"
+    )
+
+
+def _first_that_is_not_finite(
+    score: Callable[[Any, Batch], Sums], params: Any, batch: Batch
+) -> str:
+    """Names the first array that is not finite: parameters first, then loss, then gradients."""
 
     def mean_loss(params: Any) -> Array:
         sums = total(score(params, batch))

@@ -1,8 +1,9 @@
 """A whole split, scored: every target once, sums first."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -10,8 +11,11 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
-from transformer_jax.training.metrics import Sums, summary
+from transformer_jax.metrics import METRICS
+from transformer_jax.training.metrics import Sums
 from transformer_jax.training.objectives import score_batch
+
+ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
 
 class Evaluation(NamedTuple):
@@ -22,11 +26,13 @@ class Evaluation(NamedTuple):
       protocol: how the split was scored.
       sequences: loss, weight, correct weight (and bytes, of text) of each example, arrays [N]; and
         its cluster, the document that a window of running text begins in.
+      parts: scores of what the model wrote taken apart by a number, see GenerationScores.
     """
 
-    means: dict[str, float]
+    means: dict[str, Any]
     protocol: dict[str, Any]
     sequences: dict[str, np.ndarray]
+    parts: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 @functools.lru_cache(maxsize=32)
@@ -61,7 +67,7 @@ def evaluate(
     is_example = rows["weight"] > 0
     totals = {name: float(column.sum()) for name, column in rows.items()}
     num_bytes = int(totals["bytes"]) if "bytes" in totals else None
-    means = summary(totals["loss"], totals["correct"], totals["weight"], num_bytes)
+    means = {name: value for name in ALWAYS if (value := METRICS[name](rows)) is not None}
     protocol = {
         "split": split,
         **task.protocol,

@@ -5,6 +5,8 @@ from typing import Any
 
 from jax.extend import core
 
+TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each of the forward pass
+
 
 def flops_of(program: Any) -> float:
     """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr.

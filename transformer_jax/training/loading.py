@@ -28,7 +28,12 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training.build import make_model
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
-from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules, own_tokenizer
+from transformer_jax.training.own import (
+    changed_code,
+    fingerprint_of_own,
+    own_modules,
+    own_tokenizer,
+)
 from transformer_jax.training.step import make_initial_state
 
 _ROWS_AT_ONCE = 64

@@ -19,8 +19,6 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import config as configs
-from transformer_jax.options.constraints import remarks_on
-from transformer_jax.options.rule import is_own
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
@@ -28,14 +26,27 @@ from transformer_jax.runs.pictures import draw_loss_curve
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog
 from transformer_jax.runs.writers import make_writers, refuse_missing_writers
-from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
-from transformer_jax.training.evaluation import evaluate, make_score, write_sequences
+from transformer_jax.training.evaluation import make_score, write_sequences
+from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.loading import Run
+from transformer_jax.training.measuring import (
+    Measured,
+    measured,
+    results_of,
+    score_split,
+    stored_of,
+    try_metrics,
+)
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
-from transformer_jax.training.own import changed_code, fingerprint_of_own, own_modules, own_tokenizer
-from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.own import (
+    changed_code,
+    fingerprint_of_own,
+    own_modules,
+    own_tokenizer,
+)
+from transformer_jax.training.prepared import Prepared, announcement, prepare, seeds_of
 from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.trial import refuse_what_leaks
@@ -144,7 +155,8 @@ class Training:
         if directory.step == steps and directory.status() == "done":
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             return directory.metrics()[-1]
-        self._announce()
+        for line in announcement(self.prepared, directory.manifest()):
+            self.progress.say(line)
         directory.write_status("running")
         with self._writers() as write:
             state = yield from self._take_steps(state, write)
@@ -153,11 +165,14 @@ class Training:
     def _take_steps(
         self, state: TrainState, write: Callable[[list[dict]], None]
     ) -> Generator[StepRequest, StepResult, TrainState]:
-        steps, directory = self.config.training.steps, self.directory
+        steps, directory, hooks = self.config.training.steps, self.directory, self.config.hooks
         while directory.step < steps:
             state, rows, finite = yield from self._advance(state, self._affordable_steps())
             step = directory.step
             is_last = step == steps
+            if finite and hooks.functions and (is_last or step % hooks.every == 0):
+                state, numbers = self._call_hooks(state)
+                self._row_of_step(rows).update(numbers)
             if finite and (is_last or step % self.config.evaluation.every == 0):
                 self._add_evaluation(rows, state, is_last)
             directory.append_metrics(rows)
@@ -195,6 +210,7 @@ class Training:
     def _prepare(self) -> None:
         self.prepared = prepared = self.make()
         self.task, self.score = prepared.task, make_score(prepared.model)
+        self.allow = prepared.allow
         config, directory = self.config, self.directory
         self.log = StepLog(
             config.logging.every,
@@ -249,23 +265,10 @@ class Training:
         state, remarks = self.prepared.start(self.config)
         for remark in remarks:
             self.progress.say(remark)
+        # Tried before anything is trained; what they give is left.
+        self._call_hooks(state)
+        try_metrics(self._run(state), self.task, self.score, self.allow)
         return state
-
-    def _announce(self) -> None:
-        config, manifest, task = self.config, self.directory.manifest(), self.task
-        source = config.data.task if is_own(config.data.task) else config.data.source
-        splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
-        sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-        remarks = [*self.prepared.remarks, *remarks_on(configs.flatten(config))]
-        for remark in [*remarks, *taken_from_data(config.model, task.sizes)]:
-            self.progress.say(f"note   {remark}")
-        self.progress.say(
-            f"data   {source}: {splits} {task.counted}; {sizes}\n"
-            f"model  {config.model.architecture}, {manifest['parameters']:,} parameters; "
-            f"{config.training.steps:,} updates of "
-            f"{count_of_batch(task.batch(config.seed, 0), task.counted):,} {task.counted} "
-            f"on {manifest['device']['kind']}"
-        )
 
     # ---- going on
 
@@ -277,7 +280,8 @@ class Training:
         if not self.seconds_per_step:
             return 1
         config, step = self.config, self.directory.step
-        cadences = (config.evaluation.every, config.checkpoint.every)
+        cadences = [config.evaluation.every, config.checkpoint.every]
+        cadences += [config.hooks.every] if config.hooks.functions else []
         boundaries = [(step // every + 1) * every for every in cadences]
         ahead = min(*boundaries, config.training.steps) - step
         return min(
@@ -322,28 +326,38 @@ class Training:
     def _add_evaluation(self, rows: list[dict], state: TrainState, is_last: bool) -> None:
         """Scores the validation split into the step's row; at the end the test split too."""
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
-        batch_size, scored = self.config.evaluation.batch_size, {}
-        parts: dict[str, Mapping[str, Any]] = {}
-        params = evaluated_params(state.opt_state, state.params)
-        for split in names:
+        row, run, scored = self._row_of_step(rows), self._run(state), {}
+        before = [*self.directory.metrics(), *rows[:-1]] if is_last else []
+        for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
-            scored[split] = evaluate(self.score, params, self.task, split, batch_size)
-            if is_last:
-                generated = self.demonstration.scores(self._run(state), self.task, split)
-                scored[split].means.update(generated.means)
-                scored[split].protocol.update(generated.protocol)
-                parts[split] = generated.parts
+            scored[split] = score_split(run, self.task, self.score, split, is_last)
+            row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
+        asked = self.config.evaluation.metrics
+        for split, prefix in names.items() if asked else ():
+            curve = self.prepared.curve([*before, row], self._is_alone) if is_last else None
+            at = Measured(run, self.task, split, scored[split], curve)
+            more = measured(asked, at, self.allow, self._warn if is_last else None)
+            scored[split].means.update(more)
+            row |= {f"{prefix}/{name}": value for name, value in more.items()}
         if is_last:
-            means = {
-                split: {**e.means, "protocol": e.protocol, **parts[split]}
-                for split, e in scored.items()
-            }
-            self.directory.write_json("evaluation.json", means)
+            self.directory.write_json("evaluation.json", stored_of(scored, asked))
             write_sequences(self.directory.file("sequences.npz"), scored)
+
+    def _call_hooks(self, state: TrainState) -> tuple[TrainState, dict[str, float]]:
+        """Calls the hooks that the config names; see hooks."""
+        order, step = seeds_of(self.config).order, self.directory.step
+        return call_hooks(self._run, state, self.task, order, step, self.allow)
+
+    def _row_of_step(self, rows: list[dict]) -> dict:
+        """The row of the step that was just taken, among those that became due."""
         if not rows or rows[-1]["step"] != self.directory.step:
             rows.append({"step": self.directory.step})
-        for split, prefix in names.items():
-            rows[-1] |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
+        return rows[-1]
+
+    @property
+    def _is_alone(self) -> bool:
+        """Whether times are this run's own, and not those of runs that are computed with it."""
+        return (self.cell or {}).get("how", "loop") == "loop"
 
     def _save(self, state: TrainState) -> None:
         try:
@@ -375,7 +389,7 @@ class Training:
         picture = self._draw(rows)
         directory.write_status("done")
         self.progress.say(
-            f"\n{shown}\n\n{self._results(rows[-1])}\n"
+            f"\n{shown}\n\n{results_of(rows[-1], self.task.target)}\n"
             f"run        {directory.path}/ (config.json, metrics.jsonl, evaluation.json, ...)\n"
             f"sample     {sample}\n"
             f"picture    {picture}"
@@ -391,23 +405,7 @@ class Training:
     def _non_finite(self, state: TrainState) -> NonFinite:
         step = self.directory.step
         batch = self.task.batch(seeds_of(self.config).order, step)
-        return NonFinite(
-            f"the loss or its gradient is not finite in update {step + 1}; it was not applied, "
-            f"the parameters are those after update {step}\n"
-            f"{explain_non_finite(self.score, state.params, batch)}\n"
-            "the same command repeats that update; in a new --workdir a lower "
-            "optimizer.learning_rate, a longer warm-up or a smaller training.clip_norm may avoid it"
-        )
-
-    def _results(self, row: dict[str, float]) -> str:
-        """The last row's scores of both splits, one line for each."""
-        units = {"loss": f"nats per {self.task.target}"}
-        names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
-        return "\n".join(
-            f"{name:<13} {row[f'eval/{name}']:.4f} validation, {row[f'test/{name}']:.4f} test"
-            + (f" ({units[name]})" if name in units else "")
-            for name in names
-        )
+        return NonFinite(explain_non_finite(self.score, state.params, batch, step))
 
     def _run(self, state: TrainState) -> Run:
         """What is trained, as a user would load it."""

@@ -1,6 +1,5 @@
 """Sums first, one division at the end: padding, accumulation and devices average exactly."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -53,22 +52,3 @@ def total(sums: Sums) -> Sums:
 def safe_mean(value: Array, weight: Array) -> Array:
     """Returns value / weight, and 0 where there is no weight."""
     return value / jnp.where(weight == 0, 1, weight)
-
-
-def summary(
-    loss: float, correct: float, weight: float, num_bytes: int | None = None
-) -> dict[str, float]:
-    """Returns the means that a reader wants, from sums over a whole split.
-
-    Args:
-      loss: nats, summed.
-      correct: weight of the right guesses.
-      weight: of all targets.
-      num_bytes: UTF-8 bytes of all targets, if they are text.
-    Returns:
-      loss in nats per target, accuracy in [0, 1], and bits_per_byte of text.
-    """
-    means = {"loss": loss / weight, "accuracy": correct / weight}
-    if num_bytes is not None:
-        means["bits_per_byte"] = loss / math.log(2) / num_bytes
-    return means

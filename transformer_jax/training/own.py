@@ -18,9 +18,11 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models import row
 from transformer_jax.options.config import flatten
+from transformer_jax.options.declared import own_file
 from transformer_jax.options.layer_types import plain_key
+from transformer_jax.options.marks import intervenes
 from transformer_jax.options.rule import is_own
-from transformer_jax.options.tables import names_own, own_file, own_row
+from transformer_jax.options.tables import SEVERAL, names_own, own_row
 
 
 def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:
@@ -38,9 +40,16 @@ def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[st
 
 
 def own_choices(config: ConfigDict) -> dict[str, str]:
-    """Returns key -> MODULE.NAME for every row of a config that is the user's own."""
+    """Returns key -> MODULE.NAME for every row of a config that is the user's own.
+
+    Hooks are among them that intervene; what only looks on decides nothing.
+    """
     flat = flatten(config)
-    return {key: value for key, value in flat.items() if names_own(plain_key(key), value)}
+    found = {key: value for key, value in flat.items() if names_own(plain_key(key), value)}
+    hooks = [hook for hook in flat["hooks.functions"] if is_own(hook)]
+    with contextlib.suppress(LookupError):  # a stored run's file may be gone
+        found |= {f"hooks.functions: {hook}": hook for hook in hooks if intervenes(hook)}
+    return found
 
 
 def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
@@ -73,18 +82,21 @@ def faults_of(*choices: str) -> Generator[None]:
 
 
 def own_modules(config: ConfigDict) -> set[str]:
-    """Returns the modules that a config names."""
-    return {choice.rpartition(".")[0] for choice in own_choices(config).values()}
+    """Returns the modules that a config names, of those that look on too."""
+    looking = [choice for key in SEVERAL for choice in flatten(config)[key] if is_own(choice)]
+    return {choice.rpartition(".")[0] for choice in [*own_choices(config).values(), *looking]}
 
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
     """Returns the sha256 of the file of every own row, by MODULE.NAME."""
-    files = {choice: own_file(choice) for choice in own_choices(config).values()}
-    return {
-        choice: hashlib.sha256(file.read_bytes()).hexdigest()
-        for choice, file in files.items()
-        if file is not None
-    }
+    found = {choice: hash_of_file(choice) for choice in own_choices(config).values()}
+    return {choice: digest for choice, digest in found.items() if digest}
+
+
+def hash_of_file(choice: str) -> str:
+    """Returns the sha256 of the file that MODULE.NAME stands in; empty where there is none."""
+    file = own_file(choice)
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None else ""
 
 
 def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:

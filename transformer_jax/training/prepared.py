@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,17 +12,22 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
-from transformer_jax.data.tasks import Batch, Task
+from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Encoder
+from transformer_jax.options.config import flatten
+from transformer_jax.options.constraints import remarks_on
 from transformer_jax.options.rule import is_own
 from transformer_jax.training.build import (
     count_parameters,
     make_model,
     make_objective,
     make_task,
+    taken_from_data,
 )
+from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
+from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import faults_of, own_modules
 from transformer_jax.training.programs import Traced, trace
@@ -170,8 +175,29 @@ class Prepared:
             except AssertionError as error:
                 remarks.append(str(error))
             if isinstance(self.model, Encoder) and _holds_its_targets(self.task.batch(0, 0)):
-                remarks.append("each target is the next input, and the model reads ahead: it copies")
+                remarks.append(
+                    "each target is the next input, and the model reads ahead: it copies"
+                )
         return tuple(remarks)
+
+    @functools.cached_property
+    def forward_operations(self) -> float:
+        """Operations in the matrix products of one forward pass over a training batch."""
+        inputs = self.task.batch(0, 0)["inputs"]
+        params = self.template.params
+        program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
+        return flops_of(program)
+
+    def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
+        """Returns rows of metrics.jsonl with what training had cost by then, for metrics.
+
+        Args:
+          rows: up to the end.
+          alone: whether its times are the run's own.
+        """
+        per_update = count_of_batch(self.task.batch(0, 0), self.task.counted)
+        operations = TRAINING_OVER_FORWARD * self.forward_operations
+        return curve_of(rows, self.task.counted, per_update, operations, alone)
 
     @functools.cached_property
     def num_parameters(self) -> int:
@@ -216,6 +242,28 @@ def prepare(
         said = f"{kind}{str(error).partition(chr(10))[0]}"
         raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared
+
+
+def announcement(prepared: Prepared, manifest: Mapping[str, Any]) -> list[str]:
+    """Returns what is said before a run trains: remarks, its data, its model.
+
+    Args:
+      prepared: what is trained.
+      manifest: of the run.
+    """
+    config, task = prepared.config, prepared.task
+    splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
+    sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
+    remarks = [*prepared.remarks, *remarks_on(flatten(config))]
+    source = config.data.task if is_own(config.data.task) else config.data.source
+    count = count_of_batch(task.batch(config.seed, 0), task.counted)
+    return [
+        *(f"note   {line}" for line in [*remarks, *taken_from_data(config.model, task.sizes)]),
+        f"data   {source}: {splits} {task.counted}; {sizes}",
+        f"model  {config.model.architecture}, {manifest['parameters']:,} parameters; "
+        f"{config.training.steps:,} updates of {count:,} {task.counted} "
+        f"on {manifest['device']['kind']}",
+    ]
 
 
 def _holds_its_targets(batch: Batch) -> bool:

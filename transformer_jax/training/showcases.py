@@ -195,7 +195,7 @@ def show_guesses(run: Run, task: Task) -> str:
     """Some examples of the test split: what the model takes for likeliest, and what is true."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
-    classes = tuple(task.facts.get("classes", ())) or task.words
+    classes = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 
     def named(numbers: np.ndarray) -> str:
         if run.tokenizer is not None and classes is None:

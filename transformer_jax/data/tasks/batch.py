@@ -1,7 +1,6 @@
 """What tasks give and what every task can do."""
 
 import abc
-import functools
 import hashlib
 from collections.abc import Iterator
 from typing import Any, Protocol, TypedDict
@@ -34,7 +33,8 @@ class Task(Protocol):
     A task of your own derives from it and says `sizes`, `batch` and `evaluation_batches`; the rest
     is there. Its class, or a function that makes it, is `data.task=MODULE.NAME`: arguments named as
     options of `data`, batch_size and stride get their values, those with types of options are
-    options of its own.
+    options of its own. It may have `words`, the names of its tokens, to be shown by, and
+    `clusters(split)`, which examples of a split belong together, [N] int.
     """
 
     @property
@@ -56,11 +56,6 @@ class Task(Protocol):
         return None
 
     @property
-    def words(self) -> tuple[str, ...] | None:
-        """Names of the tokens where there is no tokenizer, to be shown by; None: their numbers."""
-        return None
-
-    @property
     def counted(self) -> str:
         """What the data is counted in, "tokens" say."""
         return "examples"
@@ -70,17 +65,12 @@ class Task(Protocol):
         """What a loss is the mean over, "token" say."""
         return "target"
 
-    @functools.cached_property
+    @property
     def facts(self) -> dict[str, Any]:
         """What identifies the data: source, hashes, counts of each split."""
-        digest, counts = hashlib.sha256(), {}
-        for split in SPLITS[1:]:
-            counts[split] = 0
-            for batch in self.evaluation_batches(split, _ROWS_AT_ONCE):
-                for row in rows_of_batch(batch):
-                    digest.update(row)
-                    counts[split] += 1
-        return {"sha256": digest.hexdigest(), "counts": counts}
+        if "_facts" not in vars(self):
+            vars(self)["_facts"] = _facts_of(self)
+        return vars(self)["_facts"]
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -99,6 +89,18 @@ class Task(Protocol):
 
 
 _ROWS_AT_ONCE = 64
+
+
+def _facts_of(task: Task) -> dict[str, Any]:
+    """A hash of the evaluated examples, and how many there are."""
+    digest, counts = hashlib.sha256(), {}
+    for split in SPLITS[1:]:
+        counts[split] = 0
+        for batch in task.evaluation_batches(split, _ROWS_AT_ONCE):
+            for row in rows_of_batch(batch):
+                digest.update(row)
+                counts[split] += 1
+    return {"sha256": digest.hexdigest(), "counts": counts}
 
 
 def rows_of_batch(batch: Batch) -> list[bytes]:

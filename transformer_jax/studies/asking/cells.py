@@ -21,9 +21,12 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from transformer_jax.options.config import flatten
+from transformer_jax.options.declared import own_file
 from transformer_jax.options.layer_types import plain_key
+from transformer_jax.options.marks import intervenes
+from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
-from transformer_jax.options.tables import names_own, own_file
+from transformer_jax.options.tables import names_own
 from transformer_jax.runs.directory import RunDirectory, by_split
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.provenance import numerics_of
@@ -77,6 +80,7 @@ def cell_hash(
             if (file := own_file(choice)) is not None
         },
         "initial": initial,
+        **_hooks_that_intervene(flat),
         "packages": {name: around["packages"].get(name) for name in DECIDING},
         "numerics": numerics_of(flat),
         "environment": around["environment"],
@@ -85,6 +89,16 @@ def cell_hash(
     }
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16], parts
+
+
+def _hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The hooks that decide scores, and when; nothing where none does."""
+    found = {
+        hook: hash_of_code(file.read_text(encoding="utf-8"))
+        for hook in flat["hooks.functions"]
+        if is_own(hook) and intervenes(hook) and (file := own_file(hook)) is not None
+    }
+    return {"hooks": {**found, "every": flat["hooks.every"]}} if found else {}
 
 
 def device_of(facts: Mapping[str, Any]) -> str:
@@ -180,7 +194,7 @@ class Cell(NamedTuple):
         if target is None:
             return Outcome(value, state == DIVERGED)
         rows = RunDirectory(self.path).metrics()
-        sign = 1 if larger_is_better(metric) else -1
+        sign = 1 if larger_is_better(metric, self.metric_facts()) else -1
         scored = [(row["step"], row[f"eval/{metric}"]) for row in rows if f"eval/{metric}" in row]
         first = next((step for step, score in scored if sign * score >= sign * target), None)
         return Outcome(
@@ -188,8 +202,15 @@ class Cell(NamedTuple):
         )
 
     def means(self, split: str = "test") -> dict[str, Any]:
-        """The final scores of a split; {} before the end."""
-        return _evaluation(self.path).get(split, {})
+        """The final scores of a split, with metrics that were measured later; {} before the end."""
+        scores = _evaluation(self.path).get(split, {})
+        later = read_details(self).get("metrics", {}).get(split, {})
+        return {**scores, **later} if scores else {}
+
+    def metric_facts(self) -> dict[str, dict[str, Any]]:
+        """What is known of the metrics that were asked for: name -> unit, direction, code."""
+        later = read_details(self).get("metrics", {}).get("facts", {})
+        return {**_evaluation(self.path).get("metrics", {}), **later}
 
     def _got_worse(self) -> bool:
         """Whether the final losses, on test and in training, are above those of an untrained model.
@@ -217,7 +238,11 @@ def _read_json(path: Path, stamp: int) -> dict:
 
 
 def _evaluation(path: Path) -> dict:
-    file = inside(path, "evaluation.json")
+    return _read(inside(path, "evaluation.json"))
+
+
+def _read(file: Path) -> dict:
+    """What a JSON file holds, read once while it does not change; {} where there is none."""
     try:
         return _read_json(file, os.stat(file).st_mtime_ns)
     except (OSError, ValueError):
@@ -231,8 +256,4 @@ def key_of(changes: Mapping[str, Any]) -> str:
 
 def read_details(cell: Cell) -> dict[str, Any]:
     """What details.json holds; {} where there is none."""
-    path = inside(cell.path, "details.json")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    return _read(inside(cell.path, "details.json"))

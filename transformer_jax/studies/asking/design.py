@@ -14,12 +14,13 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import METRICS, SCORED
 from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.rule import suggest
+from transformer_jax.options.marks import metric_facts
+from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import rule_for, stated, unknown_key
 from transformer_jax.studies.asking.arms import quick_arms
-from transformer_jax.studies.asking.metrics import METRICS, larger_is_better
 
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
@@ -55,7 +56,7 @@ class Design:
     Attributes:
       question: in one sentence.
       prediction: what the author expects, written down beforehand.
-      metric: primary, of evaluation.json's `test` part: loss, accuracy, bits_per_byte, bleu.
+      metric: primary, of evaluation.json's `test` part: a row of METRICS, or MODULE.NAME.
       margin: the smallest difference that matters, in the metric's unit.
       margin_reason: why that one.
       looks: planned numbers of seeds, ascending.
@@ -98,7 +99,7 @@ class Design:
     @property
     def larger_is_better(self) -> bool:
         """Direction of the metric."""
-        return larger_is_better(self.metric)
+        return metric_facts(self.metric).larger_is_better
 
     @property
     def others(self) -> list[str]:
@@ -229,11 +230,14 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
             f"{where}: {', '.join(missing)} missing: they are declared before the first cell"
         )
     metric = study["metric"].removeprefix("test/")
-    if metric not in METRICS:
+    if metric not in METRICS and not is_own(metric):
         raise InvalidInput(
-            f"{where}: metric={study['metric']!r}: expected one of {', '.join(METRICS)}, "
-            f"scored on the test split{suggest(metric, METRICS)}"
+            f"{where}: metric={study['metric']!r}: expected one of {', '.join(METRICS)}, or "
+            f"MODULE.NAME of your own, scored on the test split{suggest(metric, METRICS)}"
         )
+    if metric not in SCORED and metric not in config.evaluation.metrics:
+        asked = (*config.evaluation.metrics, metric)
+        config = changed(config, {"evaluation.metrics": asked})
     if not study["margin"] > 0:
         raise InvalidInput(f"{where}: margin={study['margin']!r}: expected a number > 0")
     looks = tuple(study.get("looks") or (5,))
@@ -385,7 +389,7 @@ def _quick_study(
         "question": question,
         "prediction": "none: it was made on the command line",
         "metric": metric,
-        "margin": METRICS[metric][1],
+        "margin": metric_facts(metric).margin,
         "margin_reason": "the usual start; no reason was given",
         "base": base,
     }

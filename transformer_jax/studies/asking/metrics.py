@@ -1,19 +1,22 @@
-"""What runs are compared by."""
+"""What runs are compared by: the direction of a metric, whoever wrote it."""
 
-# larger is better, and the margin that a question gets that names none
-METRICS = {
-    "loss": (False, 0.01),
-    "bits_per_byte": (False, 0.01),
-    "accuracy": (True, 0.01),
-    "generated_accuracy": (True, 0.01),
-    "bleu": (True, 0.5),
-    "chrf": (True, 0.5),
-}
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.metrics import METRICS
+from transformer_jax.options.marks import metric_facts
 
 
-def larger_is_better(metric: str) -> bool:
+def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
     """Returns the direction of a metric, with or without the split it is of.
 
     What is no score, a time or a norm say, is better smaller.
+
+    Args:
+      metric: its name.
+      stored: what runs keep of metrics that are not this package's; nothing is imported.
     """
-    return METRICS.get(metric.rsplit("/", 1)[-1], (False, 0.0))[0]
+    name = metric.rsplit("/", 1)[-1]
+    if name in METRICS:
+        return metric_facts(name).larger_is_better
+    return bool((stored or {}).get(name, {}).get("larger_is_better", False))

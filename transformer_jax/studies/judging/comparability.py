@@ -29,7 +29,7 @@ def scored_otherwise(
     configs = [flatten(run.config()) for run in runs]
     if configs[0]["data.task"] != configs[1]["data.task"]:
         found.append("other tasks: their losses are of different things")
-    if facts[0]["sha256"] != facts[1]["sha256"]:
+    if facts[0].get("sha256") != facts[1].get("sha256"):
         found.append("evaluated on other data")
     by_byte = metric == "bits_per_byte"
     has_other_tokens = facts[0].get("tokenizer_sha256") != facts[1].get("tokenizer_sha256")

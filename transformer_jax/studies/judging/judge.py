@@ -262,7 +262,7 @@ def _refusals(study: Study, arm: str) -> list[str]:
             told = ", ".join(f"{lost.count(state)} {state}" for state in dict.fromkeys(lost))
             found.append(f"cells of {name!r} are missing: {told}")
         scored = [cell for cell in cells[name] if cell.state() == DONE]
-        without = [str(cell.seed) for cell in scored if study.metric not in cell.means()]
+        without = [str(cell.seed) for cell in scored if cell.means().get(study.metric) is None]
         if without:
             found.append(f"{name!r} has no {study.metric} for seed {', '.join(without)}")
     changed = study.arms[arm].get("changes", {})
@@ -281,6 +281,13 @@ def _refusals(study: Study, arm: str) -> list[str]:
                 found.append(
                     f"updates until the target were looked at every {every[0]} and {every[1]}"
                 )
+    codes = {
+        cell.metric_facts().get(study.metric, {}).get("code")
+        for group in cells.values()
+        for cell in group
+        if cell.state() == DONE
+    }
+    found += [f"{study.metric} was measured by other code"] if len(codes) > 1 else []
     return list(dict.fromkeys(found))
 
 

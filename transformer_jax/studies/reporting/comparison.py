@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import METRICS
 from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.studies.asking.metrics import METRICS, larger_is_better
+from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
 from transformer_jax.studies.judging.comparability import (
@@ -150,7 +151,10 @@ class Comparison:
     def paired(self) -> list[dict[str, Any]]:
         """Differences of the metric from the first arm's, over the seeds that both have."""
         (base_name, base), *others = self.arms.items()
-        sign = 1.0 if larger_is_better(self.metric) else -1.0
+        stored = {
+            k: v for r in self.runs.values() for k, v in r.evaluation().get("metrics", {}).items()
+        }
+        sign = 1.0 if larger_is_better(self.metric, stored) else -1.0
         found = []
         for index, (name, arm) in enumerate(others, start=1):
             seeds = sorted(base.keys() & arm.keys())

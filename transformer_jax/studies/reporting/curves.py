@@ -9,6 +9,7 @@ import numpy as np
 from transformer_jax.runs.directory import RunDirectory
 
 _MOST_POINTS = 200
+_MOST_METRICS = 40  # beside those that every run has
 _METRICS = ("eval/loss", "train/loss", "eval/accuracy", "eval/bits_per_byte", "train/gradient_norm")
 
 
@@ -30,7 +31,7 @@ def curves_of(
     """
     rows = {arm: [RunDirectory(path).metrics() for path in paths] for arm, paths in runs.items()}
     metrics = {}
-    for metric in _METRICS:
+    for metric in [*_METRICS, *_others(rows)]:
         found = {arm: _band(seeds, metric) for arm, seeds in rows.items()}
         known = {arm: band for arm, band in found.items() if band["step"]}
         if known:
@@ -50,6 +51,15 @@ def curves_of(
         seconds = {arm: _seconds_per_update(seeds) for arm, seeds in rows.items()}
         axes["seconds of training"] = seconds
     return {"metrics": metrics, "axes": axes}
+
+
+def _others(rows: Mapping[str, Sequence[list[dict]]]) -> list[str]:
+    """Metrics that were asked for, and what hooks gave: all but times, rates and test scores."""
+    names = {name: None for seeds in rows.values() for run in seeds for row in run for name in row}
+    known = (*_METRICS, "step", "train/learning_rate")
+    return [
+        name for name in names if name not in known and not name.startswith(("time/", "test/"))
+    ][:_MOST_METRICS]
 
 
 def _is_alone(path: Path) -> bool:

@@ -26,6 +26,7 @@ from transformer_jax.studies.asking.cells import without_docstrings
 from transformer_jax.training.evaluation import evaluate
 from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
+from transformer_jax.training.measuring import score_split
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, seeds_of
@@ -38,11 +39,12 @@ _ROWS = 64  # of an evaluated batch whose bytes are looked at
 # lies elsewhere is in the programs, or keeps records.
 _ROOTS = (
     *(vars(Training)[name] for name in ("_take_steps", "_advance", "_add_evaluation")),
-    *(Prepared.start, Prepared.stacked_batches, seeds_of, evaluate, evaluated_params),
+    *(Prepared.start, Prepared.stacked_batches, seeds_of, evaluated_params, score_split, evaluate),
     Run.translate,
 )
 _FOLLOWED = (
     "transformer_jax.data",
+    "transformer_jax.metrics",
     "transformer_jax.training.evaluation",
     "transformer_jax.training.metrics",
     "transformer_jax.training.showcases",

@@ -5,7 +5,7 @@ Kept in each cell as details.json. They are secondary outcomes: intervals and no
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import evaluate, make_score
 from transformer_jax.training.loading import Run
 from transformer_jax.training.losses import cross_entropy
+from transformer_jax.training.measuring import Measured, facts_of, measured
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared
@@ -46,15 +47,44 @@ def look_closer(
     keys = {key_of(changes): changes for changes in also.values()}
     wanted = [key for key in keys if key not in known.get("also", {})]
     by_token = prepared.config.data.task in _BY_TOKEN
-    if not wanted and ("where" in known or not by_token):
+    unmeasured = _unmeasured(cell, prepared.config.evaluation.metrics)
+    if not wanted and not unmeasured and ("where" in known or not by_token):
         return
     run = run or _load(cell, prepared)
     details = {"also": {}, **known}
+    if unmeasured:
+        of_before = details.get("metrics", {})
+        found = _measured_later(cell, prepared, run, unmeasured)
+        details["metrics"] = {part: {**of_before.get(part, {}), **found[part]} for part in found}
     for key in wanted:
         details["also"][key] = evaluated_otherwise(run, keys[key])
     if by_token and "where" not in details:
         details["where"] = where_losses_are(run, prepared.task)
     replace(cell.path, "details.json", json.dumps(details) + "\n")
+
+
+def _unmeasured(cell: Cell, asked: Sequence[str]) -> list[str]:
+    """The metrics that a finished cell has not, or has by an older file of the user's own."""
+    known, now = cell.metric_facts(), facts_of(asked)
+    return [name for name in asked if known.get(name, {}).get("code") != now[name]["code"]]
+
+
+def _measured_later(
+    cell: Cell, prepared: Prepared, run: Run, names: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """Metrics of a finished cell: their values by split, and what is known of them."""
+    directory, found = RunDirectory(cell.path), {}
+    alone = directory.manifest().get("how", "loop") == "loop"
+    curve = prepared.curve(directory.metrics(), alone)
+    for split in ("validation", "test"):
+        size = prepared.config.evaluation.batch_size
+        scored = evaluate(make_score(run.model), run.params, prepared.task, split, size)
+        # Scores of what the model wrote are in the cell; nothing is written again.
+        generated = {key: v for key, v in cell.means(split).items() if isinstance(v, float)}
+        scored = scored._replace(means={**generated, **scored.means})
+        at = Measured(run, prepared.task, split, scored, curve)
+        found[split] = measured(names, at, prepared.allow, again=True)
+    return {**found, "facts": facts_of(names)}
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:

@@ -18,13 +18,12 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
 from transformer_jax.sites import values_by_site
-from transformer_jax.training.flops import flops_of
+from transformer_jax.training.flops import TRAINING_OVER_FORWARD
 from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.programs import Traced
 
-_TRAINING_OVER_FORWARD = 3
 _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
 
 
@@ -59,18 +58,10 @@ def cost_of(prepared: Prepared) -> Cost:
     return Cost(
         sum(sizes.values()),
         inside,
-        _TRAINING_OVER_FORWARD * forward_flops(prepared) / count,
+        TRAINING_OVER_FORWARD * prepared.forward_operations / count,
         config.training.steps,
         config.training.steps * count,
     )
-
-
-def forward_flops(prepared: Prepared) -> float:
-    """Returns the operations in matrix products of one forward pass over a training batch."""
-    inputs = prepared.task.batch(0, 0)["inputs"]
-    params = prepared.template.params
-    program = jax.make_jaxpr(lambda p: prepared.model.apply({"params": p}, **inputs))(params)
-    return flops_of(program)
 
 
 def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[str]:

@@ -242,7 +242,7 @@ class Launch:
         with self.progress.busy("looking closer at the cells"):
             for cell in self.study.cells():
                 if cell.state() == DONE and self.stop.signal is None:
-                    self._look_closer(cell)
+                    self._look_closer(cell, self.arms[cell.arm])
         self.finish()
 
     def _adopt(self) -> None:
@@ -255,10 +255,10 @@ class Launch:
             told = taken_over(arm, self.seeds, self.root, train)
             self.progress.say(f"adopt  {arm.name}: {told}")
 
-    def _look_closer(self, cell: Cell) -> None:
+    def _look_closer(self, cell: Cell, arm: Arm) -> None:
         """What this finds is secondary, so what goes wrong in it takes no verdict away."""
         try:
-            look_closer(cell, self.design.also, self.arms[cell.arm].prepared)
+            look_closer(cell, self.design.also, arm.prepared)
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             told = f"{type(error).__name__}: {first}"
@@ -339,6 +339,8 @@ class Launch:
             found: dict[str, list[dict | None]] = {name: [] for name in trials}
             for cell in cells:
                 has_outcome = cell.state() in (DONE, DIVERGED)
+                if has_outcome and cell.means("validation").get(self.design.metric) is None:
+                    self._look_closer(cell, trials[cell.arm])  # it is older than the metric
                 found[cell.arm].append(cell.means("validation") if has_outcome else None)
             return found
 

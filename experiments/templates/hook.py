@@ -1,0 +1,17 @@
+"""A hook of my own: what is looked at while a model is trained."""
+
+import jax.numpy as jnp
+
+from transformer_jax import capture
+
+
+def mine(run, batch):
+    """The largest value of the stream behind the last block, over a batch.
+
+    Args:
+      run: the model as it is; transformer_jax/training/hooks.py has other arguments.
+      batch: that of the update that follows.
+    """
+    found = capture(run.model, run.params, batch["inputs"], "*block_*.residual")
+    name, stream = list(found.items())[-1]
+    return {name: jnp.abs(stream).max()}

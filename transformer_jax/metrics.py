@@ -1,0 +1,211 @@
+"""What a run is measured by: METRICS, and the mark of a metric of one's own.
+
+A metric is one function. It declares what it wants, by the names of its arguments, and gives a
+number, or None where it has none:
+
+  examples   the scored examples of a split, name -> [N] float64: `loss` (nats), `correct` and
+             `weight` (sums over an example's targets), of text `bytes`, of documents `cluster`
+  logits, targets, weights
+             a batch on the device, [B, ..., V], [B, ...], [B, ...]: sums of each example, [B], or
+             two, what is divided and by what; rows that fill a batch up do not count. The metric is
+             the sum over the split divided by that of the second, or of the weights; or what
+             `finish` makes of the sums
+  curve      a list of rows: what metrics.jsonl has, with `updates`, `operations`, `seconds` (None
+             where others were computed with it) and what data is counted in, `tokens` say, so far
+  target     evaluation.target
+  generated  name -> score of what the model wrote, where its task scores that
+  run, task, split
+             everything: the trained model (see load_run), its data, and validation or test
+
+The first two kinds are measured at every evaluation, the others at the end. Which ones of METRICS
+are measured beside those that every run has, `evaluation.metrics` says; the metric of a study is,
+also in runs that ended before.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+BINS = 15  # of probabilities, in which calibration is looked at
+
+Examples = Mapping[str, np.ndarray]
+Curve = Sequence[Mapping[str, Any]]
+
+
+def metric(
+    unit: str,
+    *,
+    larger_is_better: bool = False,
+    margin: float = 0.01,
+    finish: Callable[..., float] | None = None,
+) -> Callable[[Callable], Callable]:
+    """Marks a function as a metric. What stands here is read without running the file.
+
+    Args:
+      unit: of the number.
+      larger_is_better: its direction.
+      margin: the smallest difference that matters to a question that names none.
+      finish: what makes the number of the sums over a split, of metrics on the device.
+    """
+    del unit, larger_is_better, margin
+
+    def mark(function: Callable) -> Callable:
+        function.finish = finish  # ty: ignore[missing-attribute]
+        return function
+
+    return mark
+
+
+# ---------------------------------------------------------------- what every run has
+
+
+@metric("nats per target")
+def loss(examples: Examples) -> float:
+    """Mean cross-entropy."""
+    return float(examples["loss"].sum()) / float(examples["weight"].sum())
+
+
+@metric("share of targets", larger_is_better=True)
+def accuracy(examples: Examples) -> float:
+    """Share of the targets that had the largest logit."""
+    return float(examples["correct"].sum()) / float(examples["weight"].sum())
+
+
+@metric("bits per byte")
+def bits_per_byte(examples: Examples) -> float | None:
+    """Cross-entropy by the length of the text: two tokenizers compare."""
+    if "bytes" not in examples:
+        return None
+    return float(examples["loss"].sum()) / math.log(2) / int(examples["bytes"].sum())
+
+
+@metric("share of answers", larger_is_better=True)
+def generated_accuracy(generated: Mapping[str, float]) -> float | None:
+    """Share of right answers where a model reads its own and not the true ones before them."""
+    return generated.get("generated_accuracy")
+
+
+@metric("BLEU points", larger_is_better=True, margin=0.5)
+def bleu(generated: Mapping[str, float]) -> float | None:
+    """Of translations, by sacrebleu (Papineni et al. 2002; Post 2018)."""
+    return generated.get("bleu")
+
+
+@metric("chrF points", larger_is_better=True, margin=0.5)
+def chrf(generated: Mapping[str, float]) -> float | None:
+    """Of translations, by sacrebleu (Popović 2015)."""
+    return generated.get("chrf")
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+@metric("share of examples", larger_is_better=True)
+def exact_match(examples: Examples) -> float:
+    """Share of the examples with every target right."""
+    return float(np.mean(examples["correct"] == examples["weight"]))
+
+
+@metric("nats per target")
+def worst_document(examples: Examples) -> float | None:
+    """The largest mean loss of a document, of those with 1 % of all targets at least."""
+    if "cluster" not in examples:
+        return None
+    _, of_example = np.unique(examples["cluster"], return_inverse=True)
+    weights = np.bincount(of_example, examples["weight"])
+    means = np.bincount(of_example, examples["loss"]) / weights
+    return float(means[weights >= 0.01 * weights.sum()].max(initial=-math.inf))
+
+
+@metric("squared error")
+def brier_score(logits: Any, targets: Any, weights: Any) -> Any:
+    """Squared distance of the chances from the truth, summed over classes: Brier 1950."""
+    import jax
+
+    chances = jax.nn.softmax(logits.astype("float32"), axis=-1)
+    apart = chances - jax.nn.one_hot(targets, chances.shape[-1])
+    return (weights * (apart**2).sum(-1)).reshape(len(weights), -1).sum(-1)
+
+
+def _expected_error(counts: np.ndarray, right: np.ndarray, said: np.ndarray) -> float:
+    """Mean distance of what was said from what was right, by bin and weighted by its targets."""
+    return float(np.abs(right - said).sum() / counts.sum())
+
+
+@metric("share of targets", finish=_expected_error)
+def calibration_error(logits: Any, targets: Any, weights: Any) -> Any:
+    """Expected calibration error over 15 equal bins: Guo et al. 2017, arXiv:1706.04599, eq. 3."""
+    import jax
+    import jax.numpy as jnp
+
+    chances = jax.nn.softmax(logits.astype("float32"), axis=-1)
+    said, right = chances.max(-1), chances.argmax(-1) == targets
+    place = jnp.minimum((said * BINS).astype("int32"), BINS - 1)
+    bins = jax.nn.one_hot(place, BINS) * weights[..., None]
+    by_example = lambda x: x.reshape(len(x), -1, BINS).sum(1)  # noqa: E731
+    return tuple(by_example(bins * x[..., None]) for x in (jnp.ones_like(said), right, said))
+
+
+@metric("nats per target")
+def area_under_curve(curve: Curve) -> float | None:
+    """Mean validation loss over the updates from the first evaluation to the last: trapezoids."""
+    points = [(row["updates"], row["eval/loss"]) for row in curve if "eval/loss" in row]
+    if len(points) < 2:
+        return None
+    updates, losses = np.array(points).T
+    return float(np.trapezoid(losses, updates) / (updates[-1] - updates[0]))
+
+
+def _at_target(curve: Curve, target: float | None, axis: str) -> float | None:
+    """What stood on an axis at the first evaluation whose loss was at the target or below."""
+    for row in curve:
+        if target is not None and "eval/loss" in row and row["eval/loss"] <= target:
+            return row.get(axis)
+    return None
+
+
+@metric("updates", margin=10)
+def updates_to_target(curve: Curve, target: float | None) -> float | None:
+    """Updates until the validation loss was first at evaluation.target, as it was evaluated."""
+    return _at_target(curve, target, "updates")
+
+
+@metric("tokens", margin=1e4)
+def tokens_to_target(curve: Curve, target: float | None) -> float | None:
+    """The same in tokens of training."""
+    return _at_target(curve, target, "tokens")
+
+
+@metric("seconds", margin=1)
+def seconds_to_target(curve: Curve, target: float | None) -> float | None:
+    """The same in seconds of training steps, on the machine at hand; evaluations do not count."""
+    return _at_target(curve, target, "seconds")
+
+
+@metric("operations", margin=1e9)
+def operations_to_target(curve: Curve, target: float | None) -> float | None:
+    """The same in operations: 6 for each multiplication of a forward pass, as papers count."""
+    return _at_target(curve, target, "operations")
+
+
+# Which of them a run has by its task, unasked.
+SCORED = ("loss", "accuracy", "bits_per_byte", "generated_accuracy", "bleu", "chrf")
+METRICS: dict[str, Callable] = {
+    "loss": loss,
+    "accuracy": accuracy,
+    "bits_per_byte": bits_per_byte,
+    "generated_accuracy": generated_accuracy,
+    "bleu": bleu,
+    "chrf": chrf,
+    "exact_match": exact_match,
+    "worst_document": worst_document,
+    "brier_score": brier_score,
+    "calibration_error": calibration_error,
+    "area_under_curve": area_under_curve,
+    "updates_to_target": updates_to_target,
+    "tokens_to_target": tokens_to_target,
+    "seconds_to_target": seconds_to_target,
+    "operations_to_target": operations_to_target,
+}

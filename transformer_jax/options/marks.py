@@ -1,0 +1,93 @@
+"""What a function of the user's own says of itself by a mark above it, read without running it.
+
+@metric("share of examples", larger_is_better=True)
+def exact(examples): ...
+"""
+
+import ast
+from typing import Any, NamedTuple
+
+from transformer_jax.options.declared import PACKAGE, definition_in, definition_of, parsed_file
+from transformer_jax.options.rule import is_own, suggest
+
+# What a metric may declare as its arguments, see metrics.py.
+GIVEN_TO_METRICS = (
+    *("examples", "logits", "targets", "weights", "curve", "target", "generated"),
+    *("run", "task", "split"),
+)
+_METRICS = PACKAGE / "metrics.py"
+
+
+class MetricFacts(NamedTuple):
+    """What is known of a metric without computing it.
+
+    Attributes:
+      unit: of its number.
+      larger_is_better: its direction.
+      margin: the smallest difference that matters to a question that names none.
+    """
+
+    unit: str
+    larger_is_better: bool = False
+    margin: float = 0.01
+
+
+def metric_facts(name: str) -> MetricFacts:
+    """Returns what a metric says of itself: a row of metrics.METRICS, or MODULE.NAME.
+
+    Raises:
+      LookupError: there is no such file or function, or it has no mark; the text tells.
+    """
+    said = _arguments_of_mark(name, "metric")
+    if is_own(name):
+        _refuse_unknown_arguments(definition_of(name))
+    if said is None:
+        raise LookupError(
+            "it has no mark; expected @metric('its unit', larger_is_better=...) above it, from "
+            "transformer_jax import metric"
+        )
+    return MetricFacts(**{key: v for key, v in said.items() if key in MetricFacts._fields})
+
+
+def _refuse_unknown_arguments(found: ast.ClassDef | ast.FunctionDef) -> None:
+    if not isinstance(found, ast.FunctionDef):
+        raise LookupError("it is a class; expected a function")
+    wanted = [argument.arg for argument in (*found.args.args, *found.args.kwonlyargs)]
+    unknown = [name for name in wanted if name not in GIVEN_TO_METRICS]
+    if unknown:
+        raise LookupError(
+            f"it wants {unknown[0]}, which no metric gets{suggest(unknown[0], GIVEN_TO_METRICS)}; "
+            f"expected some of {', '.join(GIVEN_TO_METRICS)}"
+        )
+
+
+def intervenes(name: str) -> bool:
+    """Returns whether a hook, MODULE.NAME, says that it changes what is trained.
+
+    Raises:
+      LookupError: there is no such file or function; the text tells.
+    """
+    return is_own(name) and _arguments_of_mark(name, "intervenes") is not None
+
+
+def _arguments_of_mark(name: str, mark: str) -> dict[str, Any] | None:
+    """The arguments of a mark above a function, by name; None where it has no such mark."""
+    found = definition_of(name) if is_own(name) else definition_in(parsed_file(_METRICS), name)
+    if found is None:
+        raise LookupError(f"no such metric: {name}")
+    for decorator in found.decorator_list:
+        call = decorator if isinstance(decorator, ast.Call) else None
+        if ast.unparse(call.func if call else decorator).rpartition(".")[2] != mark:
+            continue
+        given: dict[str, Any] = {}
+        for key, node in [
+            *zip(("unit",), call.args if call else (), strict=False),
+            *((k.arg, k.value) for k in (call.keywords if call else ()) if k.arg != "finish"),
+        ]:
+            try:
+                given[str(key)] = ast.literal_eval(node)
+            except ValueError as error:
+                said = f"{key}={ast.unparse(node)}"
+                raise LookupError(f"@{mark}: {said}: expected it written out") from error
+        return given
+    return None

@@ -1,0 +1,150 @@
+"""Functions that are called while a model is trained: HOOKS, and the mark of one that intervenes.
+
+A hook declares what it wants, by the names of its arguments, and gives numbers by name, which go to
+metrics.jsonl as NAME_OF_THE_HOOK/NAME:
+
+  state   what training carries: step, params, opt_state
+  run     the model as it would be loaded now (see load_run)
+  task    its data
+  batch   that of the update that follows
+  step    updates so far
+
+It gets copies, so what it does changes no bit of training; a hook that shall change some gives a
+new state, or that and numbers, and says so by the mark `intervenes`. The cells of a study know.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.data.tasks import Batch, Task
+from transformer_jax.errors import InvalidInput
+from transformer_jax.inspection import capture
+from transformer_jax.options import marks
+from transformer_jax.options.rule import is_own
+from transformer_jax.training.loading import Run
+from transformer_jax.training.own import chosen, faults_of
+from transformer_jax.training.step import TrainState
+
+Numbers = Mapping[str, float]
+
+
+def intervenes(hook: Callable) -> Callable:
+    """Marks a hook that changes what is trained: it returns a new state, or (state, numbers)."""
+    return hook
+
+
+def parameter_norms(state: TrainState) -> Numbers:
+    """Root mean square of the parameters of each part of the model."""
+    return {
+        name: float(np.sqrt(sum(jnp.sum(leaf**2) for leaf in leaves) / sum(x.size for x in leaves)))
+        for name, part in state.params.items()
+        if (leaves := jax.tree.leaves(part))
+    }
+
+
+def residual_norms(run: Run, batch: Batch) -> Numbers:
+    """Root mean square of the stream behind each block, over the places of a batch."""
+    return _at_sites(run.model, "*block_*.residual", _size)(run.params, batch["inputs"])
+
+
+def attention_entropy(run: Run, batch: Batch) -> Numbers:
+    """Mean entropy in nats of the attention weights of each layer, over a batch."""
+    return _at_sites(run.model, "*attention.weights", _entropy)(run.params, batch["inputs"])
+
+
+def _size(value: jax.Array) -> jax.Array:
+    return jnp.sqrt(jnp.mean(value**2))
+
+
+def _entropy(weights: jax.Array) -> jax.Array:
+    return -jnp.mean(jnp.sum(jax.scipy.special.xlogy(weights, weights), -1))
+
+
+@functools.lru_cache(maxsize=32)
+def _at_sites(model: Any, pattern: str, of: Callable) -> Callable[[Any, Any], Numbers]:
+    """Compiled: parameters and inputs -> a number for each site that a pattern fits."""
+    return jax.jit(
+        lambda params, inputs: {
+            name: of(value) for name, value in capture(model, params, inputs, pattern).items()
+        }
+    )
+
+
+HOOKS: dict[str, Callable] = {
+    "parameter_norms": parameter_norms,
+    "residual_norms": residual_norms,
+    "attention_entropy": attention_entropy,
+}
+
+
+def call_hooks(
+    run_of: Callable[[TrainState], Run],
+    state: TrainState,
+    task: Task,
+    order: int,
+    step: int,
+    allow: Collection[str],
+) -> tuple[TrainState, dict[str, float]]:
+    """Calls the hooks of a config one after another.
+
+    Args:
+      run_of: makes a run of a state.
+      state: after an update.
+      task: the data.
+      order: seed of the data order.
+      step: updates so far.
+      allow: modules that may be imported.
+    Returns:
+      The state, the same unless a hook intervened, and the numbers that they gave.
+    Raises:
+      InvalidInput: a hook of the user's own failed, or gave something else; the text tells.
+    """
+    row: dict[str, float] = {}
+    for name in run_of(state).config.hooks.functions:
+        hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
+        changes = is_own(name) and marks.intervenes(name)
+        copy = jax.tree.map(jnp.asarray, state)  # new dicts: what is done to them changes nothing
+        makers = {
+            "state": lambda copy=copy: copy,
+            "run": lambda copy=copy: run_of(copy),
+            "task": lambda: task,
+            "batch": lambda: task.batch(order, step),
+            "step": lambda: step,
+        }
+        wanted = inspect.signature(hook).parameters
+        try:
+            with faults_of(*([who] if is_own(name) else [])):
+                given = hook(**{key: makers[key]() for key in wanted if key in makers})
+        except InvalidInput as error:
+            raise InvalidInput(str(error) if is_own(name) else f"{who}: {error}") from error
+        if changes:
+            new, given = given if type(given) is tuple and len(given) == 2 else (given, None)
+            state = _checked(who, state, new)
+        row |= _numbers(who, name.rpartition(".")[2], given)
+    return state, row
+
+
+def _checked(who: str, old: TrainState, new: Any) -> TrainState:
+    """The new state, if it is one like the old one."""
+    shapes = [
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), each)
+        for each in (old, new)
+    ]
+    if not isinstance(new, TrainState) or shapes[0] != shapes[1]:
+        raise InvalidInput(f"{who}: it intervenes; expected a state of the same arrays")
+    return new
+
+
+def _numbers(who: str, name: str, given: Any) -> dict[str, float]:
+    if given is None:
+        return {}
+    is_number = lambda value: np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"  # noqa: E731
+    if not isinstance(given, Mapping) or not all(map(is_number, given.values())):
+        raise InvalidInput(f"{who}: expected numbers by name, or None; got {str(given)[:60]}")
+    return {f"{name}/{key}": float(value) for key, value in given.items()}

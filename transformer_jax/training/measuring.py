@@ -1,0 +1,249 @@
+"""The metrics of a run beside the scores of its evaluation: see transformer_jax/metrics.py.
+
+They are computed apart from the evaluation, so that which ones are asked for changes none of its
+bits, and a run that ended before gets the same ones from its checkpoint.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from transformer_jax.data.tasks import Batch, Task
+from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import METRICS
+from transformer_jax.options.marks import metric_facts
+from transformer_jax.options.rule import is_own
+from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
+from transformer_jax.training.loading import Run
+from transformer_jax.training.metrics import Sums
+from transformer_jax.training.own import chosen, faults_of, hash_of_file
+from transformer_jax.training.showcases import demonstration_of
+
+_TRIED = 4  # examples that a metric is tried on
+_ON_DEVICE = {"logits", "targets", "weights"}
+_AT_ANY_TIME = {*_ON_DEVICE, "examples"}
+
+
+class Measured(NamedTuple):
+    """What is at hand when a split was evaluated.
+
+    Attributes:
+      run: the model as it is.
+      task: its data.
+      split: validation or test.
+      evaluation: of the split, at the end with scores of what the model wrote.
+      curve: rows so far, see curve_of; None: training goes on.
+    """
+
+    run: Run
+    task: Task
+    split: str
+    evaluation: Evaluation
+    curve: Sequence[Mapping[str, Any]] | None = None
+
+
+def score_split(
+    run: Run, task: Task, score: Callable[[Any, Batch], Sums], split: str, at_end: bool
+) -> Evaluation:
+    """Returns the scores that every run of a task has, of a whole split.
+
+    Args:
+      run: the model as it is.
+      task: its data.
+      score: from make_score.
+      split: validation or test.
+      at_end: whether to have the model write, where its task scores that.
+    """
+    config = run.config
+    scored = evaluate(score, run.params, task, split, config.evaluation.batch_size)
+    if not at_end:
+        return scored
+    generated = demonstration_of(config.data.task).scores(run, task, split)
+    return scored._replace(
+        means=scored.means | generated.means,
+        protocol=scored.protocol | generated.protocol,
+        parts=generated.parts,
+    )
+
+
+def measured(
+    names: Sequence[str],
+    at: Measured,
+    allow: Collection[str],
+    tell: Callable[[str], None] | None = None,
+    again: bool = False,
+) -> dict[str, float | None]:
+    """Returns the values of some metrics, as far as it is time for them.
+
+    Args:
+      names: rows of METRICS, or MODULE.NAME.
+      at: what they are of.
+      allow: modules that may be imported.
+      tell: takes what went wrong with a metric of the user's own, which is then None: a run that
+        has come to its end is not lost for it. None: it is raised.
+      again: whether to measure also what the evaluation has already.
+    Raises:
+      InvalidInput: a metric of the user's own failed, or gave no number; the text tells.
+    """
+    functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in names}
+    wanted = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
+    on_device = {name: f for name, f in functions.items() if wanted[name] & _ON_DEVICE}
+    known = {
+        "examples": at.evaluation.sequences,
+        "generated": at.evaluation.means,
+        "curve": at.curve,
+        "target": at.run.config.evaluation.target,
+        **{"run": at.run, "task": at.task, "split": at.split},
+    }
+    values: dict[str, float | None] = {}
+    for name, function in functions.items():
+        if name in at.evaluation.means and not again:
+            continue  # every run of the task has it
+        if at.curve is None and not wanted[name] <= _AT_ANY_TIME:
+            continue  # at the end
+        try:
+            with faults_of(*([f"evaluation.metrics={name}"] if is_own(name) else [])):
+                if name in on_device:
+                    value = _of_sums(name, function, at)
+                else:
+                    value = function(**{key: known[key] for key in known if key in wanted[name]})
+                values[name] = None if value is None else float(value)
+        except InvalidInput as error:
+            if tell is None:
+                raise
+            tell(str(error))
+            values[name] = None
+    return values
+
+
+def try_metrics(
+    run: Run, task: Task, score: Callable[[Any, Batch], Sums], allow: Collection[str]
+) -> None:
+    """Tries the user's own metrics on one batch, those that are measured while a run goes on.
+
+    Raises:
+      InvalidInput: one of them failed, or gave no number; the text tells.
+    """
+    own = [name for name in run.config.evaluation.metrics if is_own(name)]
+    if own:
+        some: Any = _FirstBatch(task)
+        scored = evaluate(score, run.params, some, "validation", _TRIED)
+        measured(own, Measured(run, some, "validation", scored), allow)
+
+
+class _FirstBatch:
+    """A task of which a split is one batch."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
+        yield next(iter(self._task.evaluation_batches(split, _TRIED)))
+
+    def clusters(self, split: str) -> np.ndarray:
+        return np.zeros(_TRIED, np.int64)
+
+
+def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[str, Any]:
+    """Returns what evaluation.json holds of the final evaluation of each split."""
+    stored: dict[str, Any] = {
+        split: {**e.means, "protocol": e.protocol, **e.parts} for split, e in scored.items()
+    }
+    return stored | ({"metrics": facts_of(asked)} if asked else {})
+
+
+def facts_of(names: Sequence[str]) -> dict[str, Any]:
+    """Returns what is kept of metrics beside their values: so that judging imports nothing."""
+    return {
+        name: {**metric_facts(name)._asdict(), "code": hash_of_file(name) if is_own(name) else ""}
+        for name in names
+    }
+
+
+def results_of(row: Mapping[str, Any], target: str) -> str:
+    """Returns the scores of both splits in words, one line for each.
+
+    Args:
+      row: the last one of metrics.jsonl.
+      target: what a loss is the mean over.
+    """
+    names = [name.removeprefix("test/") for name in row if name.startswith("test/")]
+    size, lines = max(13, *map(len, names)), []
+    for name in names:
+        values = [row[f"{prefix}/{name}"] for prefix in ("eval", "test")]
+        unit = "" if name in ALWAYS[1:] else f" ({metric_facts(name).unit})"
+        unit = unit.replace("target", target) if name in METRICS else unit
+        text = (
+            "{:.4f} validation, {:.4f} test{}".format(*values, unit)
+            if None not in values
+            else "none"
+        )
+        lines.append(f"{name:<{size}} {text}")
+    return "\n".join(lines)
+
+
+def curve_of(
+    rows: Sequence[Mapping[str, Any]], counted: str, per_update: int, operations: float, alone: bool
+) -> list[dict[str, Any]]:
+    """Returns rows of metrics.jsonl with what training had cost by then.
+
+    Args:
+      rows: of metrics.jsonl.
+      counted: what data is counted in, "tokens" say.
+      per_update: how many of these an update sees.
+      operations: of an update.
+      alone: whether its times are the run's own.
+    """
+    curve, before, seconds, step_ms = [], 0, 0.0, 0.0
+    for row in rows:
+        updates, step_ms = row["step"], row.get("time/step_ms", step_ms)
+        seconds += (updates - before) * step_ms / 1e3
+        before = updates
+        spent = {counted: updates * per_update, "operations": updates * operations}
+        spent |= {"updates": updates, "seconds": seconds if alone else None}
+        curve.append({**row, **spent})
+    return curve
+
+
+@functools.lru_cache(maxsize=64)
+def _sums_by_example(model: Any, function: Callable) -> Callable[[Any, Any], tuple]:
+    """Compiled: parameters and a batch -> what a metric gives, each of it [B, ...]."""
+    wanted = [name for name in inspect.signature(function).parameters if name in _ON_DEVICE]
+
+    def sums(params: Any, batch: Any) -> tuple:
+        logits = model.apply({"params": params}, **batch["inputs"])
+        given = {**batch, "logits": logits}
+        found = function(**{name: given[name] for name in wanted})
+        return found if isinstance(found, tuple) else (found, _rows(batch["weights"]).sum(-1))
+
+    return jax.jit(sums)
+
+
+def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
+    score, totals = _sums_by_example(at.run.model, function), None
+    for batch in at.task.evaluation_batches(at.split, at.run.config.evaluation.batch_size):
+        sums = [np.asarray(each, np.float64) for each in score(at.run.params, batch)]
+        rows = len(batch["targets"])
+        for each in sums:
+            if each.shape[:1] != (rows,):
+                raise InvalidInput(
+                    f"evaluation.metrics={name}: it gave {list(each.shape)}; expected sums of each "
+                    f"example, [{rows}]"
+                )
+        is_example = _rows(np.asarray(batch["weights"])).any(-1)
+        sums = [each[is_example].sum(0) for each in sums]
+        totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
+    finish = getattr(function, "finish", None) or (lambda above, below: above / below)
+    assert totals is not None
+    return finish(*totals)
+
+
+def _rows(weights: Any) -> Any:
+    return weights.reshape(len(weights), -1)
