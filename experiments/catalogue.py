@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.tables import FAMILIES, TABLES, Row, rows_of
 from transformer_jax.sites import SITES
 
@@ -46,6 +47,19 @@ Parameters and operations are those of the row in a decoder of the shape of `con
 (width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are those of the
 matrix products in the loss of one window and its gradient, not times. Laws are those of
 `transformer_jax/laws.py`, kept out of all that apply.
+"""
+_METRICS = """
+## Metrics
+
+What `evaluation.metrics` measures beside a task's own scores, and what a study is judged by
+(`transformer_jax/metrics.py`). A function of your own with `@metric(unit, larger_is_better=...)`
+above it is one too, by its import path.
+"""
+_HOOKS = """
+## Hooks
+
+What `hooks.functions` calls every `hooks.every` updates (`transformer_jax/training/hooks.py`), or a
+function of your own.
 """
 _SITES = """
 ## Sites
@@ -95,7 +109,7 @@ def page(costs: dict[tuple[str, str], Cost]) -> str:
         parts.append(f"\n## {title}\n\n{what} `{key}`\n")
         for name, row in rows_of(key).items():
             parts.append(entry(key, name, row, costs.get((key, name))))
-    parts.append(sites())
+    parts += [metrics(), hooks(), sites()]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -116,6 +130,22 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
             f"operations; {kept} of {of} laws kept"
         )
     return "\n".join(lines) + "\n"
+
+
+def metrics() -> str:
+    """Returns the section of what runs are measured by."""
+    rows = []
+    for name, row in rows_of("evaluation.metrics").items():
+        facts = metric_facts(name)
+        better = "larger" if facts.larger_is_better else "smaller"
+        rows.append(f"| `{name}` | {facts.unit} | {better} | {row.says} |")
+    return "\n".join([_METRICS, "| metric | unit | better | |", "|---|---|---|---|", *rows, ""])
+
+
+def hooks() -> str:
+    """Returns the section of what looks on while a model is trained."""
+    rows = (f"| `{name}` | {row.says} |" for name, row in rows_of("hooks.functions").items())
+    return "\n".join([_HOOKS, "| hook | what it gives |", "|---|---|", *rows, ""])
 
 
 def sites() -> str:

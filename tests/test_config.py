@@ -122,7 +122,7 @@ def test_tables_of_tasks_are_complete():
     from transformer_jax.training.showcases import DEMONSTRATIONS
 
     assert RULES["data.tokenizer"].allowed == (
-        f"one of: {', '.join(TOKENIZERS)}, or the path of a tokenizer.json"
+        f"one of: {', '.join(TOKENIZERS)}, the path of a tokenizer.json, or MODULE.NAME of your own"
     )
     sizes = "|".join(VARIANTS)
     assert RULES["model.vision_transformer.variant"].accepts(f"{next(iter(VARIANTS))}/4")

@@ -19,6 +19,7 @@ ALLOWED = {
     "shapes": (),
     "masks": ("options",),
     "sites": ("errors",),
+    "metrics": (),
     "layers": ("options", "shapes", "masks", "sites"),
     "models": ("options", "shapes", "masks", "sites", "layers"),
     "generation": ("errors",),
@@ -30,8 +31,9 @@ ALLOWED = {
     "runs": ("errors", "options", "data", "paths"),
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
+        *("inspection", "metrics"),
     ),
-    "studies": ("errors", "options", "sites", "data", "paths", "runs", "training"),
+    "studies": ("errors", "options", "sites", "metrics", "data", "paths", "runs", "training"),
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL", "scipy"},
@@ -41,6 +43,7 @@ LIBRARIES = {
     "paths": {"jax"},
     "masks": {"jax"},
     "sites": {"jax", "flax"},
+    "metrics": {"jax", "numpy"},
     "layers": {"jax", "flax"},
     "models": {"jax", "flax"},
     "generation": {"jax"},

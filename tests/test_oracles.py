@@ -430,10 +430,10 @@ def test_top_k_and_top_p_equal_transformers(torch, rng):
 
 def test_bits_per_byte_of_a_uniform_guess():
     """ln V nats a token are log2 V bits; independent of any library, and easy to get wrong."""
-    from transformer_jax.training.metrics import summary
+    from transformer_jax.metrics import bits_per_byte
 
-    means = summary(loss=math.log(65) * 100, correct=0, weight=100, num_bytes=100)
-    assert means["bits_per_byte"] == pytest.approx(math.log2(65))
+    examples = {"loss": np.full(4, math.log(65) * 25), "bytes": np.full(4, 25)}
+    assert bits_per_byte(examples) == pytest.approx(math.log2(65))
 
 
 # ---------------------------------------------------------------- what reads from left to right

@@ -88,7 +88,7 @@ def test_code_that_changed_since_the_run_began_is_named(folder, capsys):
         ({OPTION: "-1"}, "own.temperature=-1: expected a number > 0"),
         (
             {"model.attention_options.own.temprature": "1"},
-            "model.attention_options.own.temprature: no such option",
+            "model.attention_options.own.temprature: own_tempered.Tempered has no such option; .*temperature",
         ),
         ({"model.attention": "own_tempered.Temperd"}, "own_tempered.py defines no Temperd"),
         ({"model.attention": "own_temperd.Tempered"}, "no file own_temperd.py here or on Python's"),
@@ -270,7 +270,10 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(nets):
     ("name", "words"),
     [
         ("own_leak", r"own_leak\.Mine: what is hidden is seen: tokens from place 8 on change"),
-        ("own_shape", r"of tokens \[8, 16\] it makes \(8, 32\); expected logits \[8, 16, 'of"),
+        (
+            "own_shape",
+            r"of tokens \[8, 16\] the model makes \(8, 32\); expected logits \[8, 16, 'of",
+        ),
         ("own_inputs", "cannot be made for this data: TypeError: .*'tokens'"),
         ("own_bare", "cannot be made for this data: AttributeError: .*example_inputs"),
         ("own_short", "data.task=language_modelling needs it to have max_length"),
@@ -343,7 +346,7 @@ def test_a_pooling_of_ones_own_does_not_see_padding(tmp_path, monkeypatch):
 def test_there_is_a_template_for_every_family_that_has_options():
     keys = {new._key(family) for family in new.FAMILIES}
     assert keys >= set(FAMILIES) - {"model.initialisation", "model.parametrisation"}
-    assert keys <= {*tables.OWN}
+    assert keys <= {*tables.OWN, *tables.SEVERAL}
 
 
 def pytest_in(folder, *arguments):

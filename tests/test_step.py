@@ -9,9 +9,10 @@ import pytest
 
 from experiments.templates.objective import Mine as ZLoss
 from tests.conftest import tiny_config
+from transformer_jax.metrics import METRICS
 from transformer_jax.training.build import make_model
 from transformer_jax.training.losses import cross_entropy
-from transformer_jax.training.metrics import summary, sums_of, total
+from transformer_jax.training.metrics import sums_of, total
 from transformer_jax.training.objectives import CrossEntropy
 from transformer_jax.training.optimizers import (
     decay_of,
@@ -90,8 +91,12 @@ def test_losses_agree_under_jit_vmap_and_grad():
     np.testing.assert_allclose(gradient, expected, atol=1e-6)
 
 
-def test_summary_divides_once():
-    means = summary(loss=20.0, correct=3.0, weight=10.0, num_bytes=40)
+def test_means_divide_once():
+    columns = {"loss": [19.0, 1.0], "correct": [1.0, 2.0], "weight": [2.0, 8.0], "bytes": [30, 10]}
+    means = {
+        name: METRICS[name]({key: np.array(column) for key, column in columns.items()})
+        for name in ("loss", "accuracy", "bits_per_byte")
+    }
     assert means["loss"] == 2.0
     assert means["accuracy"] == pytest.approx(0.3)
     assert means["bits_per_byte"] == pytest.approx(20 / math.log(2) / 40)

@@ -84,7 +84,7 @@ _PUBLIC = {
     "sites": ("SITES", "interventions", "site"),
     "laws": ("LAWS", "Subject"),
     "data.laws": ("TASK_LAWS",),
-    "data.tasks": ("Batch", "Task"),
+    "data.tasks": ("Task",),
     "metrics": ("METRICS", "metric"),
     "training.hooks": ("intervenes",),
     "interop": ("from_huggingface", "to_huggingface"),

@@ -1,10 +1,12 @@
 """A tokenizer of my own: from text to numbers and back."""
 
+import collections
+
 import numpy as np
 
 
 class Mine:
-    """One token for each pair of letters that is in the text it was made from.
+    """One token for each of the commonest pairs of letters.
 
     Attributes:
       vocab_size: tokens, V.
@@ -20,8 +22,8 @@ class Mine:
     @classmethod
     def train(cls, texts, vocab_size):
         """Makes one from the text of the training split."""
-        found = {pair for text in texts for pair in cls._split(text)}
-        return cls(sorted(found)[: vocab_size - 1])
+        counts = collections.Counter(pair for text in texts for pair in cls._split(text))
+        return cls(pair for pair, _ in counts.most_common(vocab_size - 1))
 
     @classmethod
     def from_json(cls, state):

@@ -30,6 +30,10 @@ def whole_batches(task: Task) -> None:
         for key, array in batch["inputs"].items():
             rows = np.asarray(array).shape[:1]
             assert rows == targets.shape[:1], f"{name}: {key} has {rows} rows of {len(targets)}"
+            size = task.sizes.get("vocab_size")
+            if size is not None and key in ("tokens", "source"):
+                least, most = np.min(array), np.max(array)
+                assert 0 <= least <= most < size, f"{name}: {key} {least} to {most}, of {size}"
         assert targets.dtype.kind in "iu", f"{name}: targets are {targets.dtype}, expected int32"
         assert weights.dtype == np.float32, f"{name}: weights are {weights.dtype}, not float32"
         assert weights.shape == targets.shape, f"{name}: weights {weights.shape} of targets"

@@ -155,7 +155,7 @@ class Row:
 @functools.cache
 def rows_of(key: str) -> dict[str, Row]:
     """Returns the rows that a key of the config chooses from, in the table's order."""
-    file, table = TABLES[key]
+    file, table = {**TABLES, **SEVERAL}[key]
     tree = parsed_file(PACKAGE / file)
     literal = literal_in(tree, table)
     rows = {}

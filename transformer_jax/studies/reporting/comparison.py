@@ -7,6 +7,7 @@ all where the runs were not evaluated alike; a study with a margin is what gives
 import json
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
@@ -47,7 +48,10 @@ class Comparison:
       metric: of metrics.jsonl.
       columns: name -> config values and results.
       arms: name -> the runs of one config, by seed.
+      metric_facts: what the runs keep of their metrics, see measuring.facts_of.
     """
+
+    metric_facts: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
         """Reads what the runs left.
@@ -56,6 +60,9 @@ class Comparison:
           InvalidInput: a directory holds no run, or a run has no such metric.
         """
         self.runs, self.metric = dict(runs), metric
+        self.metric_facts = {
+            k: v for r in self.runs.values() for k, v in r.evaluation().get("metrics", {}).items()
+        }
         self._configs = {name: flatten(run.config()) for name, run in runs.items()}
         self._manifests = {name: run.manifest() for name, run in runs.items()}
         self.columns = {name: self._facts(name) for name in runs}
@@ -151,10 +158,7 @@ class Comparison:
     def paired(self) -> list[dict[str, Any]]:
         """Differences of the metric from the first arm's, over the seeds that both have."""
         (base_name, base), *others = self.arms.items()
-        stored = {
-            k: v for r in self.runs.values() for k, v in r.evaluation().get("metrics", {}).items()
-        }
-        sign = 1.0 if larger_is_better(self.metric, stored) else -1.0
+        sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
         found = []
         for index, (name, arm) in enumerate(others, start=1):
             seeds = sorted(base.keys() & arm.keys())

@@ -1,0 +1,420 @@
+"""Metrics and hooks: against their definitions, the user's own, and that they change no bit."""
+
+import json
+import shutil
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, TINY, attempt, refused, tree_hash
+from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import BINS, METRICS
+from transformer_jax.options.config import load_config
+from transformer_jax.options.marks import intervenes, metric_facts
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.cells import Cell, cell_hash
+from transformer_jax.studies.asking.design import design_of
+from transformer_jax.studies.asking.metrics import larger_is_better
+from transformer_jax.studies.running.details import look_closer
+from transformer_jax.training import loop
+from transformer_jax.training.loading import load_run
+from transformer_jax.training.loop import train
+from transformer_jax.training.measuring import curve_of
+from transformer_jax.training.prepared import prepare
+
+OWN = """
+import jax
+import jax.numpy as jnp
+from transformer_jax import intervenes, metric
+
+SEEN = []
+
+@metric("share of targets", larger_is_better=True)
+def top_3(logits, targets, weights):
+    likeliest = jax.lax.top_k(logits, 3)[1]
+    return ((likeliest == targets[..., None]).any(-1) * weights).sum(-1)
+
+@metric("nats", finish=lambda worst: float(worst))
+def by_sums(logits, targets, weights):
+    return (weights.sum(-1),)
+
+@metric("updates")
+def last_update(curve):
+    return curve[-1]["updates"]
+
+@metric("parameters")
+def sizes(run, task, split):
+    return len(run.params) + {"validation": 0.25, "test": 0.5}[split]
+
+@metric("nats")
+def fails_at_the_end(curve):
+    raise ValueError("no curve")
+
+@metric("nats")
+def fails(examples):
+    return examples["nothing"]
+
+@metric("nats")
+def words(examples):
+    return "many"
+
+@metric("nats")
+def of_no_example(logits, targets, weights):
+    return weights.sum()
+
+def unmarked(examples):
+    return 1.0
+
+@metric("nats")
+def wants_more(examples, tokens):
+    return 1.0
+
+UNIT = "nats"
+
+@metric(UNIT)
+def unit_by_name(examples):
+    return 1.0
+
+def looks_on(state, run, task, batch, step):
+    SEEN.append(step)
+    state.params.clear()
+    run.params["token_embedding"] = None
+    return {"step": step, "rows": len(batch["targets"]), "state": state.step}
+
+@intervenes
+def shrinks(state):
+    return state._replace(params=jax.tree.map(lambda x: 0.5 * x, state.params)), {"done": 1}
+
+@intervenes
+def breaks(state):
+    return state._replace(params={})
+
+def gives_text(step):
+    return {"a": "b"}
+
+def raises(step):
+    raise ValueError(f"at {step}")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "own_looks.py").write_text(OWN)
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_looks", None)
+
+
+def short(**changes):
+    steps = {"training.steps": "4", "schedule.name": "constant", "sample.num_tokens": "3"}
+    return load_config(TINY, {**steps, "evaluation.every": "2", **changes})
+
+
+def own(*names):
+    return ",".join(f"own_looks.{name}" for name in names)
+
+
+# ---------------------------------------------------------------- the rows
+
+
+def drawn(rng, rows=64, classes=5):
+    logits = rng.normal(size=(rows, classes)).astype(np.float32) * 2
+    targets = rng.integers(0, classes, rows)
+    return logits, targets, np.ones(rows, np.float32)
+
+
+def test_brier_and_calibration_are_those_of_the_definitions(rng):
+    logits, targets, weights = drawn(rng)
+    weights[::5] = 0
+    counts = weights > 0
+    chances = np.asarray(jax.nn.softmax(logits))
+    truth = np.eye(5)[targets]
+    expected = ((chances - truth) ** 2).sum(1)[counts].mean()
+    above = METRICS["brier_score"](jnp.asarray(logits), targets, jnp.asarray(weights))
+    assert float(above.sum() / weights.sum()) == pytest.approx(expected, rel=1e-6)
+    said, right = chances.max(1)[counts], (chances.argmax(1) == targets)[counts]
+    error = 0.0
+    for place in range(BINS):
+        inside = (said >= place / BINS) & (said < (place + 1) / BINS)
+        if inside.any():
+            error += inside.mean() * abs(right[inside].mean() - said[inside].mean())
+    function = METRICS["calibration_error"]
+    sums = function(jnp.asarray(logits), jnp.asarray(targets), jnp.asarray(weights))
+    found = function.finish(*(np.asarray(each, np.float64).sum(0) for each in sums))
+    assert found == pytest.approx(error, rel=1e-5)
+
+
+def test_metrics_of_examples_by_hand():
+    examples = {
+        "loss": np.array([2.0, 6.0, 1.0, 30.0]),
+        "correct": np.array([2.0, 1.0, 1.0, 0.0]),
+        "weight": np.array([2.0, 2.0, 1.0, 0.0004]),
+        "cluster": np.array([0, 0, 1, 2]),
+    }
+    assert METRICS["exact_match"](examples) == 0.5
+    assert METRICS["worst_document"](examples) == 2.0  # the third is shorter than 1 %
+    assert METRICS["worst_document"]({**examples, "cluster": np.array([0, 1, 2, 2])}) > 20
+    del examples["cluster"]
+    assert METRICS["worst_document"](examples) is None
+
+
+ROWS = [
+    {"step": 10, "time/step_ms": 100.0, "eval/loss": 3.0},
+    {"step": 20, "time/step_ms": 200.0},
+    {"step": 30, "eval/loss": 2.0},
+    {"step": 50, "time/step_ms": 50.0, "eval/loss": 1.0, "tokens": "replaced"},
+]
+
+
+def test_metrics_of_the_curve_by_hand():
+    curve = curve_of(ROWS, "tokens", 8, 1e6, alone=True)
+    assert [row["seconds"] for row in curve] == pytest.approx([1.0, 3.0, 5.0, 6.0])
+    assert [row["tokens"] for row in curve] == [80, 160, 240, 400]
+    reached = {
+        name: METRICS[f"{name}_to_target"](curve, 2.0)
+        for name in ("updates", "tokens", "seconds", "operations")
+    }
+    assert reached == {"updates": 30, "tokens": 240, "seconds": 5.0, "operations": 3e7}
+    assert METRICS["updates_to_target"](curve, 0.5) is None
+    together = curve_of(ROWS, "tokens", 8, 1e6, alone=False)
+    assert METRICS["seconds_to_target"](together, 2.0) is None
+    # (3 + 2) / 2 over 20 updates and (2 + 1) / 2 over 20
+    assert METRICS["area_under_curve"](curve) == pytest.approx(2.0)
+    assert METRICS["area_under_curve"](curve[:1]) is None
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_every_metric_says_unit_and_direction(metric):
+    facts = metric_facts(metric)
+    assert facts.unit
+    assert facts.margin > 0
+    assert larger_is_better(f"test/{metric}") == facts.larger_is_better
+    assert METRICS[metric].__name__ == metric
+
+
+# ---------------------------------------------------------------- in a run
+
+ASKED = (
+    "exact_match,calibration_error,brier_score,worst_document,area_under_curve,updates_to_target,"
+    + own("top_3", "by_sums", "last_update", "sizes")
+)
+
+
+def test_metrics_and_hooks_change_no_bit_and_are_kept(folder):
+    plain = train(short(), "plain", Silent())
+    hooks = f"parameter_norms,residual_norms,attention_entropy,{own('looks_on')}"
+    looking = {"evaluation.metrics": ASKED, "evaluation.target": "9", "hooks.functions": hooks}
+    last = train(short(**looking, **{"hooks.every": "3"}), "watched", Silent())
+    assert tree_hash(load_run("plain").params) == tree_hash(load_run("watched").params)
+    assert {key: last[key] for key in plain if not key.startswith("time/")} == {
+        key: plain[key] for key in plain if not key.startswith("time/")
+    }
+    with np.load("plain/sequences.npz") as one, np.load("watched/sequences.npz") as other:
+        assert all(np.array_equal(one[name], other[name]) for name in one.files)
+    rows = RunDirectory("watched").metrics()
+    assert [row["step"] for row in rows if "looks_on/rows" in row] == [3, 4]
+    assert last["looks_on/state"] == last["looks_on/step"] == 4
+    assert sys.modules["own_looks"].SEEN == [0, 3, 4]  # tried before the first update
+    assert 0 < last["attention_entropy/block_1.attention.weights"] < np.log(16)
+    assert last["residual_norms/block_0.residual"] > 0
+    assert last["parameter_norms/final_norm"] == pytest.approx(1, abs=0.01)
+    stored = json.loads((folder / "watched" / "evaluation.json").read_text())
+    assert stored["metrics"]["own_looks.top_3"]["unit"] == "share of targets"
+    assert stored["metrics"]["own_looks.top_3"]["larger_is_better"] is True
+    assert stored["metrics"]["own_looks.top_3"]["code"]
+    assert stored["test"]["own_looks.sizes"] == stored["validation"]["own_looks.sizes"] + 0.25
+    assert stored["test"]["own_looks.last_update"] == 4
+    assert stored["test"]["updates_to_target"] == 2
+    assert 0 < stored["test"]["accuracy"] < stored["test"]["own_looks.top_3"] < 1
+    assert stored["test"]["own_looks.by_sums"] == stored["test"]["protocol"]["targets"]
+    middle = next(row for row in rows if row["step"] == 2)
+    assert {"eval/own_looks.top_3", "eval/exact_match"} <= middle.keys()
+    assert "eval/own_looks.last_update" not in middle  # at the end
+    assert "own_rows" not in stored
+    assert RunDirectory("watched").manifest()["own_rows"] == {}  # what looks on decides nothing
+    resumed = train(short(**looking, **{"hooks.every": "2"}), "watched", Silent())
+    assert resumed == last  # complete, and may be asked for otherwise
+    load_run("watched")  # which needs no code of the user's
+
+
+def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
+    config = short(**{"evaluation.metrics": own("fails_at_the_end", "last_update")})
+    last = train(config, "run")
+    assert "fails_at_the_end: ValueError at line" in capsys.readouterr().out
+    assert last["test/own_looks.fails_at_the_end"] is None
+    assert last["test/own_looks.last_update"] == 4
+    warnings = RunDirectory("run").manifest()["launches"][0].get("warnings", [])
+    assert RunDirectory("run").status() == "done", warnings
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            "fails",
+            r"evaluation.metrics=own_looks.fails: KeyError at line \d+ of own_looks.py: 'noth",
+        ),
+        ("words", "could not convert string to float: 'many'"),
+        ("of_no_example", r"it gave \[\]; expected sums of each example, \[4\]"),
+        ("unmarked", "it has no mark; expected @metric"),
+        ("wants_more", "it wants tokens, which no metric gets; expected some of examples"),
+        ("unit_by_name", "unit=UNIT: expected it written out"),
+        ("missing", "own_looks.py defines no missing"),
+    ],
+)
+def test_a_wrong_metric_is_refused_before_training(folder, names, words):
+    with pytest.raises(InvalidInput, match=words):
+        train(short(**{"evaluation.metrics": own(names)}), "run", Silent())
+    assert not (folder / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"evaluation.metrics": "exactmatch"}, "did you mean exact_match"),
+        ({"evaluation.metrics": "loss,loss"}, "expected some of"),
+        ({"evaluation.metrics": "updates_to_target"}, "give the validation loss .*target"),
+        ({"hooks.functions": "norms"}, "expected some of: parameter_norms"),
+        ({"hooks.functions": own("nothing")}, "own_looks.py defines no nothing"),
+        ({"hooks.every": "0"}, "expected an integer >= 1"),
+    ],
+)
+def test_wrong_names_are_refused_without_running_the_file(folder, changes, words):
+    (folder / "own_looks.py").write_text(OWN + "\nraise RuntimeError('it was run')\n")
+    with pytest.raises(InvalidInput, match=words):
+        short(**changes)
+
+
+def test_a_command_refuses_in_a_few_lines(folder):
+    changes = f"--config.evaluation.metrics={own('fails')}"
+    done = attempt("train", f"--config={TINY}", "--workdir=run", changes, cwd=folder)
+    refused(done, "own_looks.fails", "KeyError")
+
+
+# ---------------------------------------------------------------- hooks that intervene
+
+
+def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder):
+    assert intervenes("own_looks.shrinks")
+    assert not intervenes("own_looks.looks_on")
+    plain = short()
+    config = short(**{"hooks.functions": own("shrinks"), "hooks.every": "2"})
+    watched = short(**{"hooks.functions": own("looks_on"), "hooks.every": "2"})
+    before = train(plain, "plain", Silent())
+    after = train(config, "run", Silent())
+    assert after["shrinks/done"] == 1
+    assert after["test/loss"] != before["test/loss"]
+    assert list(RunDirectory("run").manifest()["own_rows"]) == ["own_looks.shrinks"]
+    with pytest.raises(InvalidInput, match=r"hooks.every: 2 there, 4 now"):
+        train(short(**{"hooks.functions": own("shrinks"), "hooks.every": "4"}), "run", Silent())
+
+    def key(config):
+        around = {"packages": {}, "environment": {}, "device": {"platform": "cpu", "count": 1}}
+        around["device"]["kind"] = "cpu"
+        return cell_hash(config, {}, "alone", around)[0]
+
+    assert key(plain) == key(watched) != key(config)
+    other = short(**{"hooks.functions": own("shrinks"), "hooks.every": "4"})
+    assert key(other) != key(config)
+
+
+def test_a_run_with_an_intervention_resumes_to_the_same_bits(folder, monkeypatch):
+    changes = {"hooks.functions": own("shrinks"), "hooks.every": "3", "checkpoint.every": "2"}
+    whole = train(short(**changes), "whole", Silent())
+    save = loop.Training._save
+
+    def die(self, state):
+        save(self, state)
+        if self.directory.step == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Training, "_save", die)
+    with pytest.raises(KeyboardInterrupt):
+        train(short(**changes), "run", Silent())
+    monkeypatch.setattr(loop.Training, "_save", save)
+    resumed = train(short(**changes), "run", Silent())
+    assert resumed["test/loss"] == whole["test/loss"]
+    assert resumed["shrinks/done"] == 1
+    assert tree_hash(load_run("run", allow=["own_looks"]).params) == tree_hash(
+        load_run("whole", allow=["own_looks"]).params
+    )
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        (own("breaks"), "it intervenes; expected a state of the same arrays"),
+        (own("gives_text"), "expected numbers by name, or None; got"),
+        (own("raises"), r"ValueError at line \d+ of own_looks.py: at 0"),
+    ],
+)
+def test_a_wrong_hook_is_refused_before_training(folder, hook, words):
+    with pytest.raises(InvalidInput, match=words):
+        train(short(**{"hooks.functions": hook}), "run", Silent())
+    assert not (folder / "run" / "config.json").exists()
+
+
+def test_a_hook_without_its_site_is_refused(folder):
+    changes = {"hooks.functions": "attention_entropy", "model.architecture": "recurrent_decoder"}
+    with pytest.raises(InvalidInput, match=r"hooks.functions=attention_entropy: .*no such site"):
+        train(short(**changes), "run", Silent())
+
+
+# ---------------------------------------------------------------- in a study
+
+STUDY = """
+from configs.tiny import get_config
+def get_arms():
+    return {"one": {"model.num_heads": 1}, "two": {"model.num_heads": 2}}
+def get_study():
+    return dict(question="?", prediction="-", metric=METRIC, margin=0.01, margin_reason="-")
+"""
+
+
+def test_the_metric_of_a_study_is_measured_in_every_arm(folder):
+    from transformer_jax.options.config import ConfigFile
+
+    def design(metric):
+        (folder / "study.py").write_text(STUDY.replace("METRIC", repr(metric)))
+        return design_of(ConfigFile("study.py"))
+
+    made = design("test/own_looks.top_3")
+    assert made.larger_is_better
+    assert made.config_of("two").evaluation.metrics == ("own_looks.top_3",)
+    assert made.sealed()["larger_is_better"] is True
+    assert design("loss").config_of("two").evaluation.metrics == ()
+    assert design("brier_score").config_of("one").evaluation.metrics == ("brier_score",)
+    with pytest.raises(InvalidInput, match=r"own_looks.py defines no top_5"):
+        design("own_looks.top_5")
+    with pytest.raises(InvalidInput, match=r"metric='brier': expected one of loss, .*did you mean"):
+        design("brier")
+    with pytest.raises(InvalidInput, match=r"give the validation loss that they ask for"):
+        design("updates_to_target")
+
+
+def test_a_cell_that_is_older_than_a_metric_is_measured_from_its_checkpoint(folder):
+    train(short(), "run", Silent())
+    cell = Cell("a", 0, folder / "run")
+    assert cell.means().get("own_looks.top_3") is None
+    config = short(**{"evaluation.metrics": own("top_3", "last_update")})
+    look_closer(cell, {}, prepare(config))
+    fresh = train(config, "fresh", Silent())
+    for name in ("own_looks.top_3", "own_looks.last_update"):
+        assert cell.means()[name] == fresh[f"test/{name}"]
+        assert cell.means("validation")[name] == fresh[f"eval/{name}"]
+    assert cell.means()["loss"] == fresh["test/loss"]
+    code = cell.metric_facts()["own_looks.top_3"]["code"]
+    assert cell.metric_facts()["own_looks.top_3"]["larger_is_better"]
+    # Another text of the metric: measured again.
+    (folder / "own_looks.py").write_text(OWN.replace("top_k(logits, 3)", "top_k(logits, 9)"))
+    sys.modules.pop("own_looks")
+    look_closer(cell, {}, prepare(config))
+    assert cell.means()["own_looks.top_3"] > fresh["test/own_looks.top_3"]
+    assert cell.metric_facts()["own_looks.top_3"]["code"] != code
+    shutil.rmtree(folder / "run" / "checkpoints")
+    look_closer(cell, {}, prepare(config))  # nothing is missing

@@ -1,0 +1,358 @@
+"""Tasks, sources and tokenizers of the user's own; the laws that every task keeps."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, TINY, attempt, refused
+from tests.test_tasks import config_for, sources  # noqa: F401, a fixture
+from transformer_jax import TASK_LAWS, load_run
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten, load_config
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.cells import cell_hash
+from transformer_jax.training.build import make_task
+from transformer_jax.training.loop import train
+from transformer_jax.training.prepared import prepare
+
+TEMPLATE = (ROOT / "experiments" / "templates" / "task.py").read_text().replace("Mine", "Sorting")
+DATA = """
+import numpy as np
+
+def stories():
+    for n in range(400):
+        yield f"Story {n}: there were {n} cats and {2 * n} dogs.\\n"
+
+def rated():
+    return [(f"film {n} is {'good' if n % 2 else 'bad'}", "up" if n % 2 else "down") for n in range(90)]
+
+def pairs():
+    return [(f"one {n}", f"uno {n}") for n in range(200)]
+
+def drawn():
+    images = np.random.default_rng(0).integers(0, 255, (60, 8, 8), dtype=np.uint8)
+    return {"images": images, "labels": np.arange(60) % 3}
+
+def waves():
+    vectors = np.random.default_rng(0).normal(size=(60, 6, 2))
+    return {"vectors": vectors, "labels": np.arange(60) % 2}
+
+def numbers():
+    yield "a text\\n"
+    yield 3
+
+def one_sided():
+    return [("a sentence", "")]
+
+def broken():
+    raise OSError("the disk is gone")
+
+def a_list():
+    return [1, 2]
+"""
+TOKENIZER = (ROOT / "experiments" / "templates" / "tokenizer.py").read_text()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of the user's with a task, sources and a tokenizer, where commands run."""
+    (tmp_path / "own_task.py").write_text(TEMPLATE)
+    (tmp_path / "own_data.py").write_text(DATA)
+    (tmp_path / "own_letters.py").write_text(TOKENIZER.replace("Mine", "Pairs"))
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("own_task", "own_data", "own_letters"):
+        sys.modules.pop(name, None)
+
+
+def short(**changes):
+    steps = {"training.steps": "4", "schedule.name": "constant", "sample.num_tokens": "3"}
+    return load_config(TINY, {**steps, **changes})
+
+
+SORTING = {"data.task": "own_task.Sorting"}
+SYMBOLS = {"data.own.symbols": "5"}
+
+# ---------------------------------------------------------------- laws
+
+_LANGUAGES = [
+    {"data.source": name, "data.length": "16", "data.synthetic.symbols": "12"}
+    for name in ("copy", "recall", "markov")
+]
+
+
+def tasks_of(files):
+    for kind, path in files.items():
+        if path.name != "text.txt":  # it says the same again and again, in every split
+            yield kind, make_task(config_for(kind, path))
+    for changes in _LANGUAGES:
+        config = load_config(TINY, {"data.task": "synthetic", **changes})
+        yield changes["data.source"], make_task(config)
+    yield "text", make_task(load_config(TINY, {"data.length": "64"}))
+    apart = {"data.separate_documents": "True", "data.document_separator": "", "data.length": "24"}
+    yield "documents", make_task(load_config(TINY, apart))
+    masked = {"data.task": "masked_language_modelling", "model.architecture": "encoder"}
+    yield "masked", make_task(load_config(TINY, masked))
+    sums = {"data.task": "synthetic", "data.source": "modular_addition", "data.length": "4"}
+    yield "sums", make_task(load_config(TINY, sums))
+
+
+def test_every_task_keeps_the_laws_of_tasks(sources):  # noqa: F811
+    for name, task in tasks_of(sources):
+        for law in TASK_LAWS.values():
+            try:
+                law(task)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {law.__name__}: {error}") from error
+
+
+class Broken:
+    """A task with one thing changed."""
+
+    def __init__(self, task, **changes):
+        self.task, self.changes, self.calls = task, changes, 0
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+    def batch(self, seed, step):
+        self.calls += 1
+        return self._changed("batch", self.task.batch(seed, step))
+
+    def evaluation_batches(self, split, batch_size):
+        if "splits" in self.changes:
+            split = self.changes["splits"]
+        for batch in self.task.evaluation_batches(split, batch_size):
+            yield self._changed("held", batch, batch_size)
+            if "once" in self.changes:
+                return
+
+    def _changed(self, which, batch, size=0):
+        change = self.changes.get(which)
+        return batch if change is None else change(batch, self, size)
+
+
+def with_targets(batch, task, size):
+    return {**batch, "targets": batch["targets"] + task.calls}
+
+
+def with_padding(batch, task, size):
+    return {**batch, "inputs": {**batch["inputs"], "segments": 0 * batch["targets"]}}
+
+
+@pytest.mark.parametrize(
+    ("law", "words", "changes"),
+    [
+        ("whole_batches", "weights are float64", {
+            "batch": lambda b, *_: {**b, "weights": b["weights"].astype(float)}}),
+        ("whole_batches", "it has", {"batch": lambda b, *_: {"inputs": b["inputs"]}}),
+        ("whole_batches", "is none of 13", {
+            "batch": lambda b, *_: {**b, "targets": b["targets"] + 13}}),
+        ("whole_batches", "3 rows of|rows of", {
+            "batch": lambda b, *_: {**b, "inputs": {"tokens": b["inputs"]["tokens"][:3]}}}),
+        ("pure_batches", "came otherwise later", {"batch": with_targets}),
+        ("whole_splits", "other examples in batches of another size", {"once": True}),
+        ("whole_splits", "nothing has a weight", {
+            "held": lambda b, *_: {**b, "weights": 0 * b["weights"]}}),
+        ("whole_splits", "weight .*, then", {
+            "held": lambda b, _, size: {**b, "weights": b["weights"] * size}}),
+        ("padding_has_no_weight", "a filled place has weight", {"batch": with_padding}),
+        ("disjoint_splits", "are in the validation and in the test split", {"splits": "test"}),
+    ],
+)  # fmt: skip
+def test_a_task_that_breaks_a_law_is_told_of(law, words, changes):
+    config = load_config(TINY, {"data.task": "synthetic", **_LANGUAGES[0]})
+    task = make_task(config)
+    assert task.sizes["vocab_size"] == 13
+    TASK_LAWS[law](Broken(task))
+    with pytest.raises(AssertionError, match=words):
+        TASK_LAWS[law](Broken(task, **changes))
+
+
+def test_training_on_what_is_evaluated_is_told_of():
+    task = make_task(load_config(TINY, {"data.task": "synthetic", **_LANGUAGES[0]}))
+    seen = next(iter(task.evaluation_batches("test", 8)))
+    with pytest.raises(AssertionError, match="8 of 512 examples of test are trained on"):
+        TASK_LAWS["disjoint_splits"](Broken(task, batch=lambda *_: seen))
+
+
+# ---------------------------------------------------------------- a task
+
+
+def test_a_task_of_ones_own_trains_resumes_is_loaded_and_looked_into(folder, capsys):
+    config = short(**SORTING, **SYMBOLS)
+    assert flatten(config)["data.own.symbols"] == 5
+    last = train(config, "run")
+    told = capsys.readouterr().out
+    assert "data   own_task.Sorting: 256 validation, 256 test examples; vocab_size 6" in told
+    assert "model: " in told
+    assert last["step"] == 4
+    assert train(config, "run", Silent()) == last  # complete
+    manifest = RunDirectory("run").manifest()
+    assert list(manifest["own_rows"]) == ["own_task.Sorting"]
+    assert manifest["data"]["counts"] == {"validation": 256, "test": 256}
+    task = prepare(config).task
+    (batch,) = task.evaluation_batches("test", 256)
+    tokens, weights = batch["inputs"]["tokens"], batch["weights"]
+    answers = batch["targets"][:, 8:]
+    np.testing.assert_array_equal(answers, np.sort(tokens[:, :8]))
+    assert weights.sum() == 256 * 8
+    sys.modules.pop("own_task")
+    load_run("run")  # the model is this package's; its data is the user's own
+    refused(attempt("evaluate", "--workdir=run", cwd=folder), "--allow=own_task")
+    assert "own_task" not in sys.modules
+    done = attempt("evaluate", "--workdir=run", "--allow=own_task", cwd=folder)
+    assert f"loss {last['test/loss']:.4f}" in done.stdout, done.stderr
+    done = attempt("inspect", "--workdir=run", "--prompt=1 2", "--allow=own_task", cwd=folder)
+    refused(done, "names no words")
+    refused(attempt("sample", "--workdir=run", "--allow=own_task", cwd=folder), "reads no text")
+
+
+def test_a_task_with_words_is_looked_into_by_them(folder):
+    words = '    words = tuple("abcdefghi")\n\n    @property\n    def sizes'
+    (folder / "own_task.py").write_text(TEMPLATE.replace("    @property\n    def sizes", words))
+    train(short(**SORTING), "run", Silent())
+    done = attempt("inspect", "--workdir=run", "--prompt=a b c", "--allow=own_task", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    done = attempt("inspect", "--workdir=run", "--prompt=a z", "--allow=own_task", cwd=folder)
+    refused(done, "'z' is no word; expected a b c")
+
+
+def test_a_task_of_ones_own_resumes_bit_for_bit_and_its_code_is_a_part_of_its_cell(folder):
+    whole = train(short(**SORTING), "whole", Silent())
+    config = short(**SORTING, **{"training.steps": "4", "checkpoint.every": "2"})
+    prepared = prepare(config)
+    state, _ = prepared.start(config)
+    assert np.isfinite(whole["eval/loss"])
+    assert state.step == 0
+
+    def key():
+        around = {"packages": {}, "environment": {}, "device": {"platform": "cpu", "count": 1}}
+        around["device"]["kind"] = "cpu"
+        return cell_hash(config, {}, "alone", around)[0]
+
+    before = key()
+    (folder / "own_task.py").write_text(TEMPLATE + "\n# a comment\n")
+    assert key() == before
+    (folder / "own_task.py").write_text(TEMPLATE.replace("_HELD = 256", "_HELD = 128"))
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('symbols: Count = 8', 'symbols: Count = 8\n    raise KeyError("x")', "own_task.py: KeyError"),
+        ("def batch(", "def batsh(", "abstract method.* '?batch"),
+        ("self.symbols + 1}", "self.symbols}", "whole_batches: .*tokens 0 to 8, of 8"),
+        ('(seed, step, "train")', '(seed, np.random.randint(9999), "t")', "pure_batches: the batch"),
+        ("* counts[:, None]", "", "whole_splits: test: weight|whole_splits: .*other examples"),
+        ("tokens[:, :-1]", "tokens[:, :-2]", "the model makes .*expected logits"),
+        ('step_generator(SPLITS', "nothing(SPLITS", "NameError at line \\d+ of own_task.py"),
+        ('{"tokens": tokens', '{"tokns": tokens', "KeyError at line|tokns"),
+    ],
+)  # fmt: skip
+def test_a_wrong_task_is_refused_before_it_trains(folder, old, new, words):
+    assert old in TEMPLATE
+    (folder / "own_task.py").write_text(TEMPLATE.replace(old, new))
+    with pytest.raises(InvalidInput, match=words) as error:
+        train(short(**SORTING), "run", Silent())
+    assert len(str(error.value).splitlines()) == 1
+    assert not (folder / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data.task": "own_task.Sortin"}, "own_task.py defines no Sortin"),
+        ({"data.task": "own_tusk.Sorting"}, "no file own_tusk.py here"),
+        ({**SORTING, "data.own.symbls": "3"}, "own_task.Sorting has no such option; did you mean"),
+        ({**SORTING, "data.own.symbols": "0"}, "data.own.symbols=0: expected an integer >= 1"),
+        ({**SORTING, "data.own.length": "8"}, "own_task.Sorting has no such option"),
+        (SYMBOLS, "data.own.symbols: no such option"),
+        ({**SORTING, "model.max_length": "4"}, "model.max_length=4: expected at least data.length"),
+    ],
+)
+def test_wrong_options_of_a_task_are_refused_without_running_its_file(folder, changes, words):
+    (folder / "own_task.py").write_text(TEMPLATE + "\nraise RuntimeError('it was run')\n")
+    with pytest.raises(InvalidInput, match=words):
+        short(**changes)
+
+
+def test_a_model_that_reads_the_answers_is_told_of(folder, capsys):
+    train(short(**SORTING, **{"model.architecture": "encoder"}), "run")
+    assert "each target is the next input, and the model reads ahead" in capsys.readouterr().out
+    train(short(**SORTING), "other")
+    assert "reads ahead" not in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- sources, tokenizers
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "counts"),
+    [
+        ("stories", {}, None),
+        ("rated", {"data.task": "text_classification", "model.architecture": "encoder"}, 90),
+        ("pairs", {"data.task": "translation", "model.architecture": "encoder_decoder"}, 200),
+        ("drawn", {"data.task": "image_classification", "model.architecture": "vision_transformer",
+                   "model.vision_transformer.patch_size": "4"}, 60),
+        ("waves", {"data.task": "vector_classification", "model.architecture": "encoder"}, 60),
+    ],
+)  # fmt: skip
+def test_a_source_of_ones_own_is_read_in_place_of_a_file(folder, source, changes, counts):
+    shares = {"data.splits": "0.6,0.2,0.2"}
+    config = short(**{"data.source": f"own_data.{source}"}, **changes, **shares)
+    task = prepare(config).task
+    assert task.facts["source"] == f"own_data.{source}"
+    for law in TASK_LAWS.values():
+        law(task)
+    if counts is None:
+        whole = "".join(f"Story {n}: there were {n} cats and {2 * n} dogs.\n" for n in range(400))
+        assert sum(task.facts["counts"].values()) == len(whole)
+        tokens = task.splits["train"].windows(np.array([0]), 40)[0]
+        assert task.tokenizer.decode(tokens) == whole[:40]
+    else:
+        assert sum(task.facts["counts"].values()) == counts
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "words"),
+    [
+        ("numbers", {}, "row 1: expected a document, a str, got 3"),
+        ("broken", {}, r"data.source=own_data.broken: OSError at line \d+ of own_data.py: the disk"),
+        ("nothing", {}, "own_data.py defines no nothing"),
+        ("one_sided", {"data.task": "translation", "model.architecture": "encoder_decoder"},
+         "row 0: expected a sentence and its translation"),
+        ("a_list", {"data.task": "image_classification", "model.architecture":
+                    "vision_transformer"}, "expected a dict of arrays, got list"),
+    ],
+)  # fmt: skip
+def test_a_wrong_source_is_refused(folder, source, changes, words):
+    with pytest.raises(InvalidInput, match=words):
+        prepare(short(**{"data.source": f"own_data.{source}"}, **changes))
+
+
+def test_a_file_wins_over_a_module_of_the_same_name(folder):
+    (folder / "own_data.stories").write_text("a file of that name\n" * 100)
+    task = prepare(short(**{"data.source": "own_data.stories"})).task
+    assert "Story" not in task.tokenizer.decode(task.splits["train"].windows(np.array([0]), 40)[0])
+
+
+def test_a_tokenizer_of_ones_own_is_stored_and_read_only_where_it_is_allowed(folder):
+    config = short(**{"data.tokenizer": "own_letters.Pairs", "data.vocab_size": "300"})
+    last = train(config, "run", Silent())
+    assert train(config, "run", Silent()) == last
+    stored = json.loads((folder / "run" / "tokenizer.json").read_text())
+    assert stored["kind"] == "own_letters.Pairs"
+    assert RunDirectory("run").sizes() == {"vocab_size": 300}
+    sys.modules.pop("own_letters")
+    with pytest.raises(InvalidInput, match="--allow=own_letters"):
+        load_run("run")
+    assert "own_letters" not in sys.modules
+    run = load_run("run", allow=["own_letters"])
+    assert run.tokenizer.decode(run.tokenizer.encode("the ")) == "the "
+    assert run.sample("th", num_tokens=2)
