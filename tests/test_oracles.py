@@ -1,5 +1,6 @@
 """Against code that nobody here wrote: PyTorch and Hugging Face, all weights random."""
 
+import functools
 import math
 
 import jax
@@ -9,12 +10,13 @@ import pytest
 
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
 from transformer_jax.layers.attention import attention_weights
+from transformer_jax.layers.differential import DiffTransformer
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.feedforward import ACTIVATIONS
 from transformer_jax.layers.linear_cores import GatedDeltaRule
 from transformer_jax.layers.mixers import StateSpace
 from transformer_jax.layers.norms import layer_norm, rms_norm
-from transformer_jax.layers.position_terms import rotate
+from transformer_jax.layers.position_terms import PositionTerms, Rotation, rotate
 from transformer_jax.layers.positions import RotaryPositions
 from transformer_jax.masks import Causal, Mask, Places
 
@@ -506,3 +508,44 @@ def test_the_state_space_mixer_is_mamba_2s(torch, rng, chunk):
     ours = mixer.apply({"params": params}, inputs, mask=causal_rule(length))
     expected = theirs(inputs_t).detach().numpy()
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_differential_attention_is_diff_llamas(torch, rng, kv_heads):
+    """Rotations, an odd layer's lambda_0, groups of queries; the norm's scale is 1 there."""
+    from transformers.models.diffllama import modeling_diffllama as published
+    from transformers.models.diffllama.configuration_diffllama import DiffLlamaConfig
+
+    config = DiffLlamaConfig(
+        hidden_size=24, num_attention_heads=4, num_key_value_heads=kv_heads, head_dim=6
+    )
+    config._attn_implementation = "eager"
+    theirs = published.DiffLlamaAttention(config, layer_idx=3).double().eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.copy_(torch.from_numpy(rng.normal(scale=0.5, size=parameter.shape)))
+    inputs = torch.from_numpy(rng.normal(size=(2, 7, 24)))
+    angles = torch.from_numpy(rng.normal(size=(2, 7, 3)))
+    angles = torch.cat([angles, angles], -1)
+    ahead = torch.full((1, 1, 7, 7), -torch.inf, dtype=torch.float64).triu(1)
+    expected, _ = theirs(inputs, (angles.cos(), angles.sin()), ahead)
+    with jax.enable_x64(True):
+        array = lambda tensor: jnp.asarray(tensor.detach().numpy())
+        core = functools.partial(
+            DiffTransformer, num_heads=4, head_dim=6, layer=3, epsilon=config.rms_norm_eps
+        )
+        ours = MultiHeadAttention(4, kv_heads, 6, use_bias=False, core=core)
+        maps = {"query": theirs.q_proj, "key": theirs.k_proj, "value": theirs.v_proj}
+        maps["out"] = theirs.o_proj
+        params = {name: {"kernel": array(each.weight).T} for name, each in maps.items()}
+        vectors = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+        params["weights_of"] = {
+            "lambda": jnp.stack([array(getattr(theirs, name)) for name in vectors]),
+            "norm": {"scale": jnp.ones(12)},
+        }
+        half = array(angles)[..., :3]
+        terms = PositionTerms(rotation=Rotation(jnp.cos(half), jnp.sin(half)))
+        found = ours.apply({"params": params}, array(inputs), mask=causal_mask(7), terms=terms)
+    np.testing.assert_allclose(
+        found, expected.detach().numpy(), rtol=0, atol=2e-7
+    )  # lambda: float32

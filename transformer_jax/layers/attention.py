@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.layers.cache import CacheSlot, append_to_cache, keep_state, kept_state
 from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
+from transformer_jax.layers.differential import DiffTransformer
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
 from transformer_jax.layers.norms import NoNorm
@@ -222,4 +223,5 @@ ATTENTIONS = {
     "gated_delta": GatedDeltaRule,
     "talking_heads": TalkingHeadsAttention,
     "differential": DifferentialAttention,
+    "diff_transformer": DiffTransformer,
 }

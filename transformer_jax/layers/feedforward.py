@@ -1,6 +1,7 @@
 """The layer that acts on each position alone."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.layers.linear import Initializer, Linear
+from transformer_jax.layers.routing import routes_of
 from transformer_jax.options import Count, NonNegative
 from transformer_jax.sites import site
 
@@ -128,8 +130,9 @@ class MixtureOfExperts(nn.Module):
 
     y = sum over the chosen e of p_e FFN_e(x), p the router's softmax, of the chosen ones alone made
     to sum to 1 (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise). No token
-    is dropped. All experts are computed for all tokens and weighted, which costs num_experts /
-    num_chosen times what is needed.
+    is dropped. Computed are all experts for all tokens, which costs num_experts / num_chosen times
+    what is needed, or the chosen ones alone, in blocks of tokens (see routing): equal to rounding,
+    and worth it for many experts.
 
     The load-balancing loss, E * sum over e of (share of tokens that chose e) * (mean of p_e) / k
     (Fedus et al. 2022, arXiv:2101.03961, equation 4; 1 where all are used alike), is taken for
@@ -144,6 +147,8 @@ class MixtureOfExperts(nn.Module):
       num_experts: experts, E.
       num_chosen: experts that a token takes, k.
       balance: weight of the load-balancing loss; the paper's 0.01.
+      computed: which experts are computed for a token.
+      block: tokens that are computed together, where the chosen ones are.
     """
 
     mlp_dim: int | None = None
@@ -154,6 +159,8 @@ class MixtureOfExperts(nn.Module):
     num_experts: Count = 4
     num_chosen: Count = 2
     balance: NonNegative = 0.01
+    computed: Literal["all", "chosen"] = "all"
+    block: Count = 32
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -180,11 +187,30 @@ class MixtureOfExperts(nn.Module):
         used, wanted = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
         balance = self.num_experts * (jax.lax.stop_gradient(used) * wanted).sum(-1)
         self.sow("losses", "balance", self.balance * balance)
-        experts = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
-        hidden = site(self, "hidden", self.activation(experts(inputs[..., None, :])))
+        up = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
         out_init = self.out_init or self.kernel_init
-        written = Experts(self.num_experts, width, out_init, self.dtype, name="down")(hidden)
+        down = Experts(self.num_experts, width, out_init, self.dtype, name="down")
+        if self.computed == "chosen" and chosen.size:  # without tokens there are no blocks
+            gates_Lk = jnp.take_along_axis(gates_LE, chosen, axis=-1)
+            return self._of_chosen(inputs, chosen, gates_Lk, up, down)
+        hidden = site(self, "hidden", self.activation(up(inputs[..., None, :])))
+        written = down(hidden)
         return (written * gates_LE[..., None].astype(written.dtype)).sum(-2)
+
+    def _of_chosen(
+        self, inputs: Array, chosen: Array, gates: Array, up: "Experts", down: "Experts"
+    ) -> Array:
+        """The chosen experts' sum: [..., L, D], [..., L, k] twice -> [..., L, D]."""
+        k = self.num_chosen
+        routes = routes_of(chosen.reshape(-1, k), self.num_experts, self.block)
+        blocks = routes.to_blocks(inputs.reshape(-1, inputs.shape[-1]))
+        read = routes.to_pairs(up.of_blocks(blocks, routes.expert))
+        read = read.reshape(*chosen.shape, read.shape[-1])
+        hidden = site(self, "hidden", self.activation(read))
+        filled = routes.pairs_to_blocks(hidden.reshape(-1, k, hidden.shape[-1]))
+        written = routes.to_pairs(down.of_blocks(filled, routes.expert))
+        weighted = written.reshape(*chosen.shape, -1) * gates[..., None].astype(written.dtype)
+        return weighted.sum(-2)
 
 
 class Experts(nn.Module):
@@ -195,9 +221,21 @@ class Experts(nn.Module):
     kernel_init: Initializer
     dtype: DTypeLike | None = None
 
-    @nn.compact
     def __call__(self, inputs: Array) -> Array:
         """[..., E, D] (or [..., 1, D] for all of them) -> [..., E, features]."""
+        inputs, kernel_EDF = self._promoted(inputs)
+        repeated = jnp.broadcast_to(
+            inputs, (*inputs.shape[:-2], self.num_experts, inputs.shape[-1])
+        )
+        return jnp.einsum("...ED,EDF->...EF", repeated, kernel_EDF)
+
+    def of_blocks(self, blocks: Array, expert: Array) -> Array:
+        """[n, b, D], each block for one expert [n] -> [n, b, features]."""
+        blocks, kernel_EDF = self._promoted(blocks)
+        return jnp.einsum("nbD,nDF->nbF", blocks, kernel_EDF[expert])
+
+    @nn.compact
+    def _promoted(self, inputs: Array) -> tuple[Array, Array]:
         shape = (inputs.shape[-1], self.features)
 
         def draw(key: Array, _: tuple[int, ...]) -> Array:
@@ -206,11 +244,7 @@ class Experts(nn.Module):
             return jax.vmap(lambda one: self.kernel_init(one, shape))(keys)
 
         kernel_EDF = self.param("kernel", draw, (self.num_experts, *shape))
-        inputs, kernel_EDF = promote_dtype(inputs, kernel_EDF, dtype=self.dtype)
-        repeated = jnp.broadcast_to(
-            inputs, (*inputs.shape[:-2], self.num_experts, inputs.shape[-1])
-        )
-        return jnp.einsum("...ED,EDF->...EF", repeated, kernel_EDF)
+        return tuple(promote_dtype(inputs, kernel_EDF, dtype=self.dtype))
 
 
 FEED_FORWARDS = {

@@ -243,8 +243,8 @@ class DifferentialAttention(nn.Module):
 
     softmax(Q_1 K_1^T / sqrt(d)) - lambda softmax(Q_2 K_2^T / sqrt(d)), each half of a head's
     features its own attention with d = d_k / 2. Ye et al. 2024, arXiv:2410.05258, equation 1.
-    Lambda is one learned number per head here, where the paper learns exp(q . k) differences and
-    norms each head's output.
+    Lambda is one learned number per head here, and a rotation reaches over both halves, where the
+    paper learns exp(q . k) differences and norms each head's output: that is diff_transformer.
 
     Attributes:
       num_heads: heads, H.

@@ -26,7 +26,7 @@ def make_block(model: Any, number: int, make: Callable[..., Block] = Block) -> B
     """
     initializers = model.initializers
     return make(
-        attention=_attention(model, initializers),
+        attention=_attention(model, initializers, number),
         mixer=_mixer(model, initializers),
         feed_forward=_feed_forward(model, initializers),
         norm=model.make_norm,
@@ -95,7 +95,7 @@ def _mixer(model: Any, initializers: Initializers) -> ModuleFactory | None:
     )
 
 
-def _attention(model: Any, initializers: Initializers) -> ModuleFactory:
+def _attention(model: Any, initializers: Initializers, number: int) -> ModuleFactory:
     takes = inspect.signature(model.row_of("attention")).parameters
     if model.sizes()["scale"] is not None and "scale" not in takes:
         raise ValueError(f"attention_scale: {model.attention} attention has no scale")
@@ -109,7 +109,10 @@ def _attention(model: Any, initializers: Initializers) -> ModuleFactory:
         use_bias=model.use_bias,
         dropout_rate=model.dropout_rate if own is None else own,
         core=model.factory(
-            "attention", model.attention_options, kernel_init=initializers.embedding
+            "attention",
+            model.attention_options,
+            kernel_init=initializers.embedding,
+            layer=number,
         ),
         projections=model.row_of("projections"),
         query_key_norm=model.factory("query_key_norm", {}),

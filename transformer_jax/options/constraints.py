@@ -200,7 +200,7 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             f"model.parametrisation=mup: model.attention={attention} has no scale to set",
-            is_mup and attention in ("linear", "gated_delta", "differential"),
+            is_mup and attention in ("linear", "gated_delta", "differential", "diff_transformer"),
         ),
         (
             f"model.parametrisation=mup: it is worked out for decoder and vision_transformer, not "

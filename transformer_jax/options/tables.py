@@ -114,7 +114,7 @@ GIVEN_TO_TASKS = ("batch_size", "stride")  # beside the options of data
 _SUPPLIED = (
     *("width", "depth", "num_heads", "head_dim", "mlp_dim", "activation", "scale", "epsilon"),
     *("use_bias", "bidirectional", "max_length", "grid", "std", "kernel_gain", "branch_gain"),
-    *("kernel_init", "out_init", "dtype", "side", "name", "parent"),
+    *("kernel_init", "out_init", "dtype", "side", "layer", "name", "parent"),
 )
 
 
