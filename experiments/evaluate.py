@@ -7,6 +7,7 @@ Example:
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import is_own
 from transformer_jax.runs.directory import RunDirectory
 
 
@@ -33,6 +34,8 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.build import make_task
     from transformer_jax.training.evaluation import evaluate, make_score
     from transformer_jax.training.loading import load_run
+    from transformer_jax.training.measuring import Measured, measured
+    from transformer_jax.training.own import own_modules
     from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 
     refuse_missing_packages(config.data.task)
@@ -44,7 +47,15 @@ def main(argv: list[str]) -> None:
     scored = evaluate(make_score(run.model), run.params, task, arguments.split, batch_size)
     written = demonstration_of(config.data.task).scores(run, task, arguments.split)
     means, protocol = scored.means | written.means, scored.protocol | written.protocol
-    print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items()))
+    at = Measured(run, task, arguments.split, scored._replace(means=means))
+    own = own_modules(config) <= set(arguments.allow)
+    asked = [name for name in config.evaluation.metrics if own or not is_own(name)]
+    means = means | measured(asked, at, arguments.allow)
+    print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
+    for name in config.evaluation.metrics:
+        if name not in means:
+            why = "of the finished run" if name in asked else "needs --allow"
+            print(f"{name}: not measured here, {why}; evaluation.json has it")
     print("  ".join(f"{name} {value}" for name, value in protocol.items()))
 
 

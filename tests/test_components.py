@@ -15,6 +15,7 @@ from transformer_jax import MultiHeadAttention, causal_mask
 from transformer_jax.laws import small_decoder
 from transformer_jax.layers.attention import ATTENTIONS
 from transformer_jax.layers.core import Core, weighted_sum
+from transformer_jax.layers.differential import DiffTransformer
 from transformer_jax.layers.feedforward import (
     GatedFeedForward,
     MixtureOfExperts,
@@ -22,6 +23,7 @@ from transformer_jax.layers.feedforward import (
     silu,
 )
 from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
+from transformer_jax.layers.local import LocalAttention
 from transformer_jax.layers.mixers import StateSpace
 from transformer_jax.layers.norms import DynamicTanh
 from transformer_jax.layers.parametrisation import MaximalUpdate
@@ -396,7 +398,7 @@ GIVE_WEIGHTS = [
 @pytest.mark.parametrize("name", GIVE_WEIGHTS)
 def test_a_query_that_may_see_nothing_gives_no_nan(name, query_key_value):
     query, key, _ = query_key_value
-    module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS})
+    module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS, "head_dim": SIZE})
     method = module.weights if isinstance(module, Core) else None
     mask = causal_mask(LENGTH).at[2].set(False)
     variables = module.init(jax.random.key(0), query, key, mask=mask, bias=None, method=method)
@@ -479,6 +481,141 @@ def test_shaw_equals_a_loop_in_float64(query_key_value, rng):
             vector = double(table[np.clip(j - i, -2, 2) + 2])
             expected = double(query[..., i, :]) @ vector / math.sqrt(SIZE)
             np.testing.assert_allclose(bias[..., i, j], expected, atol=2e-6)
+
+
+def test_shaws_values_equal_a_loop_in_float64(query_key_value, rng):
+    query, key, value = query_key_value
+    encoding = ShawPositions(head_dim=SIZE, max_distance=2, value_dim=3, values=True)
+    tables = {"embedding": rng.normal(size=(5, SIZE)), "values": rng.normal(size=(5, 3))}
+    params = {name: jnp.asarray(table, jnp.float32) for name, table in tables.items()}
+    terms = encoding.apply({"params": params}, jnp.arange(LENGTH))
+    weights = rng.random((2, 4, LENGTH, LENGTH)).astype(np.float32)
+    found = terms.values(jnp.asarray(weights))
+    behind = terms.values(jnp.asarray(weights[..., 2:3, :]), first=2)
+    for i in range(LENGTH):
+        expected = sum(
+            double(weights[..., i, j, None]) * tables["values"][np.clip(j - i, -2, 2) + 2]
+            for j in range(LENGTH)
+        )
+        np.testing.assert_allclose(found[..., i, :], expected, atol=2e-6)
+    np.testing.assert_allclose(behind[..., 0, :], found[..., 2, :], atol=1e-6)
+
+
+def test_shaws_values_are_added_to_the_heads_mixed_values(rng):
+    """A whole module: with all weights on one key, the output is that value and its vector."""
+    inputs = jnp.asarray(rng.normal(size=(1, 3, 4)), jnp.float32)
+    attention = MultiHeadAttention(1, use_bias=False)
+    params = attention.init(jax.random.key(0), inputs)["params"]
+    table = jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)
+    encoding = ShawPositions(head_dim=4, max_distance=1, values=True)
+    zeros = jnp.zeros((3, 4))
+    terms = encoding.apply({"params": {"embedding": zeros, "values": table}}, jnp.arange(3))
+    first = jnp.arange(3)[None, :] == jnp.zeros((3, 1), int)  # everybody sees the first alone
+    found = attention.apply({"params": params}, inputs, mask=first, terms=terms)
+    plain = attention.apply({"params": params}, inputs, mask=first)
+    added = table[jnp.array([1, 0, 0])] @ params["out"]["kernel"]
+    np.testing.assert_allclose(found - plain, added[None], atol=1e-6)
+    linear = attention.copy(core=LinearAttention)
+    with pytest.raises(ValueError, match="LinearAttention mixes values itself"):
+        linear.apply({"params": params}, inputs, terms=terms)
+
+
+def test_diff_transformer_equals_a_loop_in_float64(rng):
+    with jax.enable_x64(True):
+        query, key, value = (rng.normal(size=(2, 4, 6, size)) for size in (SIZE, SIZE, 3))
+        core = DiffTransformer(num_heads=4, head_dim=SIZE, layer=2, epsilon=1e-6)
+        vectors, scale = rng.normal(size=(4, SIZE)) * 0.5, rng.normal(size=6)
+        params = {"lambda": jnp.asarray(vectors), "norm": {"scale": jnp.asarray(scale)}}
+        mask = np.tril(np.ones((6, 6), bool))
+        rest = {"bias": None, "gates": {}, "dropout": None, "state": None}
+        found, state = core.apply({"params": params}, query, key, value, mask=mask, **rest)
+        seen = core.apply({"params": params}, query, key, mask=mask, bias=None, method="weights")
+    assert state is None
+    assert found.shape == value.shape
+    start = 0.8 - 0.6 * math.exp(-0.6)
+    taken = np.exp(vectors[0] @ vectors[1]) - np.exp(vectors[2] @ vectors[3]) + start
+    for b in range(2):
+        for pair in range(2):
+            scores = [query[b, h] @ key[b, h].T / math.sqrt(SIZE) for h in (pair, pair + 2)]
+            first, second = (
+                np.stack([softmax(row) for row in np.where(mask, each, -np.inf)]) for each in scores
+            )
+            weights = first - taken * second
+            mixed = weights @ np.concatenate([value[b, pair], value[b, pair + 2]], -1)
+            mixed = mixed / np.sqrt((mixed**2).mean(-1, keepdims=True) + 1e-6) * scale
+            ours = np.concatenate([found[b, 2 * pair], found[b, 2 * pair + 1]], -1)
+            np.testing.assert_allclose(ours, mixed * (1 - start), rtol=0, atol=1e-12)
+            np.testing.assert_allclose(seen[b, 2 * pair], weights, rtol=0, atol=1e-12)
+
+
+def test_diff_transformer_knows_its_layer_and_wants_pairs():
+    model = small_decoder(attention="diff_transformer", depth=2)
+    tokens = jnp.zeros((1, 4), jnp.int32)
+    params = model.init(jax.random.key(0), tokens)["params"]
+    same = dict(params, block_1=params["block_0"])
+    swapped = model.copy(attention_options={"lambda_start": 0.2})  # that of layer 0
+    own, fixed = (each.apply({"params": same}, tokens) for each in (model, swapped))
+    assert not np.array_equal(own, fixed)  # layer 1 begins elsewhere
+    with pytest.raises(ValueError, match=r"two heads make a pair .* got 3"):
+        DiffTransformer(num_heads=3, head_dim=4).init(jax.random.key(0), *[jnp.ones((1, 3, 2, 4))] * 3,
+                        mask=None, bias=None, gates={}, dropout=None, state=None)  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [5, 8, 13])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_local_attention_is_softmax_attention_under_the_same_window(rng, length, causal, size):
+    """To rounding, with documents apart and gradients, whatever the length's rest by the window."""
+    rule = (Window(size) & Causal()) if causal else Window(size)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(2, 4, length, features)), jnp.float32)
+        for features in (SIZE, SIZE, 3)
+    )
+    starts = rng.random((2, length)) < 0.3
+    starts[:, 0] = True
+    segment = jnp.asarray(np.cumsum(starts, 1))
+    since = np.arange(length) - np.maximum.accumulate(np.where(starts, np.arange(length), 0), 1)
+    rest = {"bias": None, "gates": {}, "dropout": None, "state": None}
+    for position, documents in ((jnp.arange(length), None), (jnp.asarray(since), segment)):
+        places = Places(jnp.arange(length), position, documents)
+        mask = Mask(places, places, rule)
+
+        def local(query, key, value, mask=mask):
+            return LocalAttention().apply({}, query, key, value, mask=mask, **rest)[0]
+
+        def whole(query, key, value, mask=mask):
+            dense = jnp.broadcast_to(mask.dense(), (2, length, length))[:, None]
+            return weighted_sum(attention_weights(query, key, dense), value)
+
+        both = [
+            jax.value_and_grad(lambda *given: (each(*given) ** 2).sum(), (0, 1, 2))(  # noqa: B023
+                query, key, value
+            )
+            for each in (local, whole)
+        ]
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *both)
+        np.testing.assert_allclose(
+            local(query, key, value), whole(query, key, value), rtol=0, atol=1e-6
+        )
+
+
+def test_local_attention_makes_nothing_of_length_by_length():
+    places = Places(jnp.arange(256), jnp.arange(256))
+    mask = Mask(places, places, Window(16) & Causal())
+    rest = {"mask": mask, "bias": None, "gates": {}, "dropout": None, "state": None}
+    arrays = [jnp.zeros((1, 1, 256, 4))] * 3
+    program = jax.make_jaxpr(lambda *given: LocalAttention().apply({}, *given, **rest)[0])(*arrays)
+    largest = max(var.aval.size for equation in program.eqns for var in equation.outvars)
+    assert largest <= 2 * 16 * 256
+
+
+def test_local_attention_of_positions_that_skip_is_not_a_number(rng):
+    position = jnp.asarray([0, 1, 2, 3, 4, 6, 7, 8])
+    places = Places(jnp.arange(8), position)
+    mask = Mask(places, places, Window(2) & Causal())
+    arrays = [jnp.asarray(rng.normal(size=(1, 2, 8, 4)), jnp.float32) for _ in range(3)]
+    rest = {"mask": mask, "bias": None, "gates": {}, "dropout": None, "state": None}
+    assert np.isnan(LocalAttention().apply({}, *arrays, **rest)[0]).all()
 
 
 def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
@@ -638,9 +775,12 @@ def test_dynamic_tanh_is_the_formula(rng):
     np.testing.assert_allclose(DynamicTanh().apply({"params": params}, inputs), expected, atol=1e-6)
 
 
-def test_a_mixture_equals_a_loop_over_tokens_and_its_balance_the_papers(rng):
+@pytest.mark.parametrize(
+    "options", [{}, *({"computed": "chosen", "block": size} for size in (1, 3, 64))]
+)
+def test_a_mixture_equals_a_loop_over_tokens_and_its_balance_the_papers(rng, options):
     inputs = jnp.asarray(rng.normal(size=(2, 5, 6)), jnp.float32)
-    layer = MixtureOfExperts(mlp_dim=7, num_experts=4, num_chosen=2, balance=1.0)
+    layer = MixtureOfExperts(mlp_dim=7, num_experts=4, num_chosen=2, balance=1.0, **options)
     params = layer.init(jax.random.key(0), inputs)["params"]
     params = jax.tree.map(lambda leaf: leaf * 20, params)
     outputs, sown = layer.apply({"params": params}, inputs, mutable=["losses"])
@@ -660,6 +800,20 @@ def test_a_mixture_equals_a_loop_over_tokens_and_its_balance_the_papers(rng):
             shares += probability / 5
             np.testing.assert_allclose(outputs[b, t], expected, atol=1e-5)
         assert float(sown["losses"]["balance"][0][b]) == pytest.approx(4 * used @ shares, rel=1e-5)
+
+
+def test_all_tokens_may_choose_the_same_experts_and_none_is_dropped(rng):
+    """Gradients too, under vmap over parameters: what a study with seeds side by side takes."""
+    inputs = jnp.asarray(rng.normal(size=(2, 9, 6)), jnp.float32)
+    dense = MixtureOfExperts(mlp_dim=7, num_experts=5, num_chosen=2)
+    params = jax.tree.map(lambda leaf: leaf * 20, dense.init(jax.random.key(0), inputs)["params"])
+    params["router"]["kernel"] = params["router"]["kernel"] * 0  # equal scores: experts 0 and 1
+    pair = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+    found = []
+    for layer in (dense, dense.copy(computed="chosen", block=4)):
+        loss = lambda params, layer=layer: (layer.apply({"params": params}, inputs) ** 2).sum()
+        found.append(jax.jit(jax.vmap(jax.value_and_grad(loss)))(pair))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), *found)
 
 
 def test_experts_used_alike_have_a_balance_of_one():

@@ -34,6 +34,12 @@ OTHERS = {
     },
     "soft cap": {"attention_options": {"soft_cap": 2.0}},
     "one norm for both": {"wiring": "parallel", "wiring_options": {"share_norm": True}},
+    "local windows": {"attention": "local", "mask": "window", "mask_options": {"size": 2}},
+    "Shaw with values": {"position": "shaw", "position_options": {"values": True}},
+    "chosen experts": {
+        "feed_forward": "mixture",
+        "feed_forward_options": {"computed": "chosen", "block": 4},
+    },
     "SwiGLU": {"feed_forward": "gated", "activation": "silu"},
     "talking heads with alibi": {"attention": "talking_heads", "position": "alibi"},
     "sigmoid with a window": {

@@ -52,7 +52,17 @@ def sizes(run, task, split):
 
 @metric("nats")
 def fails_at_the_end(curve):
-    raise ValueError("no curve")
+    if curve[-1]["updates"] == 4:
+        raise ValueError("no curve")
+    return 1.0
+
+@metric("nats")
+def wrong_key(curve):
+    return min(row["eval/los"] for row in curve)
+
+@metric("nats", margin=-1)
+def wrong_margin(curve):
+    return 1.0
 
 @metric("nats")
 def fails(examples):
@@ -197,6 +207,19 @@ def test_every_metric_says_unit_and_direction(metric):
     assert METRICS[metric].__name__ == metric
 
 
+def test_what_fills_up_a_batch_is_not_measured(folder):
+    """The validation split has 697 windows, which batches of 64 do not divide."""
+    config = short(**{"evaluation.metrics": own("by_sums"), "training.steps": "2"})
+    one = train(config, "run", Silent())["eval/own_looks.by_sums"]
+    protocol = RunDirectory("run").evaluation()["validation"]["protocol"]
+    assert protocol["examples"] % config.evaluation.batch_size
+    assert one == protocol["targets"]
+    sizes = short(**{"evaluation.metrics": "brier_score", "evaluation.batch_size": "7"})
+    whole = short(**{"evaluation.metrics": "brier_score"})
+    scores = [train(each, f"run{n}", Silent()) for n, each in enumerate((sizes, whole))]
+    assert scores[0]["test/brier_score"] == pytest.approx(scores[1]["test/brier_score"], rel=1e-6)
+
+
 # ---------------------------------------------------------------- in a run
 
 ASKED = (
@@ -259,8 +282,10 @@ def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
             "fails",
             r"evaluation.metrics=own_looks.fails: KeyError at line \d+ of own_looks.py: 'noth",
         ),
-        ("words", "could not convert string to float: 'many'"),
+        ("words", "expected a number or None, got 'many'"),
         ("of_no_example", r"it gave \[\]; expected sums of each example, \[4\]"),
+        ("wrong_key", r"own_looks.wrong_key: KeyError at line \d+ of own_looks.py: 'eval/los'"),
+        ("wrong_margin", "margin=-1: expected a number > 0"),
         ("unmarked", "it has no mark; expected @metric"),
         ("wants_more", "it wants tokens, which no metric gets; expected some of examples"),
         ("unit_by_name", "unit=UNIT: expected it written out"),

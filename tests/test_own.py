@@ -233,6 +233,7 @@ def nets(tmp_path, monkeypatch):
             "return nn.Dense(self.vocab_size)(nn.LayerNorm()(hidden))",
             "return hidden[:, 0]",
         ),
+        "own_few": ("nn.Dense(self.vocab_size)", "nn.Dense(3)"),
         "own_inputs": ("def __call__(self, tokens, *", "def __call__(self, words, *"),
         "own_bare": ("def example_inputs", "def other_inputs"),
         "own_short": ("    max_length: int\n", ""),
@@ -272,10 +273,11 @@ def test_an_architecture_of_ones_own_trains_writes_and_is_asked_for(nets):
         ("own_leak", r"own_leak\.Mine: what is hidden is seen: tokens from place 8 on change"),
         (
             "own_shape",
-            r"of tokens \[8, 16\] the model makes \(8, 32\); expected logits \[8, 16, 'of",
+            r"of tokens \[8, 16\] the model makes \(8, 32\); expected logits \[8, 16, 65\]",
         ),
-        ("own_inputs", "cannot be made for this data: TypeError: .*'tokens'"),
-        ("own_bare", "cannot be made for this data: AttributeError: .*example_inputs"),
+        ("own_few", r"the model makes \(8, 16, 3\); expected logits \[8, 16, 65\]"),
+        ("own_inputs", r"model.architecture=own_inputs.Mine: TypeError: .*'tokens'"),
+        ("own_bare", r"own_bare.Mine: it needs example_inputs\(\)"),
         ("own_short", "data.task=language_modelling needs it to have max_length"),
     ],
 )
@@ -283,6 +285,57 @@ def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(nets, nam
     with pytest.raises(InvalidInput, match=words):
         train(with_net(name), "run", Silent())
     assert not (nets / "run" / "config.json").exists()
+
+
+MIXER = """
+import flax.linen as nn
+import jax.numpy as jnp
+
+class Before(nn.Module):
+    '''Each place reads itself and the one before it, whatever the masks say.'''
+
+    @nn.compact
+    def __call__(self, inputs, memory=None, *, mask, terms, slot, train):
+        before = jnp.pad(inputs, [(0, 0)] * (inputs.ndim - 2) + [(1, 0), (0, 0)])[..., :-1, :]
+        return nn.Dense(inputs.shape[-1])(jnp.concatenate([inputs, before], -1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new_text", "changes", "words"),
+    [
+        ("", "", {}, None),
+        ("", "", {"model.mask": "window", "model.mask_options.window.size": "1"},
+         "the first token changes logits that model.mask hides it from"),
+        ("", "", {"data.separate_documents": "True", "data.document_separator": "",
+                  "data.length": "64"}, "tokens of the first document change the logits of others"),
+        ("[(0, 0)] * (inputs.ndim - 2) + [(1, 0), (0, 0)])[..., :-1, :]",
+         "((0, 0), (1, 0), (0, 0)))[:, :-1]", {}, r"own_mix.Before: ValueError at line \d+ .*pad"),
+        ("[(1, 0), (0, 0)])[..., :-1, :]", "[(0, 1), (0, 0)])[..., 1:, :]", {},
+         "tokens from place 8 on change the logits before it"),
+        ("inputs.shape[-1])", "7)", {}, r"model.mixer=own_mix.Before: \w+.*shapes"),
+        (", terms", "", {}, r"model.mixer=own_mix.Before: TypeError: .*'terms'"),
+        ("return nn", "return 1 / 0, nn", {}, r"ZeroDivisionError at line \d+ of own_mix.py"),
+    ],
+)  # fmt: skip
+def test_a_mixer_of_ones_own_is_tried_before_it_trains(
+    tmp_path, monkeypatch, old, new_text, changes, words
+):
+    (tmp_path / "own_mix.py").write_text(MIXER.replace(old, new_text))
+    monkeypatch.chdir(tmp_path)
+    steps = {"training.steps": "2", "schedule.name": "constant", "sample.num_tokens": "2"}
+    mixer = {"model.mixer": "own_mix.Before", "model.position": "none"}
+    config = load_config(TINY, {**steps, **mixer, **changes})
+    try:
+        if words is None:
+            train(config, "run", Silent())
+            return
+        with pytest.raises(InvalidInput, match=words) as error:
+            train(config, "run", Silent())
+        assert len(str(error.value).splitlines()) == 1
+        assert not (tmp_path / "run" / "config.json").exists()
+    finally:
+        sys.modules.pop("own_mix", None)
 
 
 def test_options_of_an_architecture_of_ones_own_are_checked_unread(nets):

@@ -289,6 +289,22 @@ def test_a_model_that_reads_the_answers_is_told_of(folder, capsys):
     assert "reads ahead" not in capsys.readouterr().out
 
 
+def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
+    """What may be seen follows from the task: its targets are the next inputs, unless it says."""
+    net = (ROOT / "experiments" / "templates" / "architecture.py").read_text()
+    net = net.replace('padding="CAUSAL"', 'padding="SAME"').replace("Mine", "Leak")
+    (folder / "own_leak.py").write_text(net)
+    leaking = {**SORTING, "model.architecture": "own_leak.Leak"}
+    with pytest.raises(InvalidInput, match=r"tokens from place \d+ on change the logits before it"):
+        train(short(**leaking), "run", Silent())
+    said = TEMPLATE.replace("    length: int", "    reads_from_left = False\n    length: int")
+    (folder / "own_task.py").write_text(said)
+    sys.modules.pop("own_task")
+    sys.modules.pop("own_leak")
+    assert train(short(**leaking), "run", Silent())["step"] == 4
+    sys.modules.pop("own_leak")
+
+
 # ---------------------------------------------------------------- sources, tokenizers
 
 

@@ -13,6 +13,7 @@ from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weight
 from transformer_jax.layers.differential import DiffTransformer
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
+from transformer_jax.layers.local import LocalAttention
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
 from transformer_jax.layers.projections import SEPARATE, Projections
@@ -167,6 +168,11 @@ class MultiHeadAttention(nn.Module):
             key_GMK = append_to_cache(self, "keys", key_GMK, slot)
             value_GMV = append_to_cache(self, "values", value_GMV, slot)
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+        if mixes and terms.values is not None:
+            raise ValueError(
+                f"position: {type(core).__name__} mixes values itself, to which vectors of "
+                "distances could not be added"
+            )
         if mixes:
             mixed_HLV, state = core(
                 query_HLK,
@@ -185,7 +191,10 @@ class MultiHeadAttention(nn.Module):
         else:
             weights_HLM = weights_by(core, query_HLK, key_GMK, mask, terms.bias)
             weights_HLM = site(self, "weights", weights_HLM)
-            mixed_HLV = weighted_sum(dropout(weights_HLM), serve_groups(value_GMV, num_heads))
+            kept_HLM = dropout(weights_HLM)
+            mixed_HLV = weighted_sum(kept_HLM, serve_groups(value_GMV, num_heads))
+            if terms.values is not None:
+                mixed_HLV += terms.values(kept_HLM).astype(mixed_HLV.dtype)
         mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
         return self._map("out", width, self.out_init or self.kernel_init)(concatenated)
@@ -217,6 +226,7 @@ class MultiHeadAttention(nn.Module):
 
 ATTENTIONS = {
     "softmax": SoftmaxAttention,
+    "local": LocalAttention,
     "sink": SinkAttention,
     "sigmoid": SigmoidAttention,
     "linear": LinearAttention,

@@ -38,7 +38,7 @@ class CacheSlot(NamedTuple):
 
     def rows_of(self, terms: PositionTerms) -> PositionTerms:
         """What the new tokens need of the position terms of all places."""
-        embedding, rotation, bias = terms
+        embedding, rotation, bias, values = terms
         if callable(bias):
             bias = jax.tree_util.Partial(bias, first=self.first)
         elif bias is not None:
@@ -47,6 +47,7 @@ class CacheSlot(NamedTuple):
             None if embedding is None else self.rows(embedding),
             None if rotation is None else Rotation(*map(self.rows, rotation)),
             bias,
+            None if values is None else jax.tree_util.Partial(values, first=self.first),
         )
 
 

@@ -24,11 +24,14 @@ class PositionTerms(NamedTuple):
         there, (query [..., H, L, K], key [..., H, M, K], mask as an array) -> [..., H, L, M]: a
         pytree (jax.tree_util.Partial), so that it can be handed through transformations, that takes
         `first`, the place of the first query, for queries that stand behind a cache.
+      values: what is added to the weighted sum of values, of weights [..., H, L, M] -> [..., H, L,
+        V]; a pytree that takes `first`, as the bias.
     """
 
     embedding: Array | None = None
     rotation: Rotation | None = None
     bias: Array | Callable[..., Array] | None = None
+    values: Callable[..., Array] | None = None
 
 
 NO_TERMS = PositionTerms()

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.layers.position_terms import PositionTerms
-from transformer_jax.options import Count, InitialSize
+from transformer_jax.options import Count, InitialSize, Switch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,29 +159,37 @@ def _t5_bias(
 class ShawPositions(nn.Module):
     """Adds to each key a learned vector of its distance from the query (Shaw et al. 2018).
 
-    score_ij = q_i . (k_j + a_clip(j - i)) / sqrt(d). arXiv:1803.02155, equations 2 and 4, without
-    the vectors that are added to values, which changed nothing there (table 3). Distances beyond
-    the longest share its vector.
+    score_ij = q_i . (k_j + a_clip(j - i)) / sqrt(d). arXiv:1803.02155, equations 2 and 4; with
+    `values` also z_i = sum over j of w_ij (v_j + b_clip(j - i)), equation 3, which changed nothing
+    there (table 3). Distances beyond the longest share its vector.
 
     Attributes:
       head_dim: features of one head, K.
       scale: of the scores, in place of 1 / sqrt(K).
       max_distance: longest distance with a vector of its own, in positions.
       rms: root mean square of the initial vectors.
+      value_dim: value features of one head, V; head_dim if not given.
+      values: whether values get vectors too.
     """
 
     head_dim: int
     scale: float | None = None
     max_distance: Count = 16
     rms: InitialSize = 0.02
+    value_dim: int | None = None
+    values: Switch = False
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
-        """[..., L] int -> a bias that depends on the queries."""
-        shape = (2 * self.max_distance + 1, self.head_dim)
-        table = self.param("embedding", nn.initializers.normal(self.rms), shape)
+        """[..., L] int -> a bias that depends on the queries, and what weights add to values."""
+        draw, rows = nn.initializers.normal(self.rms), 2 * self.max_distance + 1
+        table = self.param("embedding", draw, (rows, self.head_dim))
         scale = self.head_dim**-0.5 if self.scale is None else self.scale
-        return _BiasOfDistances(_shaw_bias).terms(table * scale, positions)
+        terms = _BiasOfDistances(_shaw_bias).terms(table * scale, positions)
+        if not self.values:
+            return terms
+        of_values = self.param("values", draw, (rows, self.value_dim or self.head_dim))
+        return terms._replace(values=jax.tree_util.Partial(_shaw_values, of_values, positions))
 
 
 def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
@@ -191,6 +199,16 @@ def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
     agreement = jnp.einsum("...LK,RK->...LR", query, table.astype(query.dtype))
     shape = (*agreement.shape[:-1], places.shape[-1])
     return jnp.take_along_axis(agreement, jnp.broadcast_to(places, shape), axis=-1)
+
+
+def _shaw_values(table: Array, positions: Array, weights: Array, first: int | Array = 0) -> Array:
+    """Each weight goes to the vector of its distance: [..., H, L, M] -> [..., H, L, V]."""
+    of_queries = jax.lax.dynamic_slice_in_dim(positions, first, weights.shape[-2], axis=-1)
+    distances = positions[..., None, :] - of_queries[..., :, None]
+    longest = len(table) // 2
+    places = jnp.clip(distances, -longest, longest)[..., None, :, :] + longest
+    by_vector = [jnp.where(places == row, weights, 0).sum(-1) for row in range(len(table))]
+    return jnp.stack(by_vector, -1) @ table.astype(weights.dtype)
 
 
 class ContextualPositions(nn.Module):

@@ -169,6 +169,7 @@ class Transformer(nn.Module):
         named = ("width", "depth", "num_heads", "use_bias")
         return {name: getattr(self, name) for name in named} | {
             "head_dim": head_dim,
+            "value_dim": self.value_dim,
             "scale": self._scale(head_dim),
             "epsilon": self.norm_epsilon,
             "side": getattr(self, "side", ""),

@@ -8,7 +8,7 @@ import ast
 from typing import Any, NamedTuple
 
 from transformer_jax.options.declared import PACKAGE, definition_in, definition_of, parsed_file
-from transformer_jax.options.rule import is_own, suggest
+from transformer_jax.options.rule import is_number, is_own, suggest
 
 # What a metric may declare as its arguments, see metrics.py.
 GIVEN_TO_METRICS = (
@@ -46,7 +46,12 @@ def metric_facts(name: str) -> MetricFacts:
             "it has no mark; expected @metric('its unit', larger_is_better=...) above it, from "
             "transformer_jax import metric"
         )
-    return MetricFacts(**{key: v for key, v in said.items() if key in MetricFacts._fields})
+    facts = MetricFacts(said.get("unit", ""))._replace(**said)
+    if not (isinstance(facts.unit, str) and facts.unit):
+        raise LookupError(f"@metric: unit={facts.unit!r}: expected its unit, a text")
+    if not (is_number(facts.margin) and facts.margin > 0):
+        raise LookupError(f"@metric: margin={facts.margin!r}: expected a number > 0")
+    return facts
 
 
 def _refuse_unknown_arguments(found: ast.ClassDef | ast.FunctionDef) -> None:

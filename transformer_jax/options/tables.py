@@ -113,6 +113,7 @@ GIVEN_TO_TASKS = ("batch_size", "stride")  # beside the options of data
 # What the model hands to every row that declares it, so that no option may have these names.
 _SUPPLIED = (
     *("width", "depth", "num_heads", "head_dim", "mlp_dim", "activation", "scale", "epsilon"),
+    "value_dim",
     *("use_bias", "bidirectional", "max_length", "grid", "std", "kernel_gain", "branch_gain"),
     *("kernel_init", "out_init", "dtype", "side", "layer", "name", "parent"),
 )

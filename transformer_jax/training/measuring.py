@@ -111,7 +111,7 @@ def measured(
                     value = _of_sums(name, function, at)
                 else:
                     value = function(**{key: known[key] for key in known if key in wanted[name]})
-                values[name] = None if value is None else float(value)
+                values[name] = None if value is None else _number(value)
         except InvalidInput as error:
             if tell is None:
                 raise
@@ -132,7 +132,25 @@ def try_metrics(
     if own:
         some: Any = _FirstBatch(task)
         scored = evaluate(score, run.params, some, "validation", _TRIED)
-        measured(own, Measured(run, some, "validation", scored), allow)
+        at = Measured(run, some, "validation", scored)
+        measured(own, at, allow)
+        # Rows of a curve, with what those of a run have.
+        row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
+        row |= {f"eval/{name}": value for name, value in scored.means.items()}
+        rows = [{"step": step, **row} for step in (1, 2, 3)]
+        of_curve = [name for name in own if _wanted(name, allow) <= {"curve", "target"}]
+        measured(of_curve, at._replace(curve=curve_of(rows, task.counted, 1, 1.0, True)), allow)
+
+
+def _wanted(name: str, allow: Collection[str]) -> set[str]:
+    function = chosen(METRICS, name, "evaluation.metrics", allow)
+    return set(inspect.signature(function).parameters)
+
+
+def _number(value: Any) -> float:
+    if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiub":
+        raise TypeError(f"expected a number or None, got {str(value)[:40]!r}")
+    return float(value)
 
 
 class _FirstBatch:

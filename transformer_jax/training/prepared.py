@@ -1,5 +1,6 @@
 """What a config describes, ready to be trained from any seed."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,11 +12,11 @@ import optax
 from jax import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
+from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.models import Encoder
+from transformer_jax.models import Decoder, Encoder
 from transformer_jax.options.config import flatten
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.options.rule import is_own
@@ -29,7 +30,7 @@ from transformer_jax.training.build import (
 from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.own import faults_of, own_modules
+from transformer_jax.training.own import faults_of, own_choices, own_modules
 from transformer_jax.training.programs import Traced, trace
 from transformer_jax.training.step import (
     StepRecord,
@@ -174,7 +175,7 @@ class Prepared:
                 disjoint_splits(self.task)
             except AssertionError as error:
                 remarks.append(str(error))
-            if isinstance(self.model, Encoder) and _holds_its_targets(self.task.batch(0, 0)):
+            if isinstance(self.model, Encoder) and predicts_its_inputs(self.task.batch(0, 0)):
                 remarks.append(
                     "each target is the next input, and the model reads ahead: it copies"
                 )
@@ -226,20 +227,24 @@ def prepare(
     if is_own(config.data.task):
         _refuse_broken_task(f"data.task={config.data.task}", task)
     _refuse_empty_evaluation(config, task)
-    is_any_own = is_own(config.model.architecture) or is_own(config.data.task)
-    faults = Exception if is_any_own else ValueError
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
+    of_user = _own_rows_of_model(config)
     try:
-        model = make_model(config.model, task.sizes, own)
-        prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
-        refuse_unknown_prefixes(prepared.template.params, config)
-        if is_any_own:
-            _refuse_unfit(prepared)
+        with faults_of(*of_user) if of_user else contextlib.nullcontext():
+            model = make_model(config.model, task.sizes, own)
+            if not hasattr(model, "example_inputs"):
+                raise InvalidInput(
+                    f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
+                    "can be drawn for"
+                )
+            prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
+            refuse_unknown_prefixes(prepared.template.params, config)
+            if of_user:
+                _refuse_unfit(prepared, ", ".join(of_user))
     except InvalidInput:
         raise
-    except faults as error:  # patches that do not fit the images, say
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        said = f"{kind}{str(error).partition(chr(10))[0]}"
+    except ValueError as error:  # patches that do not fit the images, say
+        said = str(error).partition("\n")[0]
         raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared
 
@@ -266,16 +271,6 @@ def announcement(prepared: Prepared, manifest: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _holds_its_targets(batch: Batch) -> bool:
-    """Whether what is asked at each place stands at the next one."""
-    tokens, targets = batch["inputs"].get("tokens"), batch["targets"]
-    if tokens is None or np.shape(tokens) != np.shape(targets):
-        return False
-    asked = np.asarray(batch["weights"])[:, :-1] > 0
-    same = np.asarray(tokens)[:, 1:] == np.asarray(targets)[:, :-1]
-    return bool(asked.any() and same[asked].all())
-
-
 def _refuse_broken_task(who: str, task: Task) -> None:
     """Raises InvalidInput where a task of the user's own breaks a law that every task keeps."""
     for name, law in TASK_LAWS.items():
@@ -297,12 +292,15 @@ _NEEDED = {
 }
 
 
-def _refuse_unfit(prepared: Prepared) -> None:
+def _own_rows_of_model(config: ConfigDict) -> list[str]:
+    """KEY=MODULE.NAME of what a model is made of, or given, that is the user's own."""
+    found = own_choices(config).items()
+    return [f"{k}={v}" for k, v in found if k.startswith("model.") or k == "data.task"]
+
+
+def _refuse_unfit(prepared: Prepared, who: str) -> None:
     """Raises an error where a model does not do what the task asks for, one being the user's."""
     config, model, task = prepared.config, prepared.model, prepared.task
-    who = f"model.architecture={config.model.architecture}"
-    if is_own(config.data.task):
-        who += f", data.task={config.data.task}"
     for name in _NEEDED.get(config.data.task, ()):
         if not hasattr(model, name):
             raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
@@ -311,16 +309,17 @@ def _refuse_unfit(prepared: Prepared) -> None:
 
     def logits(params: Any) -> Any:
         apply = functools.partial(model.apply, {"params": params}, **batch["inputs"])
+        if isinstance(model, Decoder):  # which writes one text, [L], without an axis of a batch
+            model.apply({"params": params}, batch["inputs"]["tokens"][0])
         return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
 
     wanted = batch["targets"].shape
+    classes = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
     for shape in jax.eval_shape(logits, prepared.template.params):
-        if not hasattr(shape, "shape") or shape.shape[:-1] != wanted:
-            got = getattr(shape, "shape", type(shape).__name__)
-            raise InvalidInput(
-                f"{who}: of {given} the model makes {got}; expected logits "
-                f"{[*wanted, 'of classes']}"
-            )
+        got = getattr(shape, "shape", type(shape).__name__)
+        if isinstance(got, str) or got[:-1] != wanted or (classes and got[-1] < classes):
+            axes = ", ".join(map(str, [*wanted, classes or "classes"]))
+            raise InvalidInput(f"{who}: of {given} the model makes {got}; expected logits [{axes}]")
 
 
 def _refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:

@@ -1,11 +1,14 @@
 """One law, tried on the user's own rows before they train: what is hidden cannot be seen."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.data.laws import predicts_its_inputs
+from transformer_jax.data.tasks import Batch
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
 from transformer_jax.options.rule import is_own
@@ -20,8 +23,9 @@ _tried: set[Any] = set()  # models that keep the law; a study has the same one i
 def refuse_what_leaks(prepared: Prepared) -> None:
     """Tries the model on one batch, where a row of the user's own is in it; takes a second.
 
-    A language model's logits must not change with a token that comes later, and no logits that
-    are scored with what stands at a padded place.
+    Logits of a model that predicts its next inputs must not change with a token that comes later,
+    nor with one of another document; those of a decoder with no token that its masks hide; and no
+    logits that are scored with what stands at a padded place.
 
     Raises:
       InvalidInput: they change; the text names the places.
@@ -31,24 +35,48 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     if not own or model in _tried:
         return
     batch = prepared.task.batch(0, 0)
-    inputs, scored = batch["inputs"], batch["weights"] > 0
     who = f"{', '.join(own)}: what is hidden is seen"
-    of_own_task = is_own(config.data.task) and isinstance(model, Decoder)
-    from_left = config.data.task in _READ_FROM_LEFT or of_own_task
-    if from_left and _says_that_it_hides(model):
-        middle = inputs["tokens"].shape[-1] // 2
-        changed = np.zeros(inputs["tokens"].shape, bool)
-        changed[:, middle:] = True
-        scored = ~changed  # scored or not
-        why = f"{who}: tokens from place {middle} on change the logits before it"
-    elif "segments" in inputs and "tokens" in inputs and not from_left:
-        changed = inputs["segments"] == 0
-        why = f"{who}: tokens at padded places change what is scored"
-    else:
-        return
-    if changed.any():
-        _refuse_difference(prepared, inputs, changed, scored, why)
+    for changed, scored, what in _hidden(prepared, batch):
+        if changed.any() and scored.any():
+            _refuse_difference(prepared, batch["inputs"], changed, scored, f"{who}: {what}")
     _tried.add(model)
+
+
+def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    """Tokens that are changed, places whose logits stay, and what is said where they do not."""
+    inputs, model, task = batch["inputs"], prepared.model, prepared.config.data.task
+    if "tokens" not in inputs:
+        return
+    shape = inputs["tokens"].shape
+    segments = inputs.get("segments")
+    reads_left = getattr(prepared.task, "reads_from_left", predicts_its_inputs(batch))
+    from_left = task in _READ_FROM_LEFT or (is_own(task) and reads_left)
+    if (from_left or isinstance(model, Decoder)) and _says_that_it_hides(model):
+        middle = shape[-1] // 2
+        later = np.broadcast_to(np.arange(shape[-1]) >= middle, shape)
+        yield later, ~later, f"tokens from place {middle} on change the logits before it"
+        if segments is not None:
+            first = segments == segments[:, :1]
+            yield first, ~first, "tokens of the first document change the logits of others"
+    elif segments is not None:
+        told = "tokens at padded places change what is scored"
+        yield segments == 0, batch["weights"] > 0, told
+    if isinstance(model, Decoder):
+        first = np.broadcast_to(np.arange(shape[-1]) == 0, shape)
+        unseen = np.broadcast_to(~_reached_from_first(model, shape[-1]), shape)
+        yield first, unseen, "the first token changes logits that model.mask hides it from"
+
+
+def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
+    """Which places may depend on the first token, by the masks of all blocks, [L] bool."""
+    models, reached = model.by_type(), np.arange(length) == 0
+    seen = {}
+    for letter, each in models.items():
+        mask = each.attention_mask(jnp.arange(length), True, None)
+        seen[letter] = np.ones((length, length), bool) if mask is None else np.asarray(mask.dense())
+    for layer in model.layer_list():
+        reached = reached | seen[layer.type][:, reached].any(1)
+    return reached
 
 
 def _says_that_it_hides(model: Any) -> bool:

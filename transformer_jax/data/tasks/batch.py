@@ -34,7 +34,9 @@ class Task(Protocol):
     is there. Its class, or a function that makes it, is `data.task=MODULE.NAME`: arguments named as
     options of `data`, batch_size and stride get their values, those with types of options are
     options of its own. It may have `words`, the names of its tokens, to be shown by, and
-    `clusters(split)`, which examples of a split belong together, [N] int.
+    `clusters(split)`, which examples of a split belong together, [N] int. `reads_from_left` says
+    whether no prediction may see later tokens; unsaid, a task whose targets are the next inputs
+    does. A model with something of the user's own in it is tried by that before it trains.
     """
 
     @property

@@ -31,7 +31,7 @@ def parse_arm(
         if not equals or not values:
             raise InvalidInput(f"--arm={text}: expected KEY=VALUE,VALUE,...")
         if rule is None:
-            raise InvalidInput(f"--arm={text}: {unknown_key(key)}")
+            raise InvalidInput(f"--arm={text}: {unknown_key(key, flat)}")
         axis = []
         for value in values.split(","):
             try:

@@ -1,0 +1,112 @@
+"""Softmax attention that computes the neighbourhood of a window and nothing else."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.layers.core import Bias, Core, serve_groups, weighted_sum, weights_by
+from transformer_jax.layers.weights import attention_weights
+from transformer_jax.masks import Mask, Places
+from transformer_jax.options import Positive
+
+
+class LocalAttention(Core):
+    """Softmax attention in blocks as long as the mask's window, each with its neighbours' keys.
+
+    Time and memory then grow with length x window (Beltagy et al. 2020, arXiv:2004.05150, section
+    3.1; the blocks of Ainslie et al. 2020, arXiv:2004.08483, appendix A). Under other masks, with
+    sinks, behind a cache and with a bias it is softmax attention of all keys: equal numbers, up to
+    rounding, and nothing saved. Positions have to count the tokens of each document one by one;
+    where they do not, it gives NaN.
+
+    Attributes:
+      scale: in place of 1 / sqrt(d_k).
+      soft_cap: bends scores to soft_cap * tanh(score / soft_cap).
+    """
+
+    scale: float | None = None
+    soft_cap: Positive | None = None
+
+    def __call__(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        mask: Array | Mask | None,
+        bias: Bias | None,
+        gates: Mapping[str, Array],
+        dropout: Callable[[Array], Array] | None,
+        state: Any,
+    ) -> tuple[Array, Any]:
+        """See Core; no state is kept."""
+        value = serve_groups(value, query.shape[-3])
+        window = _window_of(mask) if bias is None and query.shape[-2] == key.shape[-2] else None
+        if window is None or 2 * window >= query.shape[-2]:
+            weights = weights_by(self.weights, query, key, mask, bias)
+            return weighted_sum(weights if dropout is None else dropout(weights), value), None
+        assert isinstance(mask, Mask)
+        key = serve_groups(key, query.shape[-3])
+        after = 0 if "causal" in mask.names else 1
+        of_query, of_key = (_in_blocks(array, window, -2) for array in (query, key))
+        ours, theirs = jax.tree.map(
+            lambda part: _in_blocks(part, window, -1), (mask.query, mask.key)
+        )
+        is_token = _in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
+        near = jax.tree.map(lambda part: _near(part, after, -1), theirs)
+        allowed = Mask(ours, near, mask.rule).dense() & _near(is_token, after, -1)[:, None, :]
+        # [..., blocks, b, keys] -> with an axis of heads before the blocks
+        allowed = allowed[..., None, :, :, :]
+        weights = self.weights(of_query, _near(of_key, after, -2), mask=allowed, bias=None)
+        weights = weights if dropout is None else dropout(weights)
+        mixed = weighted_sum(weights, _near(_in_blocks(value, window, -2), after, -2))
+        mixed = mixed.reshape(*value.shape[:-2], -1, value.shape[-1])[..., : query.shape[-2], :]
+        counts = _count_by_one(mask.query)[..., None, None, None]
+        return jnp.where(counts, mixed, jnp.nan), None
+
+    def weights(self, query: Array, key: Array, *, mask: Array | None, bias: Array | None) -> Array:
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+        return attention_weights(query, key, mask, bias, scale=self.scale, soft_cap=self.soft_cap)
+
+
+def _window_of(mask: Array | Mask | None) -> int | None:
+    """The size of a window in which all that is seen lies; None where there is none."""
+    if not isinstance(mask, Mask):
+        return None
+    tags = dict(mask.tags)
+    if not tags.keys() <= {"causal", "window", "segment"} or tags.get("window", {}).get("sinks", 1):
+        return None
+    return tags["window"]["size"]
+
+
+def _in_blocks(array: Array, size: int, axis: int) -> Array:
+    """An axis of length L as two, [blocks, size], filled up with zeros."""
+    length = array.shape[axis]
+    blocks = -(-length // size)
+    ahead = [(0, 0)] * array.ndim
+    ahead[axis] = (0, blocks * size - length)
+    place = array.ndim + axis
+    shape = (*array.shape[:place], blocks, size, *array.shape[place + 1 :])
+    return jnp.pad(array, ahead).reshape(shape)
+
+
+def _near(array: Array, after: int, axis: int) -> Array:
+    """[..., blocks, size, ...] -> each block behind the one before it, and before the next."""
+    blocks = array.ndim + axis - 1
+    count = array.shape[blocks]
+    ahead = [(0, 0)] * array.ndim
+    ahead[blocks] = (1, after)
+    wide = jnp.pad(array, ahead)
+    take = lambda first: jnp.take(wide, jnp.arange(first, first + count), axis=blocks)  # noqa: E731
+    return jnp.concatenate([take(first) for first in range(2 + after)], axis=axis)
+
+
+def _count_by_one(places: Places) -> Array:
+    """Whether each place is one behind that before it, or in another segment: [..., L] -> [...]."""
+    one = jnp.diff(places.position, axis=-1) == 1
+    if places.segment is not None:
+        one |= (jnp.diff(places.segment, axis=-1) != 0) | (places.segment[..., 1:] == 0)
+    return one.all(-1)
