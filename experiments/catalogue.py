@@ -46,7 +46,8 @@ import path, see the README.
 Parameters and operations are those of the row in a decoder of the shape of `configs/shakespeare.py`
 (width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are those of the
 matrix products in the loss of one window and its gradient, not times. Laws are those of
-`transformer_jax/laws.py`, kept out of all that apply.
+`transformer_jax/laws.py`, kept out of all that apply. Of attention and mixers the operations are
+also given at 256, 1,024 and 4,096 tokens (`local` with a window of 32).
 """
 _METRICS = """
 ## Metrics
@@ -72,6 +73,10 @@ layer.
 """
 
 
+_LENGTHS = (256, 1024, 4096)
+_BY_LENGTH = ("attention", "mixer")
+
+
 class Cost(NamedTuple):
     """What a row costs in a decoder, over the default's.
 
@@ -79,11 +84,14 @@ class Cost(NamedTuple):
       parameters: of the whole model.
       operations: of the loss and its gradient.
       laws: how many are kept, out of how many.
+      by_length: operations at each of _LENGTHS tokens, over the default's there; for what lets
+        places exchange what they know.
     """
 
     parameters: float
     operations: float
     laws: tuple[int, int]
+    by_length: tuple[float, ...] = ()
 
 
 def main(argv: list[str]) -> None:
@@ -129,6 +137,9 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
             f"- {cost.parameters:.3f} times the parameters, {cost.operations:.3f} times the "
             f"operations; {kept} of {of} laws kept"
         )
+        if cost.by_length:
+            said = ", ".join(f"{times:.3f}" for times in cost.by_length)
+            lines.append(f"- at {', '.join(f'{n:,}' for n in _LENGTHS)} tokens: {said} times")
     return "\n".join(lines) + "\n"
 
 
@@ -166,23 +177,29 @@ def measure_all() -> dict[tuple[str, str], Cost]:
             if name == "sinusoidal_2d":  # it needs rows and columns, which text has not
                 continue
             print(f"{key}={name}", flush=True)
-            parameters, operations = _size_of({family: name})
+            fields: dict[str, Any] = {family: name}
+            parameters, operations = _size_of(fields)
+            fields |= {"mask": "window"} if name == "local" else {}
+            by_length = tuple(
+                _size_of(fields, length)[1] / _size_of({}, length)[1]
+                for length in (_LENGTHS if family in _BY_LENGTH else ())
+            )
             costs[key, name] = Cost(
-                parameters / base[0], operations / base[1], _laws_kept({family: name})
+                parameters / base[0], operations / base[1], _laws_kept({family: name}), by_length
             )
     return costs
 
 
-def _size_of(fields: dict[str, Any]) -> tuple[float, float]:
+def _size_of(fields: dict[str, Any], length: int = 64) -> tuple[float, float]:
     import jax
     import jax.numpy as jnp
 
     from transformer_jax.models import Decoder
     from transformer_jax.training.flops import flops_of
 
-    shape: dict[str, Any] = {"vocab_size": 65, "max_length": 64, "use_bias": False}
+    shape: dict[str, Any] = {"vocab_size": 65, "max_length": length, "use_bias": False}
     model = Decoder(**shape | fields)
-    tokens = jnp.zeros((1, 64), jnp.int32)
+    tokens = jnp.zeros((1, length), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
 
     def loss(params: Any) -> jax.Array:
