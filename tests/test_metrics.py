@@ -110,6 +110,9 @@ def breaks(state):
 def gives_text(step):
     return {"a": "b"}
 
+def wants_a_model(model):
+    return None
+
 def raises(step):
     raise ValueError(f"at {step}")
 """
@@ -311,6 +314,7 @@ def test_a_wrong_metric_is_refused_before_training(folder, names, words):
         ({"evaluation.metrics": "updates_to_target"}, "give the validation loss .*target"),
         ({"hooks.functions": "norms"}, "expected some of: parameter_norms"),
         ({"hooks.functions": own("nothing")}, "own_looks.py defines no nothing"),
+        ({"hooks.functions": own("wants_a_model")}, "it wants model, which no hook gets; expected"),
         ({"hooks.every": "0"}, "expected an integer >= 1"),
     ],
 )

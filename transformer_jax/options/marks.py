@@ -7,7 +7,13 @@ def exact(examples): ...
 import ast
 from typing import Any, NamedTuple
 
-from transformer_jax.options.declared import PACKAGE, definition_in, definition_of, parsed_file
+from transformer_jax.options.declared import (
+    PACKAGE,
+    definition_in,
+    definition_of,
+    fields_of,
+    parsed_file,
+)
 from transformer_jax.options.rule import is_number, is_own, suggest
 
 # What a metric may declare as its arguments, see metrics.py.
@@ -15,6 +21,8 @@ GIVEN_TO_METRICS = (
     *("examples", "logits", "targets", "weights", "curve", "target", "generated"),
     *("run", "task", "split"),
 )
+# The same of a hook, see training/hooks.py.
+GIVEN_TO_HOOKS = ("state", "run", "task", "batch", "step")
 _METRICS = PACKAGE / "metrics.py"
 
 
@@ -40,7 +48,7 @@ def metric_facts(name: str) -> MetricFacts:
     """
     said = _arguments_of_mark(name, "metric")
     if is_own(name):
-        _refuse_unknown_arguments(definition_of(name))
+        _refuse_unknown_arguments(definition_of(name), "metric", GIVEN_TO_METRICS)
     if said is None:
         raise LookupError(
             "it has no mark; expected @metric('its unit', larger_is_better=...) above it, from "
@@ -54,15 +62,17 @@ def metric_facts(name: str) -> MetricFacts:
     return facts
 
 
-def _refuse_unknown_arguments(found: ast.ClassDef | ast.FunctionDef) -> None:
+def _refuse_unknown_arguments(
+    found: ast.ClassDef | ast.FunctionDef, what: str, given: tuple[str, ...]
+) -> None:
     if not isinstance(found, ast.FunctionDef):
         raise LookupError("it is a class; expected a function")
-    wanted = [argument.arg for argument in (*found.args.args, *found.args.kwonlyargs)]
-    unknown = [name for name in wanted if name not in GIVEN_TO_METRICS]
+    wanted = [name for name, _, default in fields_of(found) if default is None]
+    unknown = [name for name in wanted if name not in given]
     if unknown:
         raise LookupError(
-            f"it wants {unknown[0]}, which no metric gets{suggest(unknown[0], GIVEN_TO_METRICS)}; "
-            f"expected some of {', '.join(GIVEN_TO_METRICS)}"
+            f"it wants {unknown[0]}, which no {what} gets{suggest(unknown[0], given)}; "
+            f"expected some of {', '.join(given)}"
         )
 
 
@@ -72,7 +82,10 @@ def intervenes(name: str) -> bool:
     Raises:
       LookupError: there is no such file or function; the text tells.
     """
-    return is_own(name) and _arguments_of_mark(name, "intervenes") is not None
+    if not is_own(name):
+        return False
+    _refuse_unknown_arguments(definition_of(name), "hook", GIVEN_TO_HOOKS)
+    return _arguments_of_mark(name, "intervenes") is not None
 
 
 def _arguments_of_mark(name: str, mark: str) -> dict[str, Any] | None:

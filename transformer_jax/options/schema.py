@@ -112,16 +112,20 @@ def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:
     return option.rule if option else None
 
 
-def _options_of_own(key: str, flat: Mapping[str, Any]) -> tuple[str, dict[str, Option]] | None:
-    """The class of the user's own whose option a key is, and its options; None: it is none's."""
+def _options_of_own(
+    key: str, flat: Mapping[str, Any]
+) -> tuple[str, dict[str, Option], tuple[str, ...]] | None:
+    """The class of the user's own whose option a key is, its options, its fields; None: none's."""
     key = plain_key(key)
     choices = [c for c, section in OWN_SECTIONS.items() if key.startswith(f"{section}.own.")]
     if not choices or not is_own(flat.get(choices[0])):
         return None
+    choice = flat[choices[0]]
     try:
-        return flat[choices[0]], own_row(flat[choices[0]], choices[0]).options
+        row = own_row(choice, choices[0])
     except LookupError:
-        return flat[choices[0]], {}
+        return choice, {}, ()
+    return choice, row.options, row.takes
 
 
 def problems_of(flat: Mapping[str, Any]) -> list[str]:
@@ -199,6 +203,14 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
     said = _options_of_own(key, of_type(flat or {}, letter))
     if said is not None:
         section, _, name = key.rpartition(".")
+        shared = key.replace(".own.", ".")
+        if shared in RULES:
+            return f"{key}: no such option; {said[0]} gets {shared}"
+        if name in said[2]:
+            return (
+                f"{key}: no option of {said[0]}, because of its type; give it one of "
+                "transformer_jax.options (Count, Share, ...) and a default"
+            )
         near = suggest(name, said[1]).replace("did you mean ", f"did you mean {section}.")
         return f"{key}: {said[0]} has no such option{near}"
     if letter is not None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tasks import count_of_batch
+from transformer_jax.data.tasks import Task, count_of_batch
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
@@ -62,6 +62,12 @@ def cost_of(prepared: Prepared) -> Cost:
         config.training.steps,
         config.training.steps * count,
     )
+
+
+def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
+    """Returns the arms whose examples are not the base's, so that no score of theirs compares."""
+    known = {name: task.facts.get("sha256") for name, task in tasks.items()}
+    return [name for name, sha256 in known.items() if sha256 != known[base]]
 
 
 def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[str]:

@@ -37,7 +37,7 @@ from transformer_jax.studies.running import tuning
 from transformer_jax.studies.running.adoption import adopt as taken_over
 from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.details import look_closer
-from transformer_jax.studies.running.fairness import unmatched
+from transformer_jax.studies.running.fairness import scored_on_other_data, unmatched
 from transformer_jax.studies.running.jobs import run_as_jobs
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
@@ -172,6 +172,9 @@ class Launch:
             progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
             progress.say(f"unmatched  {line}")
+        tasks = {name: arm.prepared.task for name, arm in self.arms.items()}
+        for name in scored_on_other_data(tasks, design.base):
+            progress.say(f"other data {name}: what it is scored on is not the base's: no verdict")
 
     def _resolution(self, known: Mapping[str, Any] | None) -> str:
         """What so many seeds and contrasts can show, in margins where the noise is known."""

@@ -1,0 +1,117 @@
+"""Every row and combination of test_laws.py in the other architectures: it keeps laws, or is refused.
+
+One program for each: rows of the batch are the same examples again with one thing changed.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.core import FrozenDict
+
+from tests.test_architectures import IMAGE, IMAGES, LENGTH, TEXT, VOCAB, draw, random_params
+from tests.test_laws import VARIANTS
+from transformer_jax.laws import _MAY_BE_IDLE, _OPTIONS
+from transformer_jax.models import Encoder, EncoderDecoder, VisionTransformer
+from transformer_jax.paths import by_path
+
+pytestmark = pytest.mark.everywhere
+
+KEPT = jnp.array([[1] * 6, [1] * 4 + [0] * 2, [1] + [0] * 5])
+TOKENS, WRITTEN = draw(3, LENGTH), draw(3, LENGTH, seed=2)
+OTHERS = (TOKENS + 1) % VOCAB
+LATER = jnp.arange(LENGTH) >= 3
+
+
+def reading():
+    """Base, padded places changed, the other way round."""
+    changed = jnp.where(KEPT > 0, TOKENS, OTHERS)
+    rows = {"tokens": [TOKENS, changed, TOKENS[::-1]], "segments": [KEPT, KEPT, KEPT[::-1]]}
+    return {name: jnp.concatenate(parts) for name, parts in rows.items()}
+
+
+def translating():
+    """The same of the source; and later tokens changed."""
+    changed = jnp.where(KEPT > 0, TOKENS, OTHERS)
+    later = jnp.where(LATER, (WRITTEN + 1) % VOCAB, WRITTEN)
+    rows = {
+        "source": [TOKENS, changed, TOKENS[::-1], TOKENS],
+        "source_segments": [KEPT, KEPT, KEPT[::-1], KEPT],
+        "tokens": [WRITTEN, WRITTEN, WRITTEN[::-1], later],
+    }
+    return {name: jnp.concatenate(parts) for name, parts in rows.items()}
+
+
+def looking():
+    """Base, nothing to change, the other way round."""
+    images = IMAGES["images"]
+    return {"images": jnp.concatenate([images, images, images[::-1]])}
+
+
+ARCHITECTURES = {
+    "encoder": (Encoder, TEXT, reading),
+    "encoder_decoder": (EncoderDecoder, TEXT, translating),
+    "vision_transformer": (VisionTransformer, IMAGE, looking),
+}
+
+
+def case(architecture, fields):
+    """The model and its inputs; None where the architecture has no such field."""
+    make, small, inputs = ARCHITECTURES[architecture]
+    names = {field.name for field in dataclasses.fields(make)}
+    if not fields.keys() <= names:
+        return None
+    small = dict(small)
+    for (family, name), options in _OPTIONS.items():
+        if fields.get(family) == name:
+            small[f"{family}_options"] = FrozenDict(options)
+    frozen = {k: FrozenDict(v) if isinstance(v, dict) else v for k, v in fields.items()}
+    return make(**small | {"width": 16} | frozen), inputs()
+
+
+REFUSED: dict[tuple[str, str], str] = {}
+CASES = [
+    pytest.param(architecture, name, id=f"{architecture} {name}")
+    for architecture in ARCHITECTURES
+    for name, fields in VARIANTS.items()
+    if case(architecture, fields) is not None
+]
+
+
+@pytest.mark.parametrize(("architecture", "name"), CASES)
+def test_a_row_keeps_the_laws_or_is_refused(architecture, name):
+    model, inputs = case(architecture, VARIANTS[name])
+    reason = REFUSED.get((architecture, name))
+    if reason is not None:
+        with pytest.raises(ValueError, match=reason):
+            random_params(model)
+        return
+    params = random_params(model)
+    rows = next(iter(inputs.values())).shape[0] // 3 if architecture != "encoder_decoder" else 3
+
+    def loss(params):
+        logits = model.apply({"params": params}, **inputs)
+        chances = jax.nn.log_softmax(logits[:rows])
+        weights = jnp.cos(jnp.arange(chances.size)).reshape(chances.shape)
+        return (weights * chances).sum(), logits
+
+    half = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf / 2]), params)
+    (_, logits), gradients = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))(half)
+    assert np.isfinite(logits).all()
+    logits = np.asarray(logits[0])
+    base, changed, turned = (logits[n * rows : (n + 1) * rows] for n in range(3))
+    np.testing.assert_array_equal(turned[::-1], base)  # examples know nothing of each other
+    if architecture == "encoder":
+        kept = np.asarray(KEPT) > 0
+        np.testing.assert_array_equal(changed[kept], base[kept])
+    else:
+        np.testing.assert_array_equal(changed, base)
+    if architecture == "encoder_decoder":
+        np.testing.assert_array_equal(logits[3 * rows :][:, :3], base[:, :3])
+        assert (logits[3 * rows :][:, 3:] != base[:, 3:]).any()
+    for path, gradient in by_path(gradients).items():
+        assert np.isfinite(gradient).all(), path
+        if not path.endswith(_MAY_BE_IDLE):
+            assert np.abs(gradient[0]).max() > 1e-7, f"{path}: no gradient"
