@@ -1,12 +1,14 @@
 """Tasks, sources and tokenizers of the user's own; the laws that every task keeps."""
 
 import json
+import shutil
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, TINY, attempt, refused
+from tests.conftest import ROOT, TINY, attempt, refused, user_environment
 from tests.test_tasks import config_for, sources  # noqa: F401, a fixture
 from transformer_jax import TASK_LAWS, load_run
 from transformer_jax.errors import InvalidInput
@@ -281,6 +283,32 @@ def test_wrong_options_of_a_task_are_refused_without_running_its_file(folder, ch
     (folder / "own_task.py").write_text(TEMPLATE + "\nraise RuntimeError('it was run')\n")
     with pytest.raises(InvalidInput, match=words):
         short(**changes)
+
+
+def test_a_task_inside_the_package_is_a_file_and_a_line_of_the_table(tmp_path):
+    for part in ("transformer_jax", "experiments", "configs"):
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    tasks = tmp_path / "transformer_jax" / "data" / "tasks"
+    source = TEMPLATE.replace("data.tasks import Task", "data.tasks.batch import Task")
+    (tasks / "sorting.py").write_text(source)
+    table = (tasks / "__init__.py").read_text()
+    table = table.replace("TASKS: dict[str, Callable[..., Task]] = {\n", """\
+from transformer_jax.data.tasks.sorting import Sorting
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "sorting": Sorting,
+""")  # fmt: skip
+    (tasks / "__init__.py").write_text(table)
+    arguments = ["--config=configs/tiny.py", "--workdir=run", "--config.data.task=sorting"]
+    arguments += ["--config.data.sorting.symbols=5", "--config.training.steps=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.train", *arguments, "--config.schedule.name=constant"],
+        cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path)), capture_output=True,
+        text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "vocab_size 6" in done.stdout
+    assert "model: " in done.stdout
 
 
 def test_a_model_that_reads_the_answers_is_told_of(folder, capsys):

@@ -253,7 +253,7 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
     return [
         (
             f"model.architecture={architecture}: data.task={task} needs {' or '.join(fitting)}",
-            architecture not in fitting and not is_own(architecture) and not is_own(task),
+            fitting and architecture not in fitting and not is_own(architecture),
         ),
         (
             f"model.match_parameters={matched}: only a recurrent architecture is matched to "

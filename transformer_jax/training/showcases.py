@@ -22,7 +22,6 @@ from transformer_jax.data.tasks import (
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
-from transformer_jax.options.rule import is_own
 from transformer_jax.training.loading import Run, logits_of
 
 _SHOWN = 5
@@ -300,11 +299,11 @@ class Demonstration(NamedTuple):
 
 
 def demonstration_of(task: str) -> Demonstration:
-    """Returns the row of a task, by its name in a config; all of the user's own share one."""
-    return _OF_OWN if is_own(task) else DEMONSTRATIONS[task]
+    """Returns the row of a task, by its name in a config; those without a row share one."""
+    return DEMONSTRATIONS.get(task, _PLAIN)
 
 
-_OF_OWN = Demonstration(show_guesses, answer_of_own)
+_PLAIN = Demonstration(show_guesses, answer_of_own)
 DEMONSTRATIONS = {
     "language_modelling": Demonstration(show_continuation, continue_prompt),
     "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),

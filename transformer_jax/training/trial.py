@@ -11,11 +11,9 @@ from transformer_jax.data.laws import predicts_its_inputs
 from transformer_jax.data.tasks import Batch
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
-from transformer_jax.options.rule import is_own
 from transformer_jax.training.own import own_choices
 from transformer_jax.training.prepared import Prepared
 
-_READ_FROM_LEFT = ("language_modelling", "synthetic")
 _NOISE = 0.3  # deviation that the parameters get: at 0 a leak would not show
 _tried: set[Any] = set()  # models that keep the law; a study has the same one in many cells
 
@@ -44,21 +42,21 @@ def refuse_what_leaks(prepared: Prepared) -> None:
 
 def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
     """Tokens that are changed, places whose logits stay, and what is said where they do not."""
-    inputs, model, task = batch["inputs"], prepared.model, prepared.config.data.task
+    inputs, model = batch["inputs"], prepared.model
     if "tokens" not in inputs:
         return
     shape = inputs["tokens"].shape
     segments = inputs.get("segments")
-    reads_left = getattr(prepared.task, "reads_from_left", predicts_its_inputs(batch))
-    from_left = task in _READ_FROM_LEFT or (is_own(task) and reads_left)
+    from_left = getattr(prepared.task, "reads_from_left", predicts_its_inputs(batch))
     if (from_left or isinstance(model, Decoder)) and _says_that_it_hides(model):
         middle = shape[-1] // 2
         later = np.broadcast_to(np.arange(shape[-1]) >= middle, shape)
         yield later, ~later, f"tokens from place {middle} on change the logits before it"
         if segments is not None:
             first = segments == segments[:, :1]
-            yield first, ~first, "tokens of the first document change the logits of others"
-    elif segments is not None:
+            other = ~first & (segments > 0)
+            yield first, other, "tokens of the first document change the logits of others"
+    if segments is not None:
         told = "tokens at padded places change what is scored"
         yield segments == 0, batch["weights"] > 0, told
     if isinstance(model, Decoder):
