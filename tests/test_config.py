@@ -298,6 +298,14 @@ def test_c39_a_changed_default_is_a_visible_diff():
     [
         ({"model__mixer": "state_space", "model__value_dim": "4"}, "value_dim=4 would do nothing"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
+        (
+            {
+                "data__task": "text_classification",
+                "model__architecture": "encoder",
+                "model__mask": "causal",
+            },
+            "pooling=class_token reads the first place, which then sees nothing but itself",
+        ),
         ({"model__mixer": "state_space", "model__attention": "sink"}, "sink would do nothing"),
         ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),
         ({"model__attention": "gated_delta", "model__dropout_rate": "0.1"}, "no weights that"),

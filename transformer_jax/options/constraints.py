@@ -119,7 +119,14 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
     )
     dropped = flat["model.attention_dropout_rate"]
     dropped = flat["model.dropout_rate"] if dropped is None else dropped
+    pooling = flat.get(f"model.{architecture}.pooling")
+    pools = architecture == "vision_transformer" or task.endswith("_classification")
     return [
+        (
+            f"model.mask=causal: model.{architecture}.pooling=class_token reads the first place, "
+            "which then sees nothing but itself; expected mean or max",
+            mask == "causal" and pools and pooling == "class_token",
+        ),
         (
             f"model.mixer={flat['model.mixer']} takes the place of self-attention, so that "
             f"{', '.join(idle)} would do nothing",
