@@ -30,7 +30,7 @@ _REFERENCE = {
         *("layers.attention", "layers.weights", "layers.projections", "layers.positions"),
         *("layers.feedforward", "layers.norms", "layers.blocks", "layers.embeddings"),
         *("layers.pooling", "layers.initialisation", "layers.parametrisation"),
-        *("layers.skips", "layers.stems", "layers.cache"),
+        *("layers.skips", "layers.stems", "layers.cache", "layers.recurrence"),
     ),
     "Models": (
         *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),

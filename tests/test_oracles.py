@@ -305,38 +305,42 @@ def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wirin
 GATES = {"lstm": ("i", "f", "g", "o"), "gru": ("r", "z", "n")}
 
 
+def params_of_cell(theirs, cell, direction="l0"):
+    """What flax's cell calls the parameters of one layer and direction of torch's."""
+    state = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
+    inward, hidden = state[f"weight_ih_{direction}"], state[f"weight_hh_{direction}"]
+    bias_i, bias_h = state[f"bias_ih_{direction}"], state[f"bias_hh_{direction}"]
+    if cell == "rnn":
+        return {
+            "i": {"kernel": inward.T, "bias": bias_i + bias_h},
+            "h": {"kernel": hidden.T},
+        }
+    gates, params = GATES[cell], {}
+    split = lambda array: dict(zip(gates, np.split(array, len(gates)), strict=True))
+    for gate in gates:
+        joined = split(bias_i)[gate] + split(bias_h)[gate]
+        apart = cell == "gru" and gate == "n"  # there the reset gate stands between the two
+        inner, outer = {"kernel": split(inward)[gate].T}, {"kernel": split(hidden)[gate].T}
+        if cell == "gru":
+            inner["bias"] = split(bias_i)[gate] if apart else joined
+            outer |= {"bias": split(bias_h)[gate]} if apart else {}
+        else:
+            outer["bias"] = joined
+        params[f"i{gate}"], params[f"h{gate}"] = inner, outer
+    return params
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     """Outputs and last states over sequences of several lengths, in both directions."""
-    from transformer_jax.models.recurrent import Recurrence
+    from transformer_jax.layers.recurrence import CELLS, Recurrence
 
     classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
     theirs = classes[cell](5, 8, batch_first=True)
     for parameter in theirs.parameters():
         parameter.data.normal_(0, 0.4)
-    state = {name: p.detach().numpy() for name, p in theirs.named_parameters()}
-    inward, hidden = state["weight_ih_l0"], state["weight_hh_l0"]
-    bias_i, bias_h = state["bias_ih_l0"], state["bias_hh_l0"]
-    if cell == "rnn":
-        params = {
-            "i": {"kernel": inward.T, "bias": bias_i + bias_h},
-            "h": {"kernel": hidden.T},
-        }
-    else:
-        gates = GATES[cell]
-        split = lambda array: dict(zip(gates, np.split(array, len(gates)), strict=True))
-        params = {}
-        for gate in gates:
-            joined = split(bias_i)[gate] + split(bias_h)[gate]
-            apart = cell == "gru" and gate == "n"  # there the reset gate stands between the two
-            inner, outer = {"kernel": split(inward)[gate].T}, {"kernel": split(hidden)[gate].T}
-            if cell == "gru":
-                inner["bias"] = split(bias_i)[gate] if apart else joined
-                outer |= {"bias": split(bias_h)[gate]} if apart else {}
-            else:
-                outer["bias"] = joined
-            params[f"i{gate}"], params[f"h{gate}"] = inner, outer
+    params = params_of_cell(theirs, cell)
     lengths = [6, 4, 1]
     inputs_t, inputs = both(torch, rng, "float32", 3, 6, 5)
     segments = jnp.asarray(np.arange(6)[None] < np.array(lengths)[:, None], jnp.int32)
@@ -347,7 +351,7 @@ def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     with torch.no_grad():
         outputs_t, last_t = theirs(packed)
     outputs_t, _ = torch.nn.utils.rnn.pad_packed_sequence(outputs_t, batch_first=True)
-    carry, outputs = Recurrence(cell, 8, reverse).apply(
+    carry, outputs = Recurrence(CELLS[cell], 8, reverse).apply(
         {"params": {"cell": params}}, inputs, segments
     )
     for row, length in enumerate(lengths):
@@ -357,6 +361,41 @@ def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     pairs = zip(carry, last_t[::-1], strict=True) if cell == "lstm" else [(carry, last_t)]
     for ours, expected in pairs:
         np.testing.assert_allclose(ours, expected[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_recurrent_classifier_reads_torchs_last_states(torch, rng, cell):
+    """Two layers, both directions, several lengths: what is pooled is h_n of the last layer."""
+    from transformer_jax.models import RecurrentEncoder
+
+    kind = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
+    theirs = kind(8, 8, num_layers=2, batch_first=True, bidirectional=True)
+    for parameter in theirs.parameters():
+        parameter.data.normal_(0, 0.4)
+    model = RecurrentEncoder(
+        num_features=5, max_length=6, num_classes=3, width=8, cell=cell, bidirectional=True
+    )
+    params = {
+        f"{way}_{layer}": {"cell": params_of_cell(theirs, cell, f"l{layer}{behind}")}
+        for layer in range(2)
+        for way, behind in (("layer", ""), ("backward", "_reverse"))
+    }
+    kernel, bias = rng.normal(size=(5, 8)), rng.normal(size=8)
+    inputs_t, inputs = both(torch, rng, "float32", 3, 6, 5)
+    params["projection"] = {"kernel": jnp.float32(kernel), "bias": jnp.float32(bias)}
+    lengths = [6, 4, 1]
+    projected = inputs_t @ torch.tensor(kernel).float() + torch.tensor(bias).float()
+    packed = torch.nn.utils.rnn.pack_padded_sequence(projected, lengths, batch_first=True)
+    with torch.no_grad():
+        last = theirs(packed)[1]
+    last = last[0] if cell == "lstm" else last
+    pooled = model.apply(
+        {"params": params},
+        vectors=inputs,
+        segments=jnp.asarray(np.arange(6)[None] < np.array(lengths)[:, None], jnp.int32),
+        return_hidden=True,
+    )
+    np.testing.assert_allclose(pooled, torch.cat([last[2], last[3]], -1).numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])

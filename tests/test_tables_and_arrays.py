@@ -37,8 +37,19 @@ def test_users_own_pairs(tmp_path, name):
 def test_users_own_labelled_text(tmp_path):
     (tmp_path / "a.csv").write_text('id,label,text\n1,spam,"Buy, now"\n2,ham,"two\nlines"\n')
     loaded = load_labelled_text(str(tmp_path / "a.csv"))
-    assert loaded.texts == ["Buy, now", "two\nlines"]
+    assert loaded.texts == [("Buy, now",), ("two\nlines",)]
     assert [loaded.classes[label] for label in loaded.labels] == ["spam", "ham"]
+
+
+def test_users_own_pairs_with_labels(tmp_path):
+    (tmp_path / "a.tsv").write_text("label\ttext_pair\ttext\nno\tIt rains.\tThe sun shines.\n")
+    (tmp_path / "b.tsv").write_text("text\ttext_pair\tlabel\nA cat sits.\tA cat is here.\tyes\n")
+    loaded = load_labelled_text(str(tmp_path))
+    assert loaded.texts == [("The sun shines.", "It rains."), ("A cat sits.", "A cat is here.")]
+    assert [loaded.classes[label] for label in loaded.labels] == ["no", "yes"]
+    (tmp_path / "c.tsv").write_text("text\tlabel\nA cat sits.\tyes\n")
+    with pytest.raises(InvalidInput, match="some rows hold two texts and others one"):
+        load_labelled_text(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +90,10 @@ def test_the_texts_of_a_table_come_in_the_order_of_its_splits():
     from transformer_jax.data.sources.tables import read_texts
 
     movies = load_labelled_text("movie_snippets")
-    test = {movies.texts[i] for i in split_by_key(movies.texts, (0.78, 0.02, 0.2), 0)["test"]}
+    known = [text for (text,) in movies.texts]
+    test = {known[i] for i in split_by_key(known, (0.78, 0.02, 0.2), 0)["test"]}
     texts = read_texts(EMBEDDED["text"]["movie_snippets"])
-    assert len(texts) == len(set(movies.texts))
+    assert len(texts) == len(set(known))
     assert not test & set(texts[: int(0.79 * len(texts))])
     assert test >= set(texts[int(0.82 * len(texts)) :])
 

@@ -69,6 +69,7 @@ _PUBLIC = {
         "Encoder",
         "EncoderDecoder",
         "RecurrentDecoder",
+        "RecurrentEncoder",
         "RecurrentEncoderDecoder",
         "VisionTransformer",
     ),

@@ -36,6 +36,23 @@ class FirstPlace:
 
 
 @dataclasses.dataclass(frozen=True)
+class LastPlace:
+    """The vector of the last place that is no padding, which has read all where one reads from the
+    left (Radford et al. 2018, section 3.2). 0 where all is padding.
+    """
+
+    adds_token: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        if is_token is None:
+            return hidden[..., -1, :]
+        places = jnp.arange(hidden.shape[-2])
+        last = jnp.where(is_token, places, -1).max(-1, keepdims=True)
+        return jnp.where((places == last)[..., None], hidden, 0).sum(-2)
+
+
+@dataclasses.dataclass(frozen=True)
 class MeanOfPlaces:
     """The mean over all places that are no padding (Reimers and Gurevych 2019, section 3).
 
@@ -88,6 +105,7 @@ class AllPlaces:
 
 POOLINGS = {
     "class_token": FirstPlace,
+    "last": LastPlace,
     "mean": MeanOfPlaces,
     "max": LargestOfPlaces,
     "flatten": AllPlaces,

@@ -10,7 +10,11 @@ from transformer_jax.models.families import (
     row,
 )
 from transformer_jax.models.parts import Transformer
-from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoderDecoder
+from transformer_jax.models.recurrent import (
+    RecurrentDecoder,
+    RecurrentEncoder,
+    RecurrentEncoderDecoder,
+)
 from transformer_jax.models.vision import VisionTransformer
 
 MODELS = {
@@ -19,6 +23,7 @@ MODELS = {
     "encoder_decoder": EncoderDecoder,
     "vision_transformer": VisionTransformer,
     "recurrent_decoder": RecurrentDecoder,
+    "recurrent_encoder": RecurrentEncoder,
     "recurrent_encoder_decoder": RecurrentEncoderDecoder,
 }
 
@@ -29,6 +34,7 @@ __all__ = [
     "Encoder",
     "EncoderDecoder",
     "RecurrentDecoder",
+    "RecurrentEncoder",
     "RecurrentEncoderDecoder",
     "Transformer",
     "VisionTransformer",

@@ -97,6 +97,8 @@ class Encoder(Transformer, kw_only=True):
         else:
             hidden, segments = self._project(vectors, segments, pooling)
         positions = jnp.arange(hidden.shape[-2]) if positions is None else positions
+        if types is not None and not self.num_types:
+            raise ValueError("types: expected none, since num_types is 0")
         if self.num_types:
             types = jnp.zeros(hidden.shape[:-1], jnp.int32) if types is None else types
             hidden = hidden + self.make_embedding(self.num_types, name="type_embedding")(types)

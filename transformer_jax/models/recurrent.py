@@ -1,5 +1,6 @@
 """Recurrent baselines: the same jobs without attention, through flax's cells."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,75 +12,12 @@ from jax.typing import DTypeLike
 from transformer_jax.layers.cache import keep_state, kept_state, uses_cache
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.linear import Linear
+from transformer_jax.layers.pooling import POOLINGS, Pooling
+from transformer_jax.layers.recurrence import CELLS, Recurrence, fresh_places
 from transformer_jax.models.families import row
-from transformer_jax.options import Count, Switch
+from transformer_jax.options import Count, Natural, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
-
-# Elman 1990; Cho et al. 2014, arXiv:1406.1078; Hochreiter and Schmidhuber 1997.
-CELLS = {"rnn": nn.SimpleCell, "gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell}
-
-
-class Recurrence(nn.Module):
-    """One recurrent layer in one direction.
-
-    Attributes:
-      cell: a name in CELLS, or a class like flax's cells.
-      features: of the state, D.
-      reverse: whether it reads from the end.
-      dtype: dtype of the computation.
-    """
-
-    cell: str | type[nn.RNNCellBase]
-    features: int
-    reverse: bool = False
-    dtype: DTypeLike | None = None
-
-    @nn.compact
-    def __call__(
-        self, inputs: Array, segments: Array, carry: Any = None, *, is_fresh: Array | None = None
-    ) -> tuple[Any, Array]:
-        """Reads a sequence.
-
-        Args:
-          inputs: [..., L, F].
-          segments: [..., L] int, 0 = padding, which leaves the state as it is.
-          carry: the state to start with; zeros if not given.
-          is_fresh: [..., L] bool, where a document begins and the state starts anew.
-        Returns:
-          The last state, and the outputs [..., L, D].
-        """
-        cell = row(CELLS, self.cell, "cell")(self.features, dtype=self.dtype, name="cell")
-        empty = cell.initialize_carry(jax.random.key(0), (*inputs.shape[:-2], inputs.shape[-1]))
-        carry = empty if carry is None else carry
-        is_fresh = jnp.zeros(segments.shape, bool) if is_fresh is None else is_fresh
-
-        def choose(condition: Array, chosen: Any, other: Any) -> Any:
-            pick = lambda a, b: jnp.where(condition[..., None], a, b)  # noqa: E731
-            return jax.tree.map(pick, chosen, other)
-
-        def read(cell: nn.RNNCellBase, carry: Any, place: tuple) -> tuple[Any, Array]:
-            features, is_token, begins = place
-            before = choose(begins, empty, carry)
-            after, output = cell(before, features)
-            kept = choose(is_token, after, before)
-            return jax.tree.map(lambda new, old: new.astype(old.dtype), kept, carry), output
-
-        scan = nn.scan(
-            read, variable_broadcast="params", split_rngs={"params": False}, reverse=self.reverse
-        )
-        by_time = (
-            jnp.moveaxis(inputs, -2, 0),
-            *(jnp.moveaxis(a, -1, 0) for a in (segments > 0, is_fresh)),
-        )
-        carry, outputs = scan(cell, carry, by_time)
-        return carry, jnp.moveaxis(outputs, 0, -2)
-
-
-def fresh_places(segments: Array) -> Array:
-    """Returns where another document begins: [..., L] int -> [..., L] bool."""
-    changes = segments[..., 1:] != segments[..., :-1]
-    return jnp.concatenate([jnp.ones_like(segments[..., :1], bool), changes], axis=-1)
 
 
 class RecurrentDecoder(nn.Module):
@@ -151,7 +89,9 @@ class RecurrentDecoder(nn.Module):
         hidden = site(self, "embedded", hidden)
         is_fresh = None if reads_on else fresh_places(segments)
         for layer in range(self.depth):
-            recurrence = Recurrence(self.cell, self.width, dtype=self.dtype, name=f"layer_{layer}")
+            recurrence = Recurrence(
+                row(CELLS, self.cell, "cell"), self.width, dtype=self.dtype, name=f"layer_{layer}"
+            )
             before = kept_state(self, layer, reads_on)
             state, hidden = recurrence(hidden, segments, before, is_fresh=is_fresh)
             keep_state(self, layer, reads_on, state)
@@ -173,6 +113,126 @@ class RecurrentDecoder(nn.Module):
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
         return {"tokens": jnp.zeros((1, 1), jnp.int32)}
+
+
+class RecurrentEncoder(nn.Module, kw_only=True):
+    """A recurrent classifier: layers of cells over the whole, a pooling, a linear head.
+
+    Attributes:
+      vocab_size: tokens, V; None if the inputs are vectors.
+      num_features: features of an input vector, F; None if the inputs are tokens.
+      max_length: longest input, L.
+      num_classes: C.
+      num_types: kinds of text in one input, BERT's two sentences say; 0 has no embedding of them.
+      width: features of embedding and states, D.
+      depth: number of layers.
+      cell: a name in CELLS.
+      bidirectional: whether each layer also reads from the end (Graves and Schmidhuber 2005).
+      pooling: a name in POOLINGS without a class token. Each direction is pooled in the order in
+        which it reads, so that `last` is its state when all is read; `max` is Conneau et al. 2017,
+        arXiv:1705.02364.
+      dropout_rate: share dropped in training after the embedding and after each layer.
+      init_std: deviation of the initial embedding; cells start as flax's do.
+      dtype: dtype of the computation; None takes the parameters'.
+    """
+
+    vocab_size: int | None = None
+    num_features: int | None = None
+    max_length: int
+    num_classes: int
+    num_types: Natural = 0
+    width: int = 128
+    depth: Count = 2
+    cell: str = "lstm"
+    bidirectional: Switch = False
+    pooling: str | Callable[[], Pooling] = "last"
+    dropout_rate: float = 0.0
+    init_std: float = 0.02
+    dtype: DTypeLike | None = None
+
+    def setup(self) -> None:
+        """Makes what gives logits."""
+        wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
+        init = nn.initializers.normal(self.init_std)
+        self.head = Linear(self.num_classes, True, init, self.dtype, wide)
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Array | None = None,
+        *,
+        vectors: Array | None = None,
+        segments: Array | None = None,
+        types: Array | None = None,
+        train: bool = False,
+        return_hidden: bool = False,
+    ) -> Array:
+        """Returns the logits of the classes, [..., C] float32 or wider; arguments as in Encoder.
+
+        Raises:
+          ValueError: the input is longer than max_length, or a shape or a name is wrong.
+        """
+        pooling = row(POOLINGS, self.pooling, "pooling")()
+        if pooling.adds_token:
+            raise ValueError(
+                f"pooling: a recurrent net has no class token for {self.pooling}; expected last, "
+                "mean or max"
+            )
+        hidden = self._embed(tokens, vectors, types)
+        check_tokens(self.max_length, hidden[..., 0], segments=segments, types=types)
+        segments = jnp.ones(hidden.shape[:-1], jnp.int32) if segments is None else segments
+        dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+        hidden = site(self, "embedded", dropout(hidden))
+        outputs = [hidden]
+        cell = row(CELLS, self.cell, "cell")
+        for layer in range(self.depth):
+            ways = {"layer": False} | ({"backward": True} if self.bidirectional else {})
+            read = [
+                Recurrence(cell, self.width, reverse, self.dtype, name=f"{way}_{layer}")
+                for way, reverse in ways.items()
+            ]
+            outputs = [recurrence(hidden, segments)[1] for recurrence in read]
+            hidden = jnp.concatenate(outputs, axis=-1)
+            hidden = dropout(site(self, f"layer_{layer}.out", hidden))
+        forward, *backward = jnp.split(hidden, len(outputs), axis=-1)
+        is_token = jnp.broadcast_to(segments > 0, hidden.shape[:-1])
+        pooled = [pooling(forward, is_token)]
+        pooled += [pooling(jnp.flip(b, -2), jnp.flip(is_token, -1)) for b in backward]
+        hidden = site(self, "pooled", jnp.concatenate(pooled, axis=-1))
+        return hidden if return_hidden else self.project(hidden)
+
+    def project(self, hidden: Array) -> Array:
+        """Returns the logits of what is pooled: [..., D or 2 D] -> [..., C]."""
+        return site(self, "logits", self.head(hidden))
+
+    def _embed(self, tokens: Array | None, vectors: Array | None, types: Array | None) -> Array:
+        """What the first layer reads, [..., L, D]."""
+        init = nn.initializers.normal(self.init_std)
+        if self.vocab_size is None:
+            if vectors is None or vectors.shape[-1] != self.num_features:
+                got = "none" if vectors is None else vectors.shape
+                raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
+            return Linear(self.width, True, init, self.dtype, name="projection")(vectors)
+        if tokens is None:
+            raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
+        embed = TokenEmbedding(
+            self.vocab_size, self.width, init, self.dtype, name="token_embedding"
+        )
+        if types is not None and not self.num_types:
+            raise ValueError("types: expected none, since num_types is 0")
+        if not self.num_types:
+            return embed(tokens)
+        types = jnp.zeros_like(tokens) if types is None else types
+        of_type = TokenEmbedding(
+            self.num_types, self.width, init, self.dtype, name="type_embedding"
+        )
+        return embed(tokens) + of_type(types)
+
+    def example_inputs(self) -> dict[str, Array]:
+        """Returns inputs that parameters can be drawn for."""
+        if self.vocab_size is not None:
+            return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
+        return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}
 
 
 class RecurrentEncoderDecoder(nn.Module):
@@ -211,7 +271,8 @@ class RecurrentEncoderDecoder(nn.Module):
         wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
 
         def layers(reverse: bool = False) -> list[Recurrence]:
-            make = lambda: Recurrence(self.cell, self.width, reverse, self.dtype)  # noqa: E731
+            cell = row(CELLS, self.cell, "cell")
+            make = lambda: Recurrence(cell, self.width, reverse, self.dtype)  # noqa: E731
             return [make() for _ in range(self.depth)]
 
         def embedding() -> TokenEmbedding:

@@ -12,9 +12,9 @@ ARCHITECTURES = {
     "masked_language_modelling": ("encoder",),
     "synthetic": ("decoder", "recurrent_decoder"),
     "translation": ("encoder_decoder", "recurrent_encoder_decoder"),
-    "text_classification": ("encoder",),
+    "text_classification": ("encoder", "recurrent_encoder"),
     "image_classification": ("vision_transformer",),
-    "vector_classification": ("encoder",),
+    "vector_classification": ("encoder", "recurrent_encoder"),
 }
 # task -> the kind of source that it reads, as data/sources/files.py names them
 SOURCE_KINDS = {

@@ -65,7 +65,8 @@ class Data:
     synthetic: copy, reverse, recall, agreement, markov, modular_addition; made up, with a best loss
     that is known;
     translation: tatoeba_en_es; a .tsv or .csv file of sentence pairs, without a header;
-    text_classification: movie_snippets; a .tsv or .csv file with the columns text and label;
+    text_classification: movie_snippets; a .tsv or .csv file with the columns text and label, and
+    text_pair where two texts are judged together;
     image_classification: digits, fashion_mnist; an .npz file, a folder of IDX files, of CIFAR-10's
     binary version, or with a folder of pictures for each class;
     vector_classification: an .npz file with vectors [N, L, F] and labels [N]."""
@@ -107,7 +108,7 @@ class Model:
     """The task says which of them fit. A class of your own has its options under `model.own`, and
     gets of the model's those that it has a field for."""
 
-    match_parameters: Literal["decoder", "encoder_decoder"] | None = None
+    match_parameters: Literal["decoder", "encoder", "encoder_decoder"] | None = None
     """Chooses the width of a recurrent architecture so that it has as many parameters as this one
     with the same options; None: width is taken as it is."""
 

@@ -34,8 +34,10 @@ TABLES = {
     "model.encoder.pooling": ("layers/pooling.py", "POOLINGS"),
     "model.vision_transformer.pooling": ("layers/pooling.py", "POOLINGS"),
     "model.vision_transformer.stem": ("layers/stems.py", "STEMS"),
-    "model.recurrent_decoder.cell": ("models/recurrent.py", "CELLS"),
-    "model.recurrent_encoder_decoder.cell": ("models/recurrent.py", "CELLS"),
+    "model.recurrent_decoder.cell": ("layers/recurrence.py", "CELLS"),
+    "model.recurrent_encoder.cell": ("layers/recurrence.py", "CELLS"),
+    "model.recurrent_encoder.pooling": ("layers/pooling.py", "POOLINGS"),
+    "model.recurrent_encoder_decoder.cell": ("layers/recurrence.py", "CELLS"),
     "model.position": ("layers/positions.py", "POSITIONS"),
     "model.mixer": ("layers/mixers.py", "MIXERS"),
     "model.attention": ("layers/attention.py", "ATTENTIONS"),
@@ -80,6 +82,7 @@ OWN = (
     *(*OWN_SECTIONS, "model.activation", "model.query_key_norm", "data.source", "data.tokenizer"),
     *("model.encoder.pooling", "model.vision_transformer.pooling"),
     *("model.vision_transformer.stem", "model.recurrent_decoder.cell"),
+    *("model.recurrent_encoder.cell", "model.recurrent_encoder.pooling"),
     "model.recurrent_encoder_decoder.cell",
 )
 

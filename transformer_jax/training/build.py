@@ -142,10 +142,13 @@ def _options_of_rows(model: ConfigDict) -> dict[str, FrozenDict]:
 
 def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
     """Says of which options of the model the data's own sizes take the place, one line each."""
+    inside = f"{model.architecture}."
+    said = {**model, **{inside + n: v for n, v in options_of(model, model.architecture).items()}}
     return [
-        f"model.{name}={model[name]}: this data has {size}, which is taken"
+        f"model.{key}={said[key]}: this data has {size}, which is taken"
         for name, size in sizes.items()
-        if name in model and size is not None and model[name] != size
+        for key in (name, inside + name)
+        if key in said and size is not None and said[key] != size
     ]
 
 

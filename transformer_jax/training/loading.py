@@ -124,18 +124,21 @@ class Run:
             texts.append(tokenizer.decode(words).strip())
         return texts
 
-    def classify(self, texts: Iterable[str]) -> np.ndarray:
+    def classify(self, texts: Iterable[str | tuple[str, str]]) -> np.ndarray:
         """Returns the probability of each class, in the order of `classes`.
 
         Args:
-          texts: N texts; what is beyond data.length tokens is not read.
+          texts: N texts, or pairs of them if the model was trained on pairs; what is beyond
+            data.length tokens is not read.
         Returns:
           [N, C] float32.
         Raises:
-          InvalidInput: the model classifies no texts.
+          InvalidInput: the model classifies no texts, or no pairs of them.
         """
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
+        if "types" in inputs and not getattr(self.model, "num_types", 0):
+            raise InvalidInput("expected texts, got pairs: this model knows no types of text")
         logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
@@ -193,7 +196,7 @@ def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
     return jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
 
 
-def _several(texts: Iterable[str]) -> list[str]:
+def _several(texts: Iterable[Any]) -> list[Any]:
     """Refuses one text where several are expected, which would be read letter by letter."""
     if isinstance(texts, str):
         raise InvalidInput("expected a list of texts, got one text")

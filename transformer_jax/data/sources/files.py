@@ -29,8 +29,9 @@ EMBEDDED = {
 class OwnSource(str):
     """A source of the user's own: its name, MODULE.NAME, and the function that reads it.
 
-    What the function gives is what files of that kind would hold: documents (text), pairs of text
-    and label or of sentence and translation, or a dict of arrays with the names of an .npz file.
+    What the function gives is what files of that kind would hold: documents (text), texts with
+    their label, sentences with their translation, or a dict of arrays with the names of an .npz
+    file.
 
     Attributes:
       read: without arguments.
@@ -44,19 +45,23 @@ class OwnSource(str):
         made.read = read
         return made
 
-    def rows(self, what: str, columns: int) -> Iterator[Any]:
+    def rows(self, what: str, *columns: int) -> Iterator[Any]:
         """Yields what the function gives, if these are texts or tuples of them.
 
         Args:
           what: a row is, for messages.
-          columns: texts in a row; 1: a row is a text.
+          *columns: how many texts a row may have; 1: a row is a text.
         Raises:
           InvalidInput: a row is something else, or empty.
         """
         for number, row in enumerate(self.read()):
-            texts = (row,) if columns == 1 else row
+            texts = (row,) if columns == (1,) else row
             are_texts = isinstance(texts, tuple) and all(isinstance(t, str) for t in texts)
-            if not are_texts or len(texts) != columns or not all(text.strip() for text in texts):
+            if (
+                not are_texts
+                or len(texts) not in columns
+                or not all(text.strip() for text in texts)
+            ):
                 got = repr(row) if len(repr(row)) <= 60 else repr(row)[:57] + "..."
                 raise InvalidInput(f"data.source={self}: row {number}: expected {what}, got {got}")
             yield row

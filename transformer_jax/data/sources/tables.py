@@ -1,4 +1,4 @@
-"""Rows of text: sentence pairs, and texts with labels, from TSV and CSV files (.gz too).
+"""Rows of text: sentence pairs, and texts or pairs with labels, from TSV and CSV files (.gz too).
 
 A row that is not as it should be is refused with its file and line; nothing is skipped silently.
 """
@@ -25,9 +25,9 @@ class Pairs(NamedTuple):
 
 
 class LabelledText(NamedTuple):
-    """Texts, the class of each, the names of the classes, and the sha256 of them all."""
+    """Texts, one or two to an example, their classes, these classes' names, and a sha256 of all."""
 
-    texts: list[str]
+    texts: list[tuple[str, ...]]
     labels: list[int]
     classes: tuple[str, ...]
     sha256: str
@@ -58,23 +58,27 @@ def load_pairs(source: str) -> Pairs:
 def load_labelled_text(source: str) -> LabelledText:
     """Reads texts with labels: the columns `text` and `label` of each row, named in the first.
 
+    Where there is a column `text_pair` too, an example is two texts: premise and hypothesis say.
+
     Args:
       source: an embedded name, a .tsv or .csv file, a folder of such files, or an OwnSource.
     Raises:
       InvalidInput: no such source, a column is missing, a row has another number of columns or an
-        empty text or label, or there is only one class.
+        empty text or label, some examples are pairs alone, or there is only one class.
     """
     is_own = isinstance(source, OwnSource)
-    rows = list(source.rows("a text and its label, (str, str)", 2)) if is_own else []
+    what = "a text, a second one or none, and their label, (str, str) or (str, str, str)"
+    rows = list(source.rows(what, 2, 3)) if is_own else []
     for path in () if is_own else _tables(source, "labelled text"):
         rows += read_labelled_file(path)
     _refuse_empty(source, rows)
-    classes = tuple(sorted({label for _, label in rows}))
+    if len({len(row) for row in rows}) > 1:
+        raise InvalidInput(f"data.source={source}: some rows hold two texts and others one")
+    classes = tuple(sorted({label for *_, label in rows}))
     if len(classes) < 2:
         raise InvalidInput(f"data.source={source}: every label is {classes[0]!r}; expected two")
-    number = {name: index for index, name in enumerate(classes)}
-    texts, labels = zip(*rows, strict=True)
-    return LabelledText(list(texts), [number[label] for label in labels], classes, _sha256(rows))
+    labels = [classes.index(row[-1]) for row in rows]
+    return LabelledText([row[:-1] for row in rows], labels, classes, _sha256(rows))
 
 
 def _tables(source: str, kind: str) -> list[Path]:
@@ -102,13 +106,13 @@ def read_texts(path: Path) -> list[str]:
     return sorted(texts, key=lambda text: place_of(text, 0))
 
 
-def read_labelled_file(path: Path) -> Iterator[tuple[str, str]]:
-    """Gives the text and the label of each row of a file."""
-    return ((text, label) for text, label in _columns(path, "text", "label"))
+def read_labelled_file(path: Path) -> Iterator[tuple[str, ...]]:
+    """Gives the text, the second text if the file has a column of them, and the label of rows."""
+    return _columns(path, "text", "label", optional="text_pair")
 
 
-def _columns(path: Path, *names: str) -> Iterator[tuple[str, ...]]:
-    """Yields some columns of each row, by their names in the first."""
+def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str, ...]]:
+    """Yields some columns of each row, by their names in the first; the optional one is second."""
     numbered = _rows(path)
     _, header = next(numbered, (0, []))
     if any(name not in header for name in names):
@@ -116,6 +120,8 @@ def _columns(path: Path, *names: str) -> Iterator[tuple[str, ...]]:
             f"{path}: line 1: expected the names of the columns, {' and '.join(names)} among them, "
             f"separated by {_separator(path)}, got {_shorten(header)}"
         )
+    if optional in header:
+        names = (names[0], optional, *names[1:])
     places = [header.index(name) for name in names]
     for line, columns in numbered:
         if len(columns) != len(header):
@@ -158,7 +164,7 @@ def _refuse_empty(source: str, rows: list) -> None:
         raise InvalidInput(f"data.source={source}: expected rows, found none")
 
 
-def _sha256(rows: list[tuple[str, str]]) -> str:
+def _sha256(rows: list[tuple[str, ...]]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         digest.update("\t".join(row).encode() + b"\n")

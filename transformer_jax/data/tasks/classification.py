@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar
 
@@ -97,15 +98,24 @@ def text_classification(
     length: int,
     batch_size: int,
 ) -> Classification:
-    """Texts with labels, in random splits in which equal texts stay together.
+    """Texts with labels, in random splits in which examples with an equal first text stay together.
 
     A text is a begin token, its tokens and an end token, filled up to `length`; a longer one loses
-    its end, and the facts count how many did.
+    its end, and the facts count how many did. A second text follows with an end token of its own,
+    and the model gets the type of each token, 0 or 1 (Devlin et al. 2019, arXiv:1810.04805, figure
+    2).
     """
     loaded = load_labelled_text(source)
-    parts = split_by_key(loaded.texts, splits, split_seed)
-    training_texts = [loaded.texts[index] for index in parts["train"]]
-    tokenizer = make_tokenizer(tokenizer, lambda: training_texts, vocab_size, lambda: loaded.texts)
+    are_pairs = len(loaded.texts[0]) == 2
+    if are_pairs and length < 5:
+        raise InvalidInput(
+            f"data.length={length}: two texts and their three special tokens need at least 5"
+        )
+    parts = split_by_key([texts[0] for texts in loaded.texts], splits, split_seed)
+    training_texts = [text for index in parts["train"] for text in loaded.texts[index]]
+    tokenizer = make_tokenizer(
+        tokenizer, lambda: training_texts, vocab_size, lambda: itertools.chain(*loaded.texts)
+    )
     inputs, cut = encode_texts(tokenizer, loaded.texts, length)
     parts = with_fewer_to_train_on(parts, train_examples, split_seed, source)
     facts = {
@@ -116,14 +126,18 @@ def text_classification(
         "counts": {split: len(indices) for split, indices in parts.items()},
         "cut": cut,
     }
-    vocab_size = special_tokens(tokenizer).vocab_size
+    sizes = {
+        "vocab_size": special_tokens(tokenizer).vocab_size,
+        "num_classes": len(loaded.classes),
+        **({"num_types": 2} if are_pairs else {}),
+    }
     return Classification(
         inputs=inputs,
         labels=np.array(loaded.labels, np.int32),
         classes=loaded.classes,
         splits=parts,
         batch_size=batch_size,
-        sizes={"vocab_size": vocab_size, "num_classes": len(loaded.classes)},
+        sizes=sizes,
         counted="texts",
         facts=facts,
         protocol={"context": length},
@@ -132,21 +146,45 @@ def text_classification(
     )
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Iterable[str], length: int) -> tuple[Inputs, int]:
-    """Returns the model's inputs for texts, and how many texts were cut.
+def encode_texts(
+    tokenizer: Tokenizer, texts: Iterable[str | tuple[str, ...]], length: int
+) -> tuple[Inputs, int]:
+    """Returns the model's inputs for texts or pairs of texts, and how many were cut.
+
+    Of a pair too long the longer text loses its end, until both fit.
 
     Args:
       tokenizer: of the model.
-      texts: N texts.
-      length: tokens of a row with its begin and its end token, L.
+      texts: N of them.
+      length: tokens of a row with its special tokens, L.
     Returns:
-      tokens and segments, [N, L] int32; and a count.
+      tokens and segments, [N, L] int32, for pairs types as well; and a count.
     """
     specials = special_tokens(tokenizer)
-    encoded = [tokenizer.encode(text) for text in texts]
-    rows = [[specials.begin, *tokens[: length - 2], specials.end] for tokens in encoded]
+    rows, types, cut = [], [], 0
+    for example in texts:
+        encoded = [
+            tokenizer.encode(t) for t in ((example,) if isinstance(example, str) else example)
+        ]
+        kept = _lengths_that_fit([len(tokens) for tokens in encoded], length - 1 - len(encoded))
+        cut += any(len(tokens) > count for tokens, count in zip(encoded, kept, strict=True))
+        rows.append([specials.begin])
+        for tokens, count in zip(encoded, kept, strict=True):
+            rows[-1] += [*tokens[:count], specials.end]
+        types.append([0] * (kept[0] + 2) + [1] * (len(rows[-1]) - kept[0] - 2))
     tokens, segments = padded(rows, length, specials.padding)
-    return {"tokens": tokens, "segments": segments}, sum(len(t) > length - 2 for t in encoded)
+    inputs = {"tokens": tokens, "segments": segments}
+    if any(1 in row for row in types):
+        inputs["types"] = padded(types, length, 0)[0]
+    return inputs, cut
+
+
+def _lengths_that_fit(lengths: list[int], most: int) -> list[int]:
+    """Shortens the longest of several texts, the last of equals, until they hold `most` tokens."""
+    while sum(lengths) > most:
+        longest = max(range(len(lengths)), key=lambda i: (lengths[i], i))
+        lengths[longest] -= 1
+    return lengths
 
 
 def image_classification(
