@@ -25,6 +25,10 @@ _TITLES = {
     "model.norm": ("Norms", "Normalisation; also of queries and keys (`model.query_key_norm`)."),
     "model.wiring": ("Wirings", "How branches and norms are joined into blocks."),
     "model.skips": ("Skips", "Which earlier streams a block reads beside its own."),
+    "model.remat": (
+        "Rematerialisation",
+        "What a training step keeps of each block for its backward pass.",
+    ),
     "model.initialisation": ("Initialisations", "Where kernels start."),
     "model.parametrisation": (
         "Parametrisations",

@@ -1,7 +1,7 @@
 r"""Writes a component of your own to begin with: a file that works, and its test by the laws.
 
 Families: architecture, mixer, position, attention, mask, feed_forward, activation, norm, wiring,
-skips, pooling, stem; task, source, tokenizer; objective, optimizer, schedule; metric, hook.
+skips, remat, pooling, stem; task, source, tokenizer; objective, optimizer, schedule; metric, hook.
 
 Example:
   python -m experiments.new attention my_attention

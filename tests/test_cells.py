@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, tiny_config, user_environment
+from transformer_jax.programs import canonical, trace
 from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
@@ -21,7 +22,6 @@ from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.running import launch
 from transformer_jax.studies.running.computation import code_of, computation_of, digest_of
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.programs import canonical, trace
 
 DEVICE = {"kind": "cpu", "platform": "cpu", "count": 1}
 AROUND = {"device": DEVICE, "packages": {"jax": "1"}, "environment": {}}

@@ -20,8 +20,9 @@ ALLOWED = {
     "masks": ("options",),
     "sites": ("errors",),
     "metrics": (),
+    "programs": (),
     "layers": ("options", "shapes", "masks", "sites"),
-    "models": ("options", "shapes", "masks", "sites", "layers"),
+    "models": ("options", "shapes", "masks", "sites", "programs", "layers"),
     "generation": ("errors",),
     "inspection": ("errors", "sites"),
     "laws": ("models", "paths"),
@@ -31,9 +32,12 @@ ALLOWED = {
     "runs": ("errors", "options", "data", "paths"),
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
-        *("inspection", "metrics"),
+        *("inspection", "metrics", "programs"),
     ),
-    "studies": ("errors", "options", "sites", "metrics", "data", "paths", "runs", "training"),
+    "studies": (
+        *("errors", "options", "sites", "metrics", "data", "paths", "programs", "runs"),
+        "training",
+    ),
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL", "scipy"},
@@ -44,6 +48,7 @@ LIBRARIES = {
     "masks": {"jax"},
     "sites": {"jax", "flax"},
     "metrics": {"jax", "numpy"},
+    "programs": {"jax", "numpy"},
     "layers": {"jax", "flax"},
     "models": {"jax", "flax"},
     "generation": {"jax"},

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.conftest import tiny_config, tree_hash
+from transformer_jax.programs import differing, trace, with_numbers
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.running.batched import Group, first_arguments, group_arms
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.programs import differing, trace, with_numbers
 
 STEPS = 8
 CHANGES = {

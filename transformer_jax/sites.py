@@ -82,6 +82,11 @@ _IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
 _BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule has already
 
 
+def are_changed() -> bool:
+    """Whether an intervention is active."""
+    return bool(_active.get())
+
+
 def site(module: nn.Module, name: str, value: Array) -> Array:
     """Names a value; to be called where it is ready, inside the module's call.
 

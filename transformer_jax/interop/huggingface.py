@@ -37,6 +37,7 @@ _OF_TRAINING = (
     "initialisation",
     "initialisation_options",
     "dtype",
+    *("scan_layers", "remat", "remat_options"),
     "name",
     "parent",
     "variant",

@@ -13,6 +13,7 @@ from transformer_jax.layers.norms import NORMS
 from transformer_jax.layers.parametrisation import PARAMETRISATIONS
 from transformer_jax.layers.positions import POSITIONS
 from transformer_jax.layers.projections import PROJECTIONS
+from transformer_jax.layers.remat import REMATS
 from transformer_jax.layers.skips import SKIPS
 from transformer_jax.masks import MASKS
 from transformer_jax.options import InitialNumber, InitialSize
@@ -30,6 +31,7 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     "norm": NORMS,
     "wiring": WIRINGS,
     "skips": SKIPS,
+    "remat": REMATS,
     "initialisation": INITIALISATIONS,
     "parametrisation": PARAMETRISATIONS,
 }

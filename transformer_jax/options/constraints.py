@@ -159,6 +159,11 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
         for name, plain in (("layers", ""), ("distinct_blocks", None), ("skips", "none"))
         if flat[f"model.{name}"] != plain
     ]
+    computed = [
+        f"model.{name}={flat[f'model.{name}']}"
+        for name, plain in (("scan_layers", False), ("remat", "none"))
+        if flat[f"model.{name}"] != plain
+    ]
     architecture, is_mup = flat["model.architecture"], flat["model.parametrisation"] == "mup"
     return [
         (
@@ -167,8 +172,8 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
             flat["model.sharing"] != "cycle" and flat["model.distinct_blocks"] is None,
         ),
         (
-            f"{', '.join(said)}: {architecture} has no blocks",
-            said and architecture.startswith("recurrent_") and not is_own(architecture),
+            f"{', '.join(said + computed)}: {architecture} has no blocks",
+            said + computed and architecture.startswith("recurrent_") and not is_own(architecture),
         ),
         (
             "model.parametrisation=mup: it is worked out for blocks that are alike; "

@@ -7,7 +7,7 @@ annotations as they are; `Annotated[int, ">= 2"]`, `Annotated[float, "in [0, 180
 strings, a tuple of such literals, and `| None` are understood too.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 Positive = Annotated[float, "> 0"]
 NonNegative = Annotated[float, ">= 0"]
@@ -38,6 +38,31 @@ Several = tuple[str, ...]  # rows of a table, see tables.SEVERAL
 Splits = tuple[float, ...]
 ParameterPaths = tuple[str, ...]
 Multipliers = tuple[str, ...]
+# The names of sites.SITES inside a block.
+SitesOfBlock = tuple[
+    Literal[
+        "attention.input",
+        "attention.query",
+        "attention.key",
+        "attention.value",
+        "attention.weights",
+        "attention.mixed",
+        "attention.out",
+        "cross_attention.input",
+        "cross_attention.query",
+        "cross_attention.key",
+        "cross_attention.value",
+        "cross_attention.weights",
+        "cross_attention.mixed",
+        "cross_attention.out",
+        "mixer.input",
+        "mixer.out",
+        "feed_forward.input",
+        "feed_forward.hidden",
+        "feed_forward.out",
+    ],
+    ...,
+]
 
 
 class SameAs:

@@ -5,6 +5,8 @@ from typing import Any
 
 from jax.extend import core
 
+from transformer_jax.programs import inner_programs
+
 TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each of the forward pass
 
 
@@ -31,12 +33,3 @@ def flops_of(program: Any) -> float:
         inner = [flops_of(each) for held in inner_programs(equation).values() for each in held]
         total += times * max(inner, default=0.0)
     return total
-
-
-def inner_programs(equation: Any) -> dict[str, list]:
-    """Returns the inner programs of an operation, by the parameter that holds them."""
-    kinds, held = (core.ClosedJaxpr, core.Jaxpr), {}
-    for name, value in equation.params.items():
-        listed = value if isinstance(value, (tuple, list)) else (value,)
-        held[name] = [each for each in listed if isinstance(each, kinds)]
-    return {name: programs for name, programs in held.items() if programs}

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,10 +17,12 @@ from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_i
 from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.inspection import sites_of
 from transformer_jax.models import Decoder, Encoder
-from transformer_jax.options.config import flatten
+from transformer_jax.options.config import flatten, options_of
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.options.rule import is_own
+from transformer_jax.programs import Traced, trace
 from transformer_jax.training.build import (
     count_parameters,
     make_model,
@@ -31,7 +34,6 @@ from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import faults_of, own_choices, own_modules
-from transformer_jax.training.programs import Traced, trace
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
@@ -239,6 +241,7 @@ def prepare(
                 )
             prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
             refuse_unknown_prefixes(prepared.template.params, config)
+            _refuse_missing_sites(prepared)
             if of_user:
                 _refuse_unfit(prepared, ", ".join(of_user))
     except InvalidInput:
@@ -320,6 +323,23 @@ def _refuse_unfit(prepared: Prepared, who: str) -> None:
         if isinstance(got, str) or got[:-1] != wanted or (classes and got[-1] < classes):
             axes = ", ".join(map(str, [*wanted, classes or "classes"]))
             raise InvalidInput(f"{who}: of {given} the model makes {got}; expected logits [{axes}]")
+
+
+def _refuse_missing_sites(prepared: Prepared) -> None:
+    """Raises InvalidInput where a model is to keep a site that it does not have."""
+    model = prepared.config.model
+    kept = options_of(model.remat_options, model.remat).get("sites", ())
+    if not kept:
+        return
+    inputs = prepared.task.batch(0, 0)["inputs"]
+    names = sites_of(prepared.model, prepared.template.params, inputs)
+    there = {re.sub(r".*\bblock_\d+\.", "", name) for name in names if "block_" in name}
+    missing = [name for name in kept if name not in there]
+    if missing:
+        raise InvalidInput(
+            f"model.remat_options.{model.remat}.sites: this model has no {missing[0]}; expected "
+            f"some of {', '.join(sorted(there - {'residual'}))}"
+        )
 
 
 def _refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.studies.asking.cells import ALONE, TOGETHER
-from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
-from transformer_jax.training.prepared import Prepared
-from transformer_jax.training.programs import (
+from transformer_jax.programs import (
     Traced,
     differing,
     stacked,
     unstacked,
     with_numbers,
 )
+from transformer_jax.studies.asking.cells import ALONE, TOGETHER
+from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
+from transformer_jax.training.prepared import Prepared
 
 _MOST_MEMBERS = 32
 _SHARE_OF_MEMORY = 0.6

@@ -22,6 +22,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import TASKS, Task
+from transformer_jax.programs import canonical, trace
 from transformer_jax.studies.asking.cells import without_docstrings
 from transformer_jax.training.evaluation import evaluate
 from transformer_jax.training.loading import Run
@@ -30,7 +31,6 @@ from transformer_jax.training.measuring import score_split
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, seeds_of
-from transformer_jax.training.programs import canonical, trace
 from transformer_jax.training.showcases import demonstration_of
 
 _BATCHES = [(seed, step) for seed in (0, 1) for step in (0, 1, 10, 1000)]

@@ -17,12 +17,12 @@ from transformer_jax.data.tasks import Task, count_of_batch
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
+from transformer_jax.programs import Traced
 from transformer_jax.sites import values_by_site
 from transformer_jax.training.flops import TRAINING_OVER_FORWARD
 from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
-from transformer_jax.training.programs import Traced
 
 _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
 

@@ -17,8 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from transformer_jax.training.flops import inner_programs
-
 
 class Traced(NamedTuple):
     """A function as a list of operations.
@@ -49,6 +47,30 @@ def trace(function: Callable, *arguments: Any) -> Traced:
       *arguments: trees of arrays or ShapeDtypeStructs.
     """
     program, out_shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return _read(program, arguments, out_shape)
+
+
+def trace_open(function: Callable, *arguments: Any) -> tuple[Traced, list[Any]]:
+    """Returns a function that reads arrays around it: as operations on these and the arguments.
+
+    Args:
+      function: pure but for what it reads.
+      *arguments: trees of arrays.
+    Returns:
+      The function whose first arguments are what it reads; and these, in order.
+    """
+    program, out_shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return _read(_closed(program.jaxpr), (program.consts, arguments), out_shape), program.consts
+
+
+def _closed(program: Any) -> Any:
+    """A program that gets its constants as its first arguments."""
+    inputs = (*program.constvars, *program.invars)
+    said = program.debug_info.with_unknown_names()
+    return core.ClosedJaxpr(program.replace(constvars=(), invars=inputs, debug_info=said), ())
+
+
+def _read(program: Any, arguments: Any, out_shape: Any) -> Traced:
     reader = _Reader()
     reader.read(program)
     trees = (jax.tree.structure(arguments), jax.tree.structure(out_shape))
@@ -178,12 +200,18 @@ class _Evaluator:
         for equation in operations.eqns:
             inputs = [read(variable) for variable in equation.invars]
             inner = _inner_programs(equation)
+            # A rule for the derivative stays, where no number inside differs.
+            if equation.primitive.name == "custom_jvp_call":
+                ((rule, *_),) = inner.values()
+                count = _count_numbers(rule)
+                if not self._given.keys() & set(range(place, place + count)):
+                    inner, place = {}, place + count
             if inner:
                 runners = []
                 for each in (each for programs in inner.values() for each in programs):
                     runners.append(self._runner(each, place))
                     place += _count_numbers(each)
-                outputs = _OPERATIONS[equation.primitive.name](equation.params, runners, inputs)
+                outputs = _OPERATIONS[equation.primitive.name](equation, runners, inputs)
             else:
                 params = equation.primitive.get_bind_params(equation.params)
                 outputs = equation.primitive.bind(*inputs, **params)
@@ -195,17 +223,39 @@ class _Evaluator:
         return lambda *arguments: self.run(program, arguments, start)
 
 
-def _call(params: dict, runners: list, inputs: list) -> list:
+def _call(equation: Any, runners: list, inputs: list) -> list:
     (function,) = runners
     return function(*inputs)
 
 
-def _cond(params: dict, runners: list, inputs: list) -> list:
+def _scan(equation: Any, runners: list, inputs: list) -> list:
+    """A loop of known length, which reads constants, a carry, and an element of each array."""
+    (body,), params = runners, equation.params
+    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+
+    def step(carry: list, elements: list) -> tuple[list, list]:
+        outputs = body(*inputs[:first], *carry, *elements)
+        return outputs[: len(carry)], outputs[len(carry) :]
+
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, stacked = jax.lax.scan(step, inputs[first:last], inputs[last:], **options)
+    return [*carry, *stacked]
+
+
+def _remat(equation: Any, runners: list, inputs: list) -> list:
+    """What is computed again, still marked as a part of a derivative where it is one."""
+    program = jax.make_jaxpr(runners[0])(*inputs)
+    changed = {**equation.params, "jaxpr": _closed(program.jaxpr).jaxpr}
+    return equation.primitive.bind(*program.consts, *inputs, **changed)
+
+
+def _cond(equation: Any, runners: list, inputs: list) -> list:
     index, *operands = inputs
     return jax.lax.switch(index, runners, *operands)
 
 
-def _while(params: dict, runners: list, inputs: list) -> list:
+def _while(equation: Any, runners: list, inputs: list) -> list:
+    params = equation.params
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     goes_on, body = runners
     for_cond, for_body = inputs[:num_cond], inputs[num_cond : num_cond + num_body]
@@ -217,14 +267,25 @@ def _while(params: dict, runners: list, inputs: list) -> list:
 
 
 # Operations whose inner programs may hold numbers that differ; of any other with inner programs
-# (a scan, the addition in a scatter) numbers are a part of the structure.
+# (the addition in a scatter) numbers are a part of the structure.
 _OPERATIONS: dict[str, Callable] = {
     "jit": _call,
     "closed_call": _call,
     "custom_jvp_call": _call,
     "cond": _cond,
     "while": _while,
+    "scan": _scan,
+    "remat2": _remat,
 }
+
+
+def inner_programs(equation: Any) -> dict[str, list]:
+    """Returns the inner programs of an operation, by the parameter that holds them."""
+    kinds, held = (core.ClosedJaxpr, core.Jaxpr), {}
+    for name, value in equation.params.items():
+        listed = value if isinstance(value, (tuple, list)) else (value,)
+        held[name] = [each for each in listed if isinstance(each, kinds)]
+    return {name: programs for name, programs in held.items() if programs}
 
 
 def _opened(program: Any) -> tuple[Sequence[Any], Any]:

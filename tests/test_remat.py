@@ -1,0 +1,214 @@
+"""Layers as a loop, and what a step computes again: the numbers are those of blocks one by one."""
+
+import functools
+import typing
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.conftest import attempt, refused, tiny_config
+from tests.test_architectures import random_params
+from transformer_jax.errors import InvalidInput
+from transformer_jax.inspection import capture, sites_of
+from transformer_jax.layers.remat import REMATS
+from transformer_jax.layers.weights import SoftmaxAttention
+from transformer_jax.models import Decoder, EncoderDecoder, VisionTransformer
+from transformer_jax.options.types import SitesOfBlock
+from transformer_jax.programs import differing, trace, with_numbers
+from transformer_jax.sites import SITES
+from transformer_jax.training.objectives import score_batch
+from transformer_jax.training.prepared import prepare
+from transformer_jax.training.step import TrainState, make_train_step
+
+SMALL = {"width": 8, "num_heads": 2, "dropout_rate": 0.2}
+TEXT = {"vocab_size": 11, "max_length": 8}
+rng = np.random.default_rng(0)
+TOKENS = rng.integers(0, 11, (3, 8), dtype=np.int32)
+SEGMENTS = np.array([[1] * 8, [1] * 5 + [2] * 3, [1] * 4 + [0] * 4], np.int32)
+IMAGES = rng.normal(size=(3, 4, 4, 1)).astype(np.float32)
+ALIKE = {"tokens": TOKENS, "segments": SEGMENTS}
+MODELS = {
+    "types, biases, drop path, experts": (
+        Decoder(
+            **TEXT | SMALL,
+            depth=5,
+            layers="LG",
+            layer_types={"L": {"mask": "window", "mask_options": {"size": 3}}},
+            position="t5",
+            feed_forward="mixture",
+            feed_forward_options={"num_experts": 2, "balance": 0.1},
+            stochastic_depth=0.3,
+        ),
+        ALIKE,
+    ),
+    "numbers of the depth": (
+        Decoder(**TEXT | SMALL, depth=3, attention="diff_transformer", position="rotary"),
+        ALIKE,
+    ),
+    "recurrences": (
+        Decoder(**TEXT | SMALL, depth=2, mixer="state_space", position="none"),
+        ALIKE,
+    ),
+    "encoder and decoder": (
+        EncoderDecoder(**TEXT | SMALL, depth=2),
+        {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]},
+    ),
+    "images": (
+        VisionTransformer(
+            **SMALL, depth=2, image_shape=(4, 4, 1), patch_size=2, num_classes=11, wiring="post"
+        ),
+        {"images": IMAGES},
+    ),
+}
+
+
+def loss_and_gradients(model, inputs, params):
+    """The loss in training, dropout and layers' own losses included, and its gradients."""
+    logits = jax.eval_shape(lambda: model.apply({"params": params}, **inputs))
+    batch = {
+        "inputs": inputs,
+        "targets": np.arange(np.prod(logits.shape[:-1])).reshape(logits.shape[:-1]) % 11,
+        "weights": np.ones(logits.shape[:-1], np.float32),
+    }
+
+    def loss(params):
+        options = {"train": True, "rngs": {"dropout": jax.random.key(3)}}
+        sums, added = score_batch(model, params, batch, key=jax.random.key(4), **options)
+        return sums.loss.sum() + added.sum()
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+
+@functools.cache
+def one_by_one(name):
+    model, inputs = MODELS[name]
+    params = random_params(model)
+    return params, loss_and_gradients(model, inputs, params)
+
+
+def assert_same(name, **fields):
+    model, inputs = MODELS[name]
+    params, (loss, gradients) = one_by_one(name)
+    other, others = loss_and_gradients(model.clone(**fields), inputs, params)
+    np.testing.assert_allclose(other, loss, rtol=1e-6)
+    assert jax.tree.structure(others) == jax.tree.structure(gradients)
+    largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients))
+    for ours, expected in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=2e-5, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS]
+)
+def test_a_loop_of_the_program_draws_and_computes_what_blocks_one_by_one_do(name):
+    """Dropout, drop path, position terms, packed documents, memory and experts' losses."""
+    assert_same(name, scan_layers=True, remat="block")
+
+
+@pytest.mark.parametrize("remat", sorted(REMATS.keys() - {"none"}))
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.xdist_group("numbers of the depth")
+def test_every_policy_gives_the_same_gradients(remat, scan_layers):
+    assert_same("numbers of the depth", scan_layers=scan_layers, remat=remat)
+
+
+def step_and_state(depth, **fields):
+    model = Decoder(**TEXT | SMALL | {"max_length": 64, "depth": depth, **fields})
+    optimizer = optax.sgd(0.1)
+    params = random_params(model)
+    step = lambda state, batch, seed: make_train_step(model, optimizer, seed)(state, batch)
+    tokens = np.resize(TOKENS, (16, 64))
+    weights = np.ones(tokens.shape, np.float32)
+    batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
+    return step, (TrainState(jnp.int32(0), params, optimizer.init(params)), batch, 0)
+
+
+def temporaries(depth, **fields):
+    """Bytes of a compiled step's temporaries."""
+    step, arguments = step_and_state(depth, **fields)
+    return jax.jit(step).lower(*arguments).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.xdist_group("numbers of the depth")
+def test_memory_stops_growing_with_the_depth():
+    """Nothing but the blocks' inputs is kept: 16 x 64 x 8 floats each, and what a loop adds."""
+    plain = temporaries(6) - temporaries(2)
+    kept = temporaries(6, scan_layers=True, remat="block")
+    kept -= temporaries(2, scan_layers=True, remat="block")
+    assert kept < 0.1 * plain
+
+
+def test_programs_of_two_dropout_rates_are_one():
+    """Studies compile arms once that differ in numbers; so they do behind loops and policies."""
+    fields = {"scan_layers": True, "remat": "block"}
+    traces = []
+    for rate in (0.1, 0.3):
+        step, arguments = step_and_state(2, **fields, dropout_rate=rate)
+        traces.append(trace(step, *arguments))
+    assert traces[0].structure == traces[1].structure
+    places = differing(traces)
+    assert places
+    shared = jax.jit(with_numbers(traces[0], places))
+    state, _ = shared([traces[1].numbers[place] for place in places], *arguments)
+    expected, _ = jax.jit(step)(*arguments)
+    for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_sites_are_those_of_blocks_one_by_one():
+    model = Decoder(**TEXT | SMALL, depth=3, scan_layers=True, remat="sites")
+    params = random_params(model)
+    inputs = {"tokens": TOKENS}
+    plain = model.clone(scan_layers=False, remat="none")
+    assert sites_of(model, params, inputs) == sites_of(plain, params, inputs)
+    values = (capture(m, params, inputs, "block_1.residual") for m in (model, plain))
+    np.testing.assert_array_equal(*(value["block_1.residual"] for value in values))
+
+
+def test_policies_know_every_site_of_a_block():
+    names = {name.removeprefix("block_*.") for name in SITES if name.startswith("block_*.")}
+    allowed = typing.get_args(typing.get_args(SitesOfBlock)[0])
+    assert set(allowed) == names - {"residual"}
+
+
+class ByDepth(nn.Module):
+    """Attention that is another one in every second block."""
+
+    layer: int
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        scale = 1.0 if self.layer % 2 else None
+        weights = SoftmaxAttention(scale=scale)(query, key, mask=mask, bias=bias)
+        return weights if self.layer % 2 else jnp.square(weights)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"distinct_blocks": 1}, "blocks share parameters"),
+        ({"skips": "embedding"}, "read earlier streams"),
+        ({"position": "sinusoidal", "position_in_every_layer": True}, "get positions anew"),
+        ({"attention": ByDepth}, "parts 0 and 1 of the stack do not compute the same"),
+    ],
+)
+def test_blocks_that_are_no_loop_are_refused(fields, words):
+    model = Decoder(**TEXT | SMALL, depth=3, scan_layers=True, **fields)
+    params = random_params(model.clone(scan_layers=False))
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(lambda: model.apply({"params": params}, TOKENS))
+
+
+def test_options_that_would_do_nothing_are_refused():
+    with pytest.raises(InvalidInput, match=r"this model has no mixer.out; expected some of att"):
+        prepare(tiny_config(model__remat="sites", model__remat_options__sites__sites="mixer.out"))
+    tiny = ("train", "--config=configs/tiny.py", "--workdir=x")
+    refused(attempt(*tiny, "--config.model.remat=blocks"), "did you mean block?")
+    nets = "--config.model.architecture=recurrent_decoder"
+    refused(attempt(*tiny, nets, "--config.model.remat=block"), "recurrent_decoder has no blocks")
+    sites = "--config.model.remat_options.sites.sites=attention.output"
+    refused(attempt(*tiny, "--config.model.remat=sites", sites), "attention.out")
