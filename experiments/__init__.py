@@ -1,1 +1,30 @@
-"""Thin commands over the library: `python -m experiments.VERB --help`."""
+"""Thin commands over the library: `python -m experiments.VERB --help`.
+
+On Linux a command starts itself once more with huge pages, before anything is imported. XLA on a
+CPU takes new memory at each call, and to touch it for the first time in pieces of 4 kB can last as
+long as the arithmetic. The C library reads the wish at its start alone; a GLIBC_TUNABLES of the
+user's own is left as it is.
+"""
+
+import os
+import sys
+
+_KERNEL = "/sys/kernel/mm/transparent_hugepage/enabled"
+
+
+def _offers_huge_pages() -> bool:
+    try:
+        with open(_KERNEL, encoding="ascii") as file:
+            return "[never]" not in file.read()
+    except OSError:  # another system
+        return False
+
+
+if (
+    sys.orig_argv[1:2] == ["-m"]
+    and sys.orig_argv[2].startswith("experiments.")
+    and "GLIBC_TUNABLES" not in os.environ
+    and _offers_huge_pages()
+):
+    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

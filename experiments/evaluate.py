@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     use_compilation_cache()
 
     from transformer_jax.training.build import make_task
-    from transformer_jax.training.evaluation import evaluate, make_score
+    from transformer_jax.training.evaluation import evaluate, score_of
     from transformer_jax.training.loading import load_run
     from transformer_jax.training.measuring import Measured, measured
     from transformer_jax.training.own import own_modules
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
     if arguments.stride is not None and "stride" not in task.protocol:
         raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")
     directory.refuse_other_data(task.facts)
-    scored = evaluate(make_score(run.model), run.params, task, arguments.split, batch_size)
+    scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
     written = demonstration_of(config.data.task).scores(run, task, arguments.split)
     means, protocol = scored.means | written.means, scored.protocol | written.protocol
     at = Measured(run, task, arguments.split, scored._replace(means=means))

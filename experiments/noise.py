@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.asking.noise import as_lines, hash_of
     from transformer_jax.studies.inference.variance_components import cells_of, ledger
-    from transformer_jax.training.evaluation import evaluate, make_score
+    from transformer_jax.training.evaluation import evaluate, score_of
     from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.prepared import prepare
 
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> None:
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
     cells = cells_of(levels)
     prepared = prepare(config)
-    score, progress = make_score(prepared.model), Progress()
+    score, progress = score_of(prepared), Progress()
     scores, sequences = [], []
     for number, (initial, order, dropout, size) in enumerate(cells, 1):
         own = config.copy_and_resolve_references()

@@ -5,21 +5,25 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from experiments.templates.objective import Mine as ZLoss
 from tests.conftest import tiny_config
+from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.training.build import make_model
+from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.metrics import sums_of, total
-from transformer_jax.training.objectives import CrossEntropy
+from transformer_jax.training.objectives import CrossEntropy, InChunks, ScheduledSampling
 from transformer_jax.training.optimizers import (
     decay_of,
     evaluated_params,
     make_optimizer,
     make_schedule,
 )
+from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
 
 VOCAB = 13
@@ -218,6 +222,60 @@ def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy():
     fine = (weights * jax.nn.logsumexp(logits, axis=-1) ** 2).sum() / weights.sum()
     assert float(records[2].loss - records[0].loss) == pytest.approx(0.5 * float(fine), rel=1e-5)
     assert records[2].gradient_norm != records[0].gradient_norm
+
+
+@pytest.mark.parametrize(
+    "objective", [CrossEntropy(), CrossEntropy(0.2), ScheduledSampling(0.5), ZLoss(0.5)]
+)
+def test_a_loss_in_chunks_is_the_loss(objective):
+    _, model, _, state = setup(model__dropout_rate=0.3, model__depth=1)
+    weights = np.random.default_rng(5).integers(0, 2, (8, 8)).astype(np.float32)
+    batch = random_batch(0, weights=weights)
+    whole, parted = (
+        jax.jit(make_train_step(model, sgd, 0, objective=each))(begin, batch)
+        for each in (objective, InChunks(objective, 3))  # which does not divide the 8 of a text
+        for sgd in [optax.sgd(1.0)]
+        for begin in [state._replace(opt_state=sgd.init(state.params))]
+    )
+    assert float(parted[1].loss) == pytest.approx(float(whole[1].loss), rel=1e-6)
+    for ours, expected in zip(*map(jax.tree.leaves, (parted[0], whole[0])), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_loss_in_chunks_makes_no_array_of_all_logits():
+    _, model, optimizer, state = setup(model__depth=1)
+    batch = random_batch(0)
+    texts = [
+        jax.jit(make_train_step(model, optimizer, 0, objective=each)).lower(state, batch).as_text()
+        for each in (CrossEntropy(), InChunks(CrossEntropy(), 2))
+    ]
+    assert [f"8x8x{VOCAB}x" in text for text in texts] == [True, False]
+    score = make_score(model, 2)
+    assert f"8x8x{VOCAB}x" not in score.lower(state.params, batch).as_text()
+    ours, expected = score(state.params, batch), make_score(model)(state.params, batch)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours, expected)
+
+
+def test_a_label_of_a_whole_is_no_text():
+    logits = jnp.arange(6.0).reshape(2, 3)
+    given = (logits, lambda hidden: hidden, jnp.array([0, 2]), jnp.ones(2), None)
+    leaves_equal(InChunks(CrossEntropy(), 1).sums(*given), CrossEntropy().sums(*given))
+
+
+class Largest(CrossEntropy):
+    """An objective of the user's that looks at a whole text."""
+
+    def sums(self, hidden, project, targets, weights, key):
+        sums = super().sums(hidden, project, targets, weights, key)
+        losses = cross_entropy(project(hidden), targets, weights)
+        return sums._replace(loss=losses.max(-1))
+
+
+def test_an_objective_that_is_no_sum_of_its_chunks_is_refused():
+    own = {"objective__name": f"{Largest.__module__}.Largest"}
+    prepare(tiny_config(**own))
+    with pytest.raises(InvalidInput, match=r"training.loss_chunk=8: the sums of objective.name="):
+        prepare(tiny_config(**own, training__loss_chunk=8))
 
 
 def test_c60_dropout_differs_by_step_and_by_part():

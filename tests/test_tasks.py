@@ -349,8 +349,12 @@ def test_every_run_answers_in_its_own_way(runs):
         load_run(runs("pairs")).translate("red cat")
     with pytest.raises(InvalidInput, match="expected at least one text, got none"):
         load_run(runs("labelled")).classify([])
-    with pytest.raises(InvalidInput, match="expected texts, got pairs"):
+    with pytest.raises(InvalidInput, match=r"expected a text for each example, got \('red cat'"):
         load_run(runs("labelled")).classify([("red cat", "blue")])
+    with pytest.raises(InvalidInput, match="expected a pair of texts for each example, got 'red'"):
+        load_run(runs("labelled pairs")).classify(["red"])
+    answer = attempt("sample", f"--workdir={runs('labelled pairs')}", "--prompt=red cat\tblue")
+    assert re.fullmatch(r"(0\.\d{3}  (True|False)\n){2}", answer.stdout), answer.stderr
 
 
 @pytest.mark.xdist_group("tasks")

@@ -82,9 +82,10 @@ _IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
 _BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule has already
 
 
-def are_changed() -> bool:
-    """Whether an intervention is active."""
-    return bool(_active.get())
+def is_looked_into(module: nn.Module) -> bool:
+    """Whether parameters are drawn, or values at sites are read or changed."""
+    captures = module.is_mutable_collection("intermediates")
+    return module.is_initializing() or captures or bool(_active.get())
 
 
 def site(module: nn.Module, name: str, value: Array) -> Array:

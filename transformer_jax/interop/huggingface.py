@@ -37,7 +37,7 @@ _OF_TRAINING = (
     "initialisation",
     "initialisation_options",
     "dtype",
-    *("scan_layers", "remat", "remat_options"),
+    *("scan_layers", "remat", "remat_options", "attention_chunk"),
     "name",
     "parent",
     "variant",

@@ -2,13 +2,16 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.layers.cache import CacheSlot, append_to_cache, keep_state, kept_state
+from transformer_jax.layers.chunks import mix_in_chunks
 from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.differential import DiffTransformer
 from transformer_jax.layers.linear import Initializer, Linear
@@ -28,7 +31,7 @@ from transformer_jax.layers.weights import (
 from transformer_jax.masks import Mask
 from transformer_jax.options.rule import nearest_divisor
 from transformer_jax.shapes import check_shapes
-from transformer_jax.sites import show, site
+from transformer_jax.sites import is_looked_into, show, site
 
 
 def scaled_dot_product_attention(
@@ -85,6 +88,8 @@ class MultiHeadAttention(nn.Module):
       dropout_rate: share of the attention weights that is dropped in training.
       core: makes the module that turns queries and keys into weights, or mixes the values itself;
         a row of ATTENTIONS.
+      chunk: queries whose weights are made at once, see mix_in_chunks; None: all of them. A cache
+        reads few at a time anyway.
       projections: where queries, keys and values come from, a row of PROJECTIONS.
       query_key_norm: makes the norm of each head's queries and of its keys, before the rotation
         (Henry et al. 2020, arXiv:2010.04245; as RMS norms in Qwen3).
@@ -101,6 +106,7 @@ class MultiHeadAttention(nn.Module):
     use_bias: bool = True
     dropout_rate: float = 0.0
     core: Callable[..., nn.Module] = SoftmaxAttention
+    chunk: int | None = None
     projections: Projections = SEPARATE
     query_key_norm: Callable[..., nn.Module] = NoNorm
     kernel_init: Initializer = nn.initializers.normal(0.02)
@@ -173,6 +179,10 @@ class MultiHeadAttention(nn.Module):
                 f"position: {type(core).__name__} mixes values itself, to which vectors of "
                 "distances could not be added"
             )
+        if mixes and self.chunk is not None:
+            raise ValueError(
+                f"attention_chunk: {type(core).__name__} makes no weights; expected None"
+            )
         if mixes:
             mixed_HLV, state = core(
                 query_HLK,
@@ -188,6 +198,18 @@ class MultiHeadAttention(nn.Module):
             if not keeps_state and hasattr(core, "weights"):
                 seen = (core.weights, query_HLK, key_GMK, mask, terms.bias)
                 show(self, "weights", functools.partial(weights_by, *seen))
+        elif self._is_cut(slot, query_HLK):
+            mixed_HLV = mix_in_chunks(
+                self._pure(core),
+                query_HLK,
+                key_GMK,
+                value_GMV,
+                size=self.chunk or 0,
+                mask=mask,
+                bias=terms.bias,
+                values=terms.values,
+                drop=self._drop_by_chunk() if drops else None,
+            )
         else:
             weights_HLM = weights_by(core, query_HLK, key_GMK, mask, terms.bias)
             weights_HLM = site(self, "weights", weights_HLM)
@@ -198,6 +220,26 @@ class MultiHeadAttention(nn.Module):
         mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
         return self._map("out", width, self.out_init or self.kernel_init)(concatenated)
+
+    def _is_cut(self, slot: CacheSlot | None, query: Array) -> bool:
+        """Whether queries come in chunks: not where somebody reads or changes the weights."""
+        cut = self.chunk is not None and slot is None and query.shape[-2] > self.chunk
+        return cut and not is_looked_into(self)
+
+    def _pure(self, core: nn.Module) -> Callable[..., Any]:
+        """A core as a function, which loops and derivatives may call."""
+        row, variables = core.clone(parent=None), core.variables
+        return lambda query, key, **told: row.apply(variables, query, key, **told)
+
+    def _drop_by_chunk(self) -> Callable[..., Any]:
+        """From weights and their first query to those that are kept; each chunk draws its own."""
+        key, dropout = self.make_rng("dropout"), nn.Dropout(self.dropout_rate, parent=None)
+
+        def drop(weights: Array, first: Array) -> Any:
+            own = jax.random.fold_in(key, first)
+            return dropout.apply({}, weights, deterministic=False, rng=own)
+
+        return drop
 
     def _map(self, name: str, features: int, init: Initializer) -> Linear:
         """A learned map [..., D] -> [..., features]; nothing is drawn before it is used."""

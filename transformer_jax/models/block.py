@@ -108,6 +108,7 @@ def _attention(model: Any, initializers: Initializers, number: int) -> ModuleFac
         value_dim=model.value_dim,
         use_bias=model.use_bias,
         dropout_rate=model.dropout_rate if own is None else own,
+        chunk=model.attention_chunk,
         core=model.factory(
             "attention",
             model.attention_options,

@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.core import FrozenDict
-from flax.core.scope import LazyRng
 from jax import Array
 from jax.typing import DTypeLike
 
@@ -27,10 +26,10 @@ from transformer_jax.masks import Full, Mask, Places, Rule, Unmasked, self_atten
 from transformer_jax.models.block import make_block, terms_of_type
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.models.layer_list import Layer, layer_list
-from transformer_jax.models.scanned import run_alike
+from transformer_jax.models.scanned import run_block, scan_blocks
 from transformer_jax.options import Count, Natural, Positive, Share, Switch
 from transformer_jax.options.types import LayerPattern
-from transformer_jax.sites import are_changed, site
+from transformer_jax.sites import is_looked_into, site
 
 _LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead
 
@@ -60,6 +59,7 @@ class Transformer(nn.Module):
       attention: a row of ATTENTIONS.
       attention_options: its fields.
       attention_scale: what scores are multiplied with; 1 / sqrt(head_dim) if not given.
+      attention_chunk: queries whose weights are made at once, to save memory; None: all.
       projections: a row of PROJECTIONS.
       query_key_norm: a row of NORMS, for the queries and the keys of each head.
       mask: a row of MASKS, for self-attention; causal is for an encoder, unmasked shows a decoder
@@ -119,6 +119,7 @@ class Transformer(nn.Module):
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
     attention_scale: Positive | None = None
+    attention_chunk: Count | None = None
     projections: str | Projections = "separate"
     query_key_norm: str | ModuleFactory = "none"
     mask: str | Callable[..., Rule | Array | None] = "full"
@@ -280,12 +281,11 @@ class Transformer(nn.Module):
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
         hidden_LD = site(self, "embedded", hidden_LD)
-        policy = self.build("remat") if train else None
-        layers, first = self.layer_list(), 0
-        if self.scan_layers and slot is None and not self._is_looked_into():
-            around = {"memory": memory, "memory_mask": memory_mask, "train": train}
-            hidden_LD, first = self._scan_blocks(hidden_LD, models, seen, policy, around)
-        streams = []  # before each block
+        policy, layers, first = self.build("remat") if train else None, self.layer_list(), 0
+        if self.scan_layers and slot is None and not is_looked_into(self):
+            told = {"memory": memory, "memory_mask": memory_mask, "train": train}
+            hidden_LD, first = scan_blocks(self, models, seen, hidden_LD, policy, **told)
+        streams: list[Array] = []  # before each block
         for number, layer in enumerate(layers[first:], first):
             streams.append(hidden_LD)
             if layer.reads:
@@ -295,71 +295,10 @@ class Transformer(nn.Module):
                 hidden_LD = add_positions(hidden_LD, terms)
             block = make_block(models[layer.type], number, self._make_for(number, layer))
             around: dict[str, Any] = {"memory_mask": memory_mask, "slot": slot, **seen[layer.type]}
-            run = functools.partial(_run_block, train=train, **around)
-            run = run if policy is None else nn.remat(run, policy=policy)
-            hidden_LD = run(block, hidden_LD, memory)
+            hidden_LD = run_block(block, hidden_LD, memory, policy, train=train, **around)
         ends = self.build("wiring").final_norm
         hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if ends else hidden_LD
         return site(self, "hidden", nan_on_overflow(hidden_LD, slot))
-
-    def _is_looked_into(self) -> bool:
-        """Whether parameters are drawn, or values at sites are read or changed."""
-        captures = self.is_mutable_collection("intermediates")
-        return self.is_initializing() or captures or are_changed()
-
-    def _scan_blocks(
-        self,
-        hidden: Array,
-        models: Mapping[str, "Transformer"],
-        seen: Mapping[str, dict[str, Any]],
-        policy: Policy | None,
-        around: dict[str, Any],
-    ) -> tuple[Array, int]:
-        """Sends a stream through the repeated units of the stack as one loop.
-
-        Returns:
-          The stream, and how many blocks it has been through.
-        """
-        layers, unit = self.layer_list(), max(1, len(self.layers))
-        whole = self.depth - self.depth % unit
-        tied = any(layer.owner != number or layer.reads for number, layer in enumerate(layers))
-        if tied or self.position_in_every_layer:
-            raise ValueError(
-                "scan_layers: expected False where blocks share parameters, read earlier streams "
-                "or get positions anew"
-            )
-        if whole < 2 * unit:
-            return hidden, 0
-        rngs: Any = self.scope.rngs if self.scope is not None else {}
-        alone = functools.partial(Block, parent=None)
-
-        def step(first: int, hidden: Array) -> tuple[Array, Any]:
-            losses = []
-            for number in range(first, first + unit):
-                letter, name = layers[number].type, f"block_{number}"
-                drawn: Any = {kind: LazyRng.create(rng, name) for kind, rng in rngs.items()}
-                hidden, sown = make_block(models[letter], number, alone).apply(
-                    {"params": self.variables["params"][name]},
-                    hidden,
-                    **around,
-                    **seen[letter],
-                    rngs=drawn,
-                    mutable=["losses"],
-                )
-                losses += jax.tree.leaves(sown)
-            return hidden, losses
-
-        wrap = lambda body: body  # noqa: E731
-        if policy is not None:
-            wrap = functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
-        steps = [functools.partial(step, first) for first in range(0, whole, unit)]
-        try:
-            hidden, losses = run_alike(steps, hidden, wrap)
-        except ValueError as error:
-            raise ValueError(f"scan_layers: {error}; expected False") from error
-        for loss in losses:
-            self.sow("losses", "scanned", loss.sum(0))
-        return hidden, whole
 
     # ---- layers
 
@@ -465,10 +404,6 @@ class Transformer(nn.Module):
             return None
         places = Places(jnp.arange(positions.shape[-1]), positions, segments)
         return Mask(places, places, rule)
-
-
-def _run_block(block: Block, hidden: Array, memory: Array | None, **around: Any) -> Array:
-    return block(hidden, memory, **around)
 
 
 class Stack(Transformer):

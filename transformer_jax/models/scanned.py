@@ -1,17 +1,89 @@
-"""Layers as one loop: blocks whose programs differ in numbers alone are compiled once.
+"""Blocks one by one, or layers as one loop, in which what differs in numbers alone is one program.
 
 Each block is traced as it stands, under its own name, so dropout and all else draw what they draw
 in a loop of Python's. Parameters stay `block_i`; they are stacked where the loop begins.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.core.scope import LazyRng
 from jax import Array
 
+from transformer_jax.layers.blocks import Block
+from transformer_jax.layers.remat import Policy
+from transformer_jax.models.block import make_block
 from transformer_jax.programs import differing, trace_open, with_numbers
+
+
+def run_block(
+    block: Block, hidden: Array, memory: Array | None, policy: Policy | None, **around: Any
+) -> Array:
+    """Sends a stream through one block, of which the backward pass keeps what the policy says."""
+    run = lambda block, hidden, memory: block(hidden, memory, **around)  # noqa: E731
+    run = run if policy is None else nn.remat(run, policy=policy)
+    return run(block, hidden, memory)
+
+
+def scan_blocks(
+    model: Any,
+    models: Mapping[str, Any],
+    seen: Mapping[str, Mapping[str, Any]],
+    hidden: Array,
+    policy: Policy | None,
+    **around: Any,
+) -> tuple[Array, int]:
+    """Sends a stream through the repeated units of a stack as one loop.
+
+    Args:
+      model: a Transformer, the module that is called.
+      models: by type of layer, the Transformer whose blocks are all of it.
+      seen: by type of layer, what its attention is told.
+      hidden: the stream, [..., L, D].
+      policy: what is kept of a unit for the backward pass; None keeps all.
+      **around: further arguments of every block.
+    Returns:
+      The stream, and how many blocks it has been through.
+    Raises:
+      ValueError: the blocks are no loop; the text says why.
+    """
+    layers, unit = model.layer_list(), max(1, len(model.layers))
+    whole = model.depth - model.depth % unit
+    tied = any(layer.owner != number or layer.reads for number, layer in enumerate(layers))
+    if tied or model.position_in_every_layer:
+        raise ValueError(
+            "scan_layers: expected False where blocks share parameters, read earlier streams or "
+            "get positions anew"
+        )
+    if whole < 2 * unit:
+        return hidden, 0
+    alone = functools.partial(Block, parent=None)
+
+    def run_unit(first: int, hidden: Array) -> tuple[Array, Any]:
+        losses = []
+        for number in range(first, first + unit):
+            letter, name = layers[number].type, f"block_{number}"
+            # A key that goes on from here as it would inside the model.
+            drawn: Any = {kind: LazyRng.create(key, name) for kind, key in model.scope.rngs.items()}
+            params = {"params": model.variables["params"][name]}
+            block = make_block(models[letter], number, alone)
+            told = {**around, **seen[letter]}
+            hidden, sown = block.apply(params, hidden, **told, rngs=drawn, mutable=["losses"])
+            losses += jax.tree.leaves(sown)
+        return hidden, losses
+
+    wrap: Callable = lambda body: body  # noqa: E731
+    if policy is not None:
+        wrap = functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
+    steps = [functools.partial(run_unit, first) for first in range(0, whole, unit)]
+    hidden, losses = run_alike(steps, hidden, wrap)
+    for loss in losses:
+        model.sow("losses", "scanned", loss.sum(0))
+    return hidden, whole
 
 
 def run_alike(
@@ -34,7 +106,10 @@ def run_alike(
     for number, (traced, arrays) in enumerate(zip(traces, read, strict=True)):
         alike = traced.structure == traces[0].structure and len(arrays) == len(read[0])
         if not alike:
-            raise ValueError(f"parts 0 and {number} of the stack do not compute the same")
+            raise ValueError(
+                f"scan_layers: parts 0 and {number} of the stack do not compute the same; expected "
+                "False"
+            )
     places = differing(traces)
     numbers = [jnp.stack([jnp.asarray(t.numbers[place]) for t in traces]) for place in places]
     columns = list(zip(*read, strict=True))

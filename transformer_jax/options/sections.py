@@ -146,6 +146,10 @@ class Training:
     """Parts that a batch is computed in, to save memory; a divisor of batch_size. The gradient is
     that of the whole batch, each part with its own dropout."""
 
+    loss_chunk: Count | None = None
+    """Places of a text whose logits are made at once, in training and evaluation, to save memory;
+    None: all."""
+
     frozen: ParameterPaths = ()
     """Parameters that stay as they start: token_embedding or block_0/attention say."""
 

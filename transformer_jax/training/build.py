@@ -18,7 +18,7 @@ from transformer_jax.models import MODELS, make_with_known_fields, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN, names_own
-from transformer_jax.training.objectives import OBJECTIVES
+from transformer_jax.training.objectives import OBJECTIVES, in_chunks
 from transformer_jax.training.own import chosen, faults_of
 
 
@@ -185,7 +185,7 @@ def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     """
     name = config.objective.name
     make = chosen(OBJECTIVES, name, "objective.name", allow)
-    return make(**options_of(config.objective, name))
+    return in_chunks(make(**options_of(config.objective, name)), config.training.loss_chunk)
 
 
 def count_parameters(model: Any) -> int:

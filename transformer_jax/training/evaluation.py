@@ -13,7 +13,7 @@ import numpy as np
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.metrics import METRICS
 from transformer_jax.training.metrics import Sums
-from transformer_jax.training.objectives import score_batch
+from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
 
 ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
@@ -36,12 +36,22 @@ class Evaluation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def make_score(model: nn.Module) -> Callable[[Any, Batch], Sums]:
+def make_score(model: nn.Module, places: int | None = None) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 
     Equal models share it, runs of a study say.
+
+    Args:
+      model: see score_batch.
+      places: whose logits are made at once, the config's training.loss_chunk; None: all.
     """
-    return jax.jit(lambda params, batch: score_batch(model, params, batch)[0])
+    objective = in_chunks(CrossEntropy(), places)
+    return jax.jit(lambda params, batch: score_batch(model, params, batch, objective)[0])
+
+
+def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
+    """Returns what scores a batch by the model and the config of a Prepared or a Run."""
+    return make_score(made.model, made.config.training.loss_chunk)
 
 
 def evaluate(

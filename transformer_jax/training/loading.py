@@ -50,6 +50,7 @@ class Run:
       tokenizer: text <-> tokens; None if the model reads no text.
       step: optimizer updates behind the parameters.
       classes: names of the classes, for models that classify.
+      num_texts: texts in an example, 2 where pairs of them are classified.
     """
 
     config: ConfigDict
@@ -58,6 +59,7 @@ class Run:
     tokenizer: Tokenizer | None
     step: int
     classes: tuple[str, ...] = ()
+    num_texts: int = 1
 
     def sample(
         self,
@@ -124,7 +126,7 @@ class Run:
             texts.append(tokenizer.decode(words).strip())
         return texts
 
-    def classify(self, texts: Iterable[str | tuple[str, str]]) -> np.ndarray:
+    def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
         """Returns the probability of each class, in the order of `classes`.
 
         Args:
@@ -136,9 +138,11 @@ class Run:
           InvalidInput: the model classifies no texts, or no pairs of them.
         """
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
+        wanted = {1: "a text", 2: "a pair of texts"}[self.num_texts]
+        for example in texts:
+            if (1 if isinstance(example, str) else len(example)) != self.num_texts:
+                raise InvalidInput(f"expected {wanted} for each example, got {example!r}")
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
-        if "types" in inputs and not getattr(self.model, "num_types", 0):
-            raise InvalidInput("expected texts, got pairs: this model knows no types of text")
         logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
 
@@ -242,7 +246,8 @@ def load_run(
         own = fingerprint_of_own(config)
         for choice in changed_code(manifest, own):
             say(f"the code of {choice} is not what this run was trained with")
-    model = make_model(config.model, directory.sizes(), allow)
+    sizes = directory.sizes()
+    model = make_model(config.model, sizes, allow)
     optimizer = make_optimizer(config, allow)
     template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
     restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
@@ -250,4 +255,5 @@ def load_run(
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
     classes = tuple(manifest["data"].get("classes", ()))
     params = evaluated_params(restored.state.opt_state, restored.state.params)
-    return Run(config, model, params, tokenizer, restored.step, classes)
+    num_texts = sizes.get("num_types", 1)
+    return Run(config, model, params, tokenizer, restored.step, classes, num_texts)

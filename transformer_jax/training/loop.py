@@ -28,7 +28,7 @@ from transformer_jax.runs.records import StepLog
 from transformer_jax.runs.writers import make_writers, refuse_missing_writers
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
-from transformer_jax.training.evaluation import make_score, write_sequences
+from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.loading import Run
 from transformer_jax.training.measuring import (
@@ -209,7 +209,7 @@ class Training:
 
     def _prepare(self) -> None:
         self.prepared = prepared = self.make()
-        self.task, self.score = prepared.task, make_score(prepared.model)
+        self.task, self.score = prepared.task, score_of(prepared)
         self.allow = prepared.allow
         config, directory = self.config, self.directory
         self.log = StepLog(

@@ -89,6 +89,65 @@ class ScheduledSampling(CrossEntropy):
         return {**batch, "inputs": {**inputs, "tokens": jax.lax.stop_gradient(written)}}
 
 
+@dataclasses.dataclass(frozen=True)
+class InChunks:
+    """An objective that sees the logits of some places at a time, forward and backward.
+
+    The array of all logits, [B, L, V], is never made: those of a chunk are made again for its
+    gradient. The sums are those of the objective but for rounding.
+
+    Attributes:
+      objective: whose sums over places are the sums of its parts.
+      places: of a text in a chunk; examples with one target each are no text and stay whole.
+    """
+
+    objective: Any
+    places: int
+
+    @property
+    def prepare(self) -> Callable:
+        """The objective's, if it has one."""
+        return self.objective.prepare
+
+    def sums(
+        self,
+        hidden: Array,
+        project: Callable[[Array], Array],
+        targets: Array,
+        weights: Array,
+        key: Array | None,
+    ) -> Sums:
+        """Returns the sums of each example; see CrossEntropy."""
+        length = targets.shape[1] if targets.ndim > 1 else 0
+        if length <= self.places:
+            return self.objective.sums(hidden, project, targets, weights, key)
+        count = -(-length // self.places)
+
+        def cut(array: Array) -> Array:
+            """[B, L, ...] -> [chunks, B, places, ...], filled up with zeros."""
+            filler = [(0, 0), (0, count * self.places - length)] + [(0, 0)] * (array.ndim - 2)
+            split = jnp.pad(array, filler).reshape(len(array), count, self.places, *array.shape[2:])
+            return jnp.moveaxis(split, 1, 0)
+
+        def of_chunk(hidden: Array, targets: Array, weights: Array, key: Array | None) -> Sums:
+            return self.objective.sums(hidden, project, targets, weights, key)
+
+        keys = None if key is None else jax.random.split(key, count)
+        chunks = (*(cut(array) for array in (hidden, targets, weights)), keys)
+        first = jax.tree.map(lambda array: array[0], chunks)
+        zeros = jax.tree.map(
+            lambda shape: jnp.zeros(shape.shape, shape.dtype), jax.eval_shape(of_chunk, *first)
+        )
+        again = jax.checkpoint(of_chunk, prevent_cse=False)
+        add = lambda sums, chunk: (jax.tree.map(jnp.add, sums, again(*chunk)), None)  # noqa: E731
+        return jax.lax.scan(add, zeros, chunks)[0]
+
+
+def in_chunks(objective: Any, places: int | None) -> Any:
+    """Returns the objective in chunks of some places; None leaves it as it is."""
+    return objective if places is None else InChunks(objective, places)
+
+
 OBJECTIVES = {"cross_entropy": CrossEntropy, "scheduled_sampling": ScheduledSampling}
 
 

@@ -32,6 +32,7 @@ from transformer_jax.training.build import (
 )
 from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
+from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import faults_of, own_choices, own_modules
 from transformer_jax.training.step import (
@@ -242,6 +243,7 @@ def prepare(
             prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
             refuse_unknown_prefixes(prepared.template.params, config)
             _refuse_missing_sites(prepared)
+            _refuse_inseparable_objective(prepared)
             if of_user:
                 _refuse_unfit(prepared, ", ".join(of_user))
     except InvalidInput:
@@ -339,6 +341,24 @@ def _refuse_missing_sites(prepared: Prepared) -> None:
         raise InvalidInput(
             f"model.remat_options.{model.remat}.sites: this model has no {missing[0]}; expected "
             f"some of {', '.join(sorted(there - {'residual'}))}"
+        )
+
+
+def _refuse_inseparable_objective(prepared: Prepared) -> None:
+    """Raises InvalidInput where an objective of the user's is not the sum of its chunks."""
+    objective, name = prepared.objective, prepared.config.objective.name
+    if not isinstance(objective, InChunks) or not is_own(name):
+        return
+    draws = np.random.default_rng(0)
+    logits, targets = draws.normal(size=(2, 4, 8)).astype(np.float32), draws.integers(0, 8, (2, 4))
+    given = (logits, lambda part: part, targets, np.ones((2, 4), np.float32), jax.random.key(0))
+    with faults_of(f"objective.name={name}"):
+        whole = objective.objective.sums(*given)
+        parted = dataclasses.replace(objective, places=2).sums(*given)
+    if not np.allclose(whole.loss, parted.loss, rtol=1e-4, atol=1e-4):
+        raise InvalidInput(
+            f"training.loss_chunk={objective.places}: the sums of objective.name={name} are not "
+            "those of its parts; expected None"
         )
 
 

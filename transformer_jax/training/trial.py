@@ -37,7 +37,34 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     for changed, scored, what in _hidden(prepared, batch):
         if changed.any() and scored.any():
             _refuse_difference(prepared, batch["inputs"], changed, scored, f"{who}: {what}")
+    _refuse_mixed_queries(prepared, batch["inputs"], ", ".join(own))
     _tried.add(model)
+
+
+def _refuse_mixed_queries(prepared: Prepared, inputs: Any, who: str) -> None:
+    """Raises InvalidInput where queries in chunks get other weights than all of them at once."""
+    model = prepared.model
+    if getattr(model, "attention_chunk", None) is None:
+        return
+    params = _random_params(prepared)
+    parted, whole = (
+        np.asarray(jax.jit(made.apply)({"params": params}, **inputs), np.float32)
+        for made in (model, model.clone(attention_chunk=None))
+    )
+    if not np.allclose(parted, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max()):
+        raise InvalidInput(
+            f"{who}: a query's weights change with other queries; expected "
+            "model.attention_chunk=None"
+        )
+
+
+def _random_params(prepared: Prepared) -> Any:
+    """Parameters in which nothing is 0 by design."""
+    noise = np.random.default_rng(0)
+    shapes = prepared.template.params
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(noise.normal(scale=_NOISE, size=leaf.shape), leaf.dtype), shapes
+    )
 
 
 def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
@@ -86,11 +113,7 @@ def _refuse_difference(
     prepared: Prepared, inputs: Any, changed: np.ndarray, scored: np.ndarray, why: str
 ) -> None:
     """Raises InvalidInput where tokens at the changed places change logits that are scored."""
-    noise = np.random.default_rng(0)
-    shapes = prepared.template.params
-    params = jax.tree.map(
-        lambda leaf: jnp.asarray(noise.normal(scale=_NOISE, size=leaf.shape), leaf.dtype), shapes
-    )
+    params = _random_params(prepared)
     apply = jax.jit(lambda tokens: prepared.model.apply({"params": params}, **inputs | tokens))
     tokens = inputs["tokens"]
     others = np.where(changed, (tokens + 1) % prepared.task.sizes["vocab_size"], tokens)

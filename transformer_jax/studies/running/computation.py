@@ -28,7 +28,7 @@ from transformer_jax.training.evaluation import evaluate
 from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
 from transformer_jax.training.measuring import score_split
-from transformer_jax.training.objectives import score_batch
+from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.showcases import demonstration_of
@@ -65,7 +65,8 @@ def computation_of(prepared: Prepared, data: str) -> dict[str, Any]:
     params = prepared.template.params
 
     def score(params: Any, batch: Any) -> Any:
-        return score_batch(prepared.model, params, batch)[0]
+        objective = in_chunks(CrossEntropy(), config.training.loss_chunk)
+        return score_batch(prepared.model, params, batch, objective)[0]
 
     programs = {
         "start": prepared.traced_start,

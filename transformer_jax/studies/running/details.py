@@ -17,7 +17,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.cells import FREQUENCY_BINS, Cell, key_of, read_details
 from transformer_jax.training.build import make_task
-from transformer_jax.training.evaluation import evaluate, make_score
+from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.loading import Run
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.measuring import Measured, facts_of, measured
@@ -78,7 +78,7 @@ def _measured_later(
     curve = prepared.curve(directory.metrics(), alone)
     for split in ("validation", "test"):
         size = prepared.config.evaluation.batch_size
-        scored = evaluate(make_score(run.model), run.params, prepared.task, split, size)
+        scored = evaluate(score_of(run), run.params, prepared.task, split, size)
         # Scores of what the model wrote are in the cell; nothing is written again.
         generated = {key: v for key, v in cell.means(split).items() if isinstance(v, float)}
         scored = scored._replace(means={**generated, **scored.means})
@@ -111,7 +111,7 @@ def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
     size = max(
         1, run.config.evaluation.batch_size * run.config.data.length // given.get("length", 1)
     )
-    scored = evaluate(make_score(run.model), run.params, task, "test", size)
+    scored = evaluate(score_of(run), run.params, task, "test", size)
     return {**scored.means, "protocol": scored.protocol}
 
 

@@ -30,7 +30,7 @@ from transformer_jax.studies.running.batched import (
 from transformer_jax.studies.running.computation import computation_of, digest_of
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
-from transformer_jax.training.evaluation import make_score
+from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.warm_start import fingerprint_of
@@ -315,7 +315,7 @@ def _work(arm: Arm) -> float:
 
 def _evaluation_seconds(prepared: Prepared) -> float:
     """Of all evaluations of a cell: one batch, timed, times how many there are."""
-    config, score = prepared.config, make_score(prepared.model)
+    config, score = prepared.config, score_of(prepared)
     params = prepared.draw(np.uint32(0)).params
     size = config.evaluation.batch_size
     counts = {}

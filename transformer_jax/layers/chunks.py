@@ -1,0 +1,109 @@
+"""Attention for some queries at a time, so that the weights of all are never there at once.
+
+The mathematics is that of the row: a query's weights are made whole, over all its keys, so nothing
+is approximated. Rabe and Staats 2021, arXiv:2112.05682, go further and cut the keys as well.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.layers.core import Bias, serve_groups, weighted_sum, weights_by
+from transformer_jax.masks import Mask
+
+_BANDS = 4  # stretches of queries, each of which looks at no key behind it where it may see none
+
+
+def mix_in_chunks(
+    weigh: Callable[..., Array],
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    size: int,
+    mask: Array | Mask | None = None,
+    bias: Bias | None = None,
+    values: Callable[..., Array] | None = None,
+    drop: Callable[[Array, Array], Array] | None = None,
+) -> Array:
+    """Returns what attention mixes, `size` queries at a time.
+
+    Up to four chunks keep their weights for the backward pass; more make them again, so that the
+    memory of a step is that of one chunk.
+
+    Args:
+      weigh: a row that gives weights, (query, key, *, mask, bias) -> [..., H, L, M], each query's
+        on its own.
+      query: [..., H, L, K].
+      key: [..., G, M, K].
+      value: [..., G, M, V].
+      size: queries in a chunk.
+      mask: as in Core.
+      bias: as in Core; one that is called takes `first`, the place of a chunk's first query.
+      values: as in PositionTerms.
+      drop: from weights and the place of their first query to those that are kept.
+    Returns:
+      [..., H, L, V], in the dtype of the values.
+    """
+    length = query.shape[-2]
+    can_cut = isinstance(mask, Mask) and "causal" in mask.names and not callable(bias)
+    can_cut = can_cut and values is None and key.shape[-2] == length
+
+    def chunk(first: Array, count: int, end: int) -> Array:
+        """Of the queries from `first` on, over the keys before `end`."""
+        rows = lambda array: _rows(array, first, count)  # noqa: E731
+        told_mask = _part_of(mask, first, count, end)
+        told_bias = bias
+        if callable(bias):
+            told_bias = jax.tree_util.Partial(bias, first=first)
+        elif bias is not None:
+            told_bias = rows(bias)[..., :end]
+        weights = weights_by(weigh, rows(query), key[..., :end, :], told_mask, told_bias)
+        kept = weights if drop is None else drop(weights, first)
+        mixed = weighted_sum(kept, serve_groups(value[..., :end, :], query.shape[-3]))
+        if values is not None:
+            mixed += values(kept, first=first).astype(mixed.dtype)
+        return mixed
+
+    def loop(firsts: np.ndarray, end: int) -> Array:
+        """Several chunks of one size, which look at the same keys."""
+        if len(firsts) == 1:
+            return chunk(firsts[0], size, end)
+        again = jax.checkpoint(lambda first: chunk(first, size, end), prevent_cse=False)
+        _, parts = jax.lax.scan(lambda _, first: (None, again(first)), None, jnp.asarray(firsts))
+        parts = jnp.moveaxis(parts, 0, -3)  # [..., H, chunks, size, V]
+        return parts.reshape(*parts.shape[:-3], len(firsts) * size, parts.shape[-1])
+
+    whole = np.arange(0, length - length % size, size)
+    bands = [band for band in np.array_split(whole, _BANDS) if len(band)]
+    if not can_cut and len(whole) > _BANDS:
+        bands = [whole]
+    ends = [int(band[-1]) + size if can_cut else key.shape[-2] for band in bands]
+    parts = [loop(band, end) for band, end in zip(bands, ends, strict=True)]
+    if length % size:
+        parts.append(chunk(jnp.int32(length - length % size), length % size, key.shape[-2]))
+    return jnp.concatenate(parts, axis=-2)
+
+
+def _rows(array: Array, first: Any, count: int) -> Array:
+    """[..., L, F] -> [..., count, F] from a place on; one row for all stays."""
+    if array.shape[-2] == 1:
+        return array
+    return jax.lax.dynamic_slice_in_dim(array, first, count, axis=-2)
+
+
+def _part_of(mask: Any, first: Any, count: int, end: int) -> Any:
+    """The mask of some queries, over the keys before `end`."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask):
+        return _rows(mask, first, count)[..., :end]
+    part = mask.of_queries(first, count)
+    if end == part.key.index.shape[-1]:
+        return part
+    return dataclasses.replace(part, key=jax.tree.map(lambda places: places[..., :end], part.key))
