@@ -92,9 +92,9 @@ class Transformer(nn.Module):
         them (arXiv:2104.06022, section 2).
       skips: a row of SKIPS: which earlier streams a block reads beside its own.
       skips_options: its fields.
-      scan_layers: whether blocks are a loop of the compiled program, which then compiles as fast
-        whatever the depth; to save memory it takes `remat` too. Caches and captured sites have
-        blocks one by one, as without it.
+      scan_layers: whether blocks are a loop of the compiled program, of which a deep model's is
+        shorter; to save memory it takes `remat` too. Caches and captured sites have blocks one by
+        one, as without it.
       remat: a row of REMATS: what a training step keeps of each block for its backward pass.
       remat_options: its arguments.
       stochastic_depth: share of the examples for which the last block's branches are left out in

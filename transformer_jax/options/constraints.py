@@ -36,6 +36,7 @@ _OF_ATTENTION = {  # what would do nothing where a mixer takes its place
     "projections": "separate",
     "query_key_norm": "none",
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
+    "attention_chunk": None,
 }
 
 
@@ -161,7 +162,7 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
     ]
     computed = [
         f"model.{name}={flat[f'model.{name}']}"
-        for name, plain in (("scan_layers", False), ("remat", "none"))
+        for name, plain in (("scan_layers", False), ("remat", "none"), ("attention_chunk", None))
         if flat[f"model.{name}"] != plain
     ]
     architecture, is_mup = flat["model.architecture"], flat["model.parametrisation"] == "mup"
