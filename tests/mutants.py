@@ -163,7 +163,7 @@ MUTANTS = (
            ("tests/test_chunks.py::test_chunks_give_the_numbers_of_the_whole",)),
     Mutant("keys that a chunk may see are cut",
            "transformer_jax/layers/chunks.py", "mix_in_chunks",
-           "int(band[-1]) + size if can_cut", "int(band[0]) + size if can_cut",
+           "band[-1] + size if can_cut", "band[0] + size if can_cut",
            ("tests/test_chunks.py::test_chunks_give_the_numbers_of_the_whole",)),
     Mutant("a loss of its largest chunk",
            "transformer_jax/training/objectives.py", "InChunks.sums",

@@ -108,7 +108,7 @@ def test_types_of_options_all_have_a_rule():
     from transformer_jax.options import declared, types
 
     named = {name for name in vars(types) if name[0].isupper()} - {
-        *("Annotated", "SameAs", "Choice", "Several")
+        *("Annotated", "Literal", "SameAs", "Choice", "Several")
     }
     assert named == {*declared.SPECIAL, *declared._NAMED}
 

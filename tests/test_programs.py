@@ -173,13 +173,21 @@ def test_numbers_in_every_kind_of_inner_program():
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_numbers_inside_a_scan_are_structure():
+def test_numbers_inside_a_loop_and_a_derivative_are_shared():
     def make(a):
-        return lambda x: jax.lax.scan(lambda y, z: (y * a + z, y), x, jnp.arange(3.0))
+        body = jax.checkpoint(lambda y, z: (jnp.sin(y * a) + z, y))
+        return jax.grad(lambda x: jax.lax.scan(body, x, jnp.arange(3.0))[0].sum())
 
     x = jnp.ones(2)
-    assert trace(make(0.5), x).structure == trace(make(0.5), x).structure
-    assert trace(make(0.5), x).structure != trace(make(0.1), x).structure
+    traces = [trace(make(a), x) for a in (0.5, 0.1)]
+    assert traces[0].structure == traces[1].structure
+    places = differing(traces)
+    shared = with_numbers(traces[0], places)
+    for traced, a in zip(traces, (0.5, 0.1), strict=True):
+        numbers = [traced.numbers[place] for place in places]
+        np.testing.assert_allclose(shared(numbers, x), make(a)(x), rtol=1e-6)
+    again = jax.make_jaxpr(shared)(numbers, x)
+    assert str(again).count("remat2") == str(traces[0].program).count("remat2") > 0
 
 
 def test_accumulation_shares_the_learning_rate():

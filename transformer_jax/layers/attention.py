@@ -235,7 +235,7 @@ class MultiHeadAttention(nn.Module):
         """From weights and their first query to those that are kept; each chunk draws its own."""
         key, dropout = self.make_rng("dropout"), nn.Dropout(self.dropout_rate, parent=None)
 
-        def drop(weights: Array, first: Array) -> Any:
+        def drop(weights: Array, first: Array | int) -> Any:
             own = jax.random.fold_in(key, first)
             return dropout.apply({}, weights, deterministic=False, rng=own)
 

@@ -5,12 +5,12 @@ is approximated. Rabe and Staats 2021, arXiv:2112.05682, go further and cut the 
 """
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from transformer_jax.layers.core import Bias, serve_groups, weighted_sum, weights_by
@@ -29,7 +29,7 @@ def mix_in_chunks(
     mask: Array | Mask | None = None,
     bias: Bias | None = None,
     values: Callable[..., Array] | None = None,
-    drop: Callable[[Array, Array], Array] | None = None,
+    drop: Callable[[Array, Array | int], Array] | None = None,
 ) -> Array:
     """Returns what attention mixes, `size` queries at a time.
 
@@ -54,7 +54,7 @@ def mix_in_chunks(
     can_cut = isinstance(mask, Mask) and "causal" in mask.names and not callable(bias)
     can_cut = can_cut and values is None and key.shape[-2] == length
 
-    def chunk(first: Array, count: int, end: int) -> Array:
+    def chunk(first: Array | int, count: int, end: int) -> Array:
         """Of the queries from `first` on, over the keys before `end`."""
         rows = lambda array: _rows(array, first, count)  # noqa: E731
         told_mask = _part_of(mask, first, count, end)
@@ -70,7 +70,7 @@ def mix_in_chunks(
             mixed += values(kept, first=first).astype(mixed.dtype)
         return mixed
 
-    def loop(firsts: np.ndarray, end: int) -> Array:
+    def loop(firsts: Sequence[int], end: int) -> Array:
         """Several chunks of one size, which look at the same keys."""
         if len(firsts) == 1:
             return chunk(firsts[0], size, end)
@@ -79,11 +79,12 @@ def mix_in_chunks(
         parts = jnp.moveaxis(parts, 0, -3)  # [..., H, chunks, size, V]
         return parts.reshape(*parts.shape[:-3], len(firsts) * size, parts.shape[-1])
 
-    whole = np.arange(0, length - length % size, size)
-    bands = [band for band in np.array_split(whole, _BANDS) if len(band)]
+    whole = range(0, length - length % size, size)
+    cuts = [len(whole) * band // _BANDS for band in range(_BANDS + 1)]
+    bands = [whole[low:high] for low, high in itertools.pairwise(cuts) if low < high]
     if not can_cut and len(whole) > _BANDS:
         bands = [whole]
-    ends = [int(band[-1]) + size if can_cut else key.shape[-2] for band in bands]
+    ends = [band[-1] + size if can_cut else key.shape[-2] for band in bands]
     parts = [loop(band, end) for band, end in zip(bands, ends, strict=True)]
     if length % size:
         parts.append(chunk(jnp.int32(length - length % size), length % size, key.shape[-2]))

@@ -26,12 +26,15 @@ def keep_nothing() -> Policy:
 
 
 def keep_products() -> Policy:
-    """Keeps what the learned maps give, and computes attention's scores and all else again."""
+    """Keeps what the learned maps give; attention's scores and all else are computed again.
+
+    The selective recomputation of Korthikanti et al. 2022, arXiv:2205.05198, section 5.
+    """
     return jax.checkpoint_policies.dots_with_no_batch_dims_saveable
 
 
 def keep_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")) -> Policy:
-    """Keeps the values at some sites.
+    """Keeps the values at some sites: a choice by cost and size (Korthikanti et al. 2022).
 
     Args:
       sites: their names inside a block, see docs/catalogue.md.
@@ -41,6 +44,8 @@ def keep_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")) -
 
 def offload_sites(sites: SitesOfBlock = ("attention.out", "feed_forward.hidden")) -> Policy:
     """Keeps the values at some sites in the host's memory, from where they are fetched.
+
+    Rhu et al. 2016, arXiv:1602.08124.
 
     Args:
       sites: their names inside a block, see docs/catalogue.md.

@@ -179,10 +179,10 @@ def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
 
 parsed_file = functools.cache(parse_file)  # of the package's own files, which do not change
 
-# The names of types.py that stand for an annotation; those in SPECIAL are taken from there.
+# The names of types.py that stand for an annotation.
 _NAMED = {
     ast.unparse(node.targets[0]): node.value
     for node in parsed_file(Path(__file__).with_name("types.py")).body
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
-    if ast.unparse(node.value.value) in ("Annotated", "tuple")
+    if ast.unparse(node.value).startswith(("Annotated[", "tuple[Literal["))
 }
