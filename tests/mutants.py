@@ -147,7 +147,7 @@ MUTANTS = (
            ("tests/test_remat.py::test_a_loop_of_the_program_draws_and_computes_what_blocks_one_by_one_do",)),
     Mutant("a loop that keeps all for the backward pass",
            "transformer_jax/models/scanned.py", "scan_blocks",
-           "if policy is not None:", "if False:",
+           "run if policy is None else", "run if True else",
            ("tests/test_remat.py::test_memory_stops_growing_with_the_depth",)),
     Mutant("experts' losses that a loop forgets",
            "transformer_jax/models/scanned.py", "scan_blocks",

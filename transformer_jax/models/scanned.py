@@ -44,7 +44,7 @@ def scan_blocks(
       models: by type of layer, the Transformer whose blocks are all of it.
       seen: by type of layer, what its attention is told.
       hidden: the stream, [..., L, D].
-      policy: what is kept of a unit for the backward pass; None keeps all.
+      policy: what is kept of a block for the backward pass; None keeps all.
       **around: further arguments of every block.
     Returns:
       The stream, and how many blocks it has been through.
@@ -71,32 +71,29 @@ def scan_blocks(
             drawn: Any = {kind: LazyRng.create(key, name) for kind, key in model.scope.rngs.items()}
             params = {"params": model.variables["params"][name]}
             block = make_block(models[letter], number, alone)
-            told = {**around, **seen[letter]}
-            hidden, sown = block.apply(params, hidden, **told, rngs=drawn, mutable=["losses"])
+            told = {**around, **seen[letter], "rngs": drawn, "mutable": ["losses"]}
+            run = functools.partial(block.apply, params, **told)
+            # A loop's parts are computed in their order, so nothing has to keep them apart.
+            run = run if policy is None else jax.checkpoint(run, policy=policy, prevent_cse=False)
+            hidden, sown = run(hidden)
             losses += jax.tree.leaves(sown)
         return hidden, losses
 
-    wrap: Callable = lambda body: body  # noqa: E731
-    if policy is not None:
-        wrap = functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
     steps = [functools.partial(run_unit, first) for first in range(0, whole, unit)]
-    hidden, losses = run_alike(steps, hidden, wrap)
+    hidden, losses = run_alike(steps, hidden)
     for loss in losses:
         model.sow("losses", "scanned", loss.sum(0))
     return hidden, whole
 
 
 def run_alike(
-    steps: Sequence[Callable[[Array], tuple[Array, Any]]],
-    hidden: Array,
-    wrap: Callable[[Callable], Callable],
+    steps: Sequence[Callable[[Array], tuple[Array, Any]]], hidden: Array
 ) -> tuple[Array, Any]:
     """Sends a stream through several functions that compute the same, as one loop.
 
     Args:
       steps: from a stream to the next, and what else it gives; they may read arrays around them.
       hidden: the first stream.
-      wrap: put around the loop's body, `jax.checkpoint` say.
     Returns:
       The last stream, and the rest that each function gives, stacked [N, ...].
     Raises:
@@ -125,4 +122,4 @@ def run_alike(
         ]
         return run(numbers, arrays, hidden)
 
-    return jax.lax.scan(wrap(body), hidden, (numbers, stacked))
+    return jax.lax.scan(body, hidden, (numbers, stacked))
