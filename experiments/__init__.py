@@ -20,9 +20,10 @@ def _offers_huge_pages() -> bool:
         return False
 
 
+_module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if "-m" in sys.orig_argv else []
 if (
-    sys.orig_argv[1:2] == ["-m"]
-    and sys.orig_argv[2].startswith("experiments.")
+    _module
+    and _module[0].startswith("experiments.")
     and "GLIBC_TUNABLES" not in os.environ
     and _offers_huge_pages()
 ):

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, tiny_config, user_environment
-from transformer_jax.programs import canonical, trace
+from transformer_jax.programs import trace
 from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.running import launch
+from transformer_jax.studies.running.canonical import canonical
 from transformer_jax.studies.running.computation import code_of, computation_of, digest_of
 from transformer_jax.training.prepared import prepare
 

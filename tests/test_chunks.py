@@ -113,9 +113,44 @@ class OverQueries(nn.Module):
         return weights / (1 + query.std(-2, keepdims=True).mean(-1, keepdims=True))
 
 
+class Adding(nn.Module):
+    """A row of the user's that adds to the loss."""
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        weights = SoftmaxAttention()(query, key, mask=mask, bias=bias)
+        self.sow("losses", "size", (weights**2).sum())
+        return weights
+
+
+class Drawing(nn.Module):
+    """A row of the user's that draws in training."""
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        if self.has_rng("dropout"):
+            query = query + jax.random.normal(self.make_rng("dropout"), query.shape)
+        return SoftmaxAttention()(query, key, mask=mask, bias=bias)
+
+
+def test_a_row_that_draws_does_so_in_each_chunk():
+    attention = MultiHeadAttention(num_heads=1, core=Drawing, chunk=2)
+    inputs = jnp.broadcast_to(jax.random.normal(jax.random.key(0), (1, 8)), (12, 8))
+    inputs = inputs + 0.1 * jax.random.normal(jax.random.key(1), (12, 1))
+    params = attention.init(jax.random.key(2), inputs)
+    params = jax.tree.map(lambda leaf: leaf * 20, params)
+    train = attention.apply(params, inputs, train=True, rngs={"dropout": jax.random.key(3)})
+    drawn = np.abs(train - attention.apply(params, inputs)).max(-1)
+    assert (drawn > 1e-6).all()
+
+
 def test_what_chunks_cannot_do_is_refused():
+    model = Decoder(**SMALL, attention=Adding, attention_chunk=2)
+    params = random_params(model)
+    with pytest.raises(ValueError, match="Adding adds to the loss; expected None"):
+        jax.eval_shape(lambda: model.apply({"params": params}, TOKENS))
     model = Decoder(**SMALL, attention="linear", attention_chunk=2)
-    with pytest.raises(ValueError, match="LinearAttention makes no weights; expected None"):
+    with pytest.raises(ValueError, match="LinearAttention mixes values itself; expected None"):
         model.init(jax.random.key(0), TOKENS)
     own = f"{OverQueries.__module__}.OverQueries"
     fields = {"model__attention": own, "model__depth": 1, "model__mask": "unmasked"}

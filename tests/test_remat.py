@@ -18,7 +18,7 @@ from transformer_jax.layers.remat import REMATS
 from transformer_jax.layers.weights import SoftmaxAttention
 from transformer_jax.models import Decoder, EncoderDecoder, VisionTransformer
 from transformer_jax.options.types import SitesOfBlock
-from transformer_jax.programs import differing, trace, with_numbers
+from transformer_jax.programs import differing, names_in, trace, with_numbers
 from transformer_jax.sites import SITES
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import prepare
@@ -169,6 +169,20 @@ def test_sites_are_those_of_blocks_one_by_one():
     np.testing.assert_array_equal(*(value["block_1.residual"] for value in values))
 
 
+def names_of_a_step(**fields):
+    model = Decoder(**TEXT | SMALL, depth=2, **fields)
+    given = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
+    apply = lambda params: model.apply({"params": params}, TOKENS, **given)
+    return names_in(jax.make_jaxpr(apply)(random_params(model.clone(scan_layers=False))))
+
+
+def test_policies_find_the_same_names_in_a_loop():
+    names = names_of_a_step()
+    assert {"attention.weights", "feed_forward.hidden", "residual"} <= names
+    assert names_of_a_step(scan_layers=True) == names
+    assert names - names_of_a_step(attention_chunk=2) == {"attention.weights"}
+
+
 def test_policies_know_every_site_of_a_block():
     names = {name.removeprefix("block_*.") for name in SITES if name.startswith("block_*.")}
     allowed = typing.get_args(typing.get_args(SitesOfBlock)[0])
@@ -187,9 +201,35 @@ class ByDepth(nn.Module):
         return weights if self.layer % 2 else jnp.square(weights)
 
 
+class ByRule(nn.Module):
+    """Attention whose derivative hangs on the block, by a rule that nobody can compare."""
+
+    layer: int
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        scaled = jax.custom_vjp(lambda x: x)
+        scaled.defvjp(lambda x: (x, None), lambda _, g: (g * 10.0**self.layer,))
+        return SoftmaxAttention()(scaled(query), key, mask=mask, bias=bias)
+
+
+class ByRound(nn.Module):
+    """The same with a tangent: a straight-through estimator."""
+
+    layer: int
+
+    @nn.compact
+    def __call__(self, query, key, *, mask, bias):
+        rounded = jax.custom_jvp(lambda x: jnp.round(x / (1 + self.layer)))
+        rounded.defjvp(lambda x, t: (rounded(*x), t[0]))
+        return SoftmaxAttention()(rounded(query), key, mask=mask, bias=bias)
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        ({"attention": ByRule}, "a rule of its own for its derivative"),
+        ({"attention": ByRound}, "a rule of its own for its derivative"),
         ({"distinct_blocks": 1}, "blocks share parameters"),
         ({"skips": "embedding"}, "read earlier streams"),
         ({"position": "sinusoidal", "position_in_every_layer": True}, "get positions anew"),
@@ -204,9 +244,17 @@ def test_blocks_that_are_no_loop_are_refused(fields, words):
 
 
 def test_options_that_would_do_nothing_are_refused():
-    with pytest.raises(InvalidInput, match=r"this model has no mixer.out; expected some of att"):
+    with pytest.raises(InvalidInput, match=r"this model makes no mixer.out; expected some of a"):
         prepare(tiny_config(model__remat="sites", model__remat_options__sites__sites="mixer.out"))
+    chunks = {"model__remat": "sites", "model__attention_chunk": 4}
+    with pytest.raises(InvalidInput, match=r"this model makes no attention.weights"):
+        prepare(tiny_config(**chunks, model__remat_options__sites__sites="attention.weights"))
+    own = f"{ByDepth.__module__}.ByDepth"
+    with pytest.raises(InvalidInput, match="do not compute the same"):
+        prepare(tiny_config(model__attention=own, model__scan_layers=True))
     tiny = ("train", "--config=configs/tiny.py", "--workdir=x")
+    loop = "--config.model.scan_layers=True"
+    refused(attempt(*tiny, loop, "--config.model.distinct_blocks=1"), "are no loop; expected False")
     refused(attempt(*tiny, "--config.model.remat=blocks"), "did you mean block?")
     nets = "--config.model.architecture=recurrent_decoder"
     refused(attempt(*tiny, nets, "--config.model.remat=block"), "recurrent_decoder has no blocks")

@@ -23,8 +23,9 @@ from transformer_jax.models import (
     RecurrentEncoderDecoder,
     VisionTransformer,
 )
-from transformer_jax.programs import canonical, trace
+from transformer_jax.programs import trace
 from transformer_jax.sites import SITES, interventions, site
+from transformer_jax.studies.running.canonical import canonical
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SIZES = {"width": 8, "depth": 2, "num_heads": 2}

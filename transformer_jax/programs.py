@@ -7,9 +7,8 @@ program. A number that is equal in all of them stays a constant.
 """
 
 import hashlib
-import itertools
-import re
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -63,6 +62,33 @@ def trace_open(function: Callable, *arguments: Any) -> tuple[Traced, list[Any]]:
     return _read(_closed(program.jaxpr), (program.consts, arguments), out_shape), program.consts
 
 
+def names_in(program: Any) -> set[str]:
+    """Returns the names that policies of rematerialisation can keep values by."""
+    _, operations = opened(program)
+    names = {each.params["name"] for each in operations.eqns if each.primitive.name == "name"}
+    inner = [inner_programs(equation).values() for equation in operations.eqns]
+    return names.union(*(names_in(each) for held in inner for some in held for each in some))
+
+
+def has_own_derivative(program: Any) -> bool:
+    """Whether a part of a program has a rule for its derivative that jax does not bring.
+
+    Such rules are functions, and two of them cannot be compared.
+    """
+    _, operations = opened(program)
+    for equation in operations.eqns:
+        if equation.primitive.name == "custom_vjp_call":
+            return True
+        inner = [each for held in inner_programs(equation).values() for each in held]
+        if equation.primitive.name == "custom_jvp_call":
+            said = opened(inner[0])[1].debug_info
+            if not str(said.func_filename).startswith(os.path.dirname(jax.__file__)):
+                return True
+        if any(map(has_own_derivative, inner)):
+            return True
+    return False
+
+
 def _closed(program: Any) -> Any:
     """A program that gets its constants as its first arguments."""
     inputs = (*program.constvars, *program.invars)
@@ -78,13 +104,14 @@ def _read(program: Any, arguments: Any, out_shape: Any) -> Traced:
     return Traced(
         program,
         jax.tree.structure(out_shape),
-        _hash(structure),
-        _hash(structure + divisors),
+        hash_of(structure),
+        hash_of(structure + divisors),
         tuple(reader.numbers),
     )
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
+    """Returns the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -135,7 +162,7 @@ class _Reader:
             place = names.setdefault(variable, len(names))
             return f"{place}:{variable.aval.str_short()}{variable.aval.weak_type:d}"
 
-        consts, operations = _opened(program)
+        consts, operations = opened(program)
         for variable in (*operations.constvars, *operations.invars):
             self.lines.append(name(variable))
         for constant in consts:
@@ -182,7 +209,7 @@ class _Evaluator:
         self._count = 0
 
     def run(self, program: Any, arguments: Sequence[Any], start: int = 0) -> list[Any]:
-        consts, operations = _opened(program)
+        consts, operations = opened(program)
         values: dict[Any, Any] = dict(zip(operations.invars, arguments, strict=True))
         place = start
 
@@ -288,7 +315,7 @@ def inner_programs(equation: Any) -> dict[str, list]:
     return {name: programs for name, programs in held.items() if programs}
 
 
-def _opened(program: Any) -> tuple[Sequence[Any], Any]:
+def opened(program: Any) -> tuple[Sequence[Any], Any]:
     """The constants and the operations of a program, closed or not."""
     if isinstance(program, core.ClosedJaxpr):
         return program.consts, program.jaxpr
@@ -315,93 +342,6 @@ def _spell(params: dict) -> str:
         for name, value in sorted(params.items())
     }
     return str(spelled)
-
-
-# ---------------------------------------------------------------- found by what it computes
-
-
-def canonical(traced: Traced) -> str:
-    """Returns a hash of what a function computes, whatever its parts are called and lie in.
-
-    Calls are put in their places and what nobody reads is left out; names, places in files and
-    addresses say nothing, every number and constant array does.
-    """
-    consts, operations = _opened(traced.program)
-    lines = _canonical_lines(operations, consts)
-    tree = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree)]
-    return _hash("\n".join([*paths, *lines]))
-
-
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# Operations that are what they call.
-_CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
-
-
-def _canonical_lines(operations: Any, consts: Sequence[Any]) -> list[str]:
-    """A program written down: inputs, operations in their order, outputs, all by number."""
-    fresh = itertools.count()
-    inputs = [next(fresh) for _ in operations.invars]
-    inlined, outputs = _inlined(operations, consts, inputs, fresh)
-    read, kept = set(outputs), []
-    for equation, arguments, results in reversed(inlined):
-        if read.intersection(results) or equation.effects:
-            read.update(arguments)
-            kept.append((equation, arguments, results))
-    places: dict[Any, int] = {}
-
-    def spelled(value: Any) -> str:  # a number is a text, a variable an int
-        return value if isinstance(value, str) else str(places.setdefault(value, len(places)))
-
-    lines = [
-        f"{spelled(i)} {v.aval.str_short()}" for i, v in zip(inputs, operations.invars, strict=True)
-    ]
-    for equation, arguments, results in reversed(kept):
-        held = inner_programs(equation)
-        plain = {k: v for k, v in equation.params.items() if k not in held and not callable(v)}
-        plain.pop("weak_type", None)
-        types = [variable.aval.str_short() for variable in equation.outvars]
-        lines.append(
-            f"{equation.primitive.name} {[*map(spelled, arguments)]} "
-            f"{[*map(spelled, results)]} {types} {_ADDRESS.sub('', str(sorted(plain.items())))}"
-        )
-        for program in (each for programs in held.values() for each in programs):
-            consts, inner = _opened(program)
-            lines += ["(", *_canonical_lines(inner, consts), ")"]
-    return [*lines, " ".join(map(spelled, outputs))]
-
-
-def _inlined(
-    operations: Any, consts: Sequence[Any], inputs: Sequence[Any], fresh: Iterator[int]
-) -> tuple[list[tuple], list[Any]]:
-    """The operations of a program with those of its calls in their places, and its outputs."""
-    values = dict(zip(operations.invars, inputs, strict=True))
-    values |= dict(zip(operations.constvars, map(_spell_number, consts), strict=True))
-
-    def read(variable: Any) -> Any:
-        is_number = isinstance(variable, core.Literal)
-        return _spell_number(variable.val) if is_number else values[variable]
-
-    listed = []
-    for equation in operations.eqns:
-        arguments = [read(variable) for variable in equation.invars]
-        if equation.primitive.name in _CALLS:
-            ((program, *_),) = inner_programs(equation).values()
-            inner_consts, inner = _opened(program)
-            more, results = _inlined(inner, inner_consts, arguments, fresh)
-            listed += more
-        elif equation.primitive.name == "name":  # of a site, which computes nothing
-            results = arguments
-        else:
-            results = [next(fresh) for _ in equation.outvars]
-            listed.append((equation, arguments, results))
-        values |= dict(zip(equation.outvars, results, strict=True))
-    return listed, [read(variable) for variable in operations.outvars]
-
-
-def _spell_number(value: Any) -> str:
-    number = np.asarray(value)
-    return f"={number.dtype}{number.shape}{hashlib.sha256(number.tobytes()).hexdigest()[:16]}"
 
 
 def stacked(trees: Sequence[Any]) -> Any:

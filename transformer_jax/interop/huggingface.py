@@ -257,7 +257,8 @@ def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
         different = {
             f"{name} of block {number}": (getattr(one, name), getattr(other, name))
             for name in LAYER_FIELDS
-            if name != "attention_dropout_rate" and _resolved(one, name) != _resolved(other, name)
+            if name not in ("attention_dropout_rate", "attention_chunk")
+            and _resolved(one, name) != _resolved(other, name)
         }
         if different:
             return different

@@ -181,7 +181,7 @@ class MultiHeadAttention(nn.Module):
             )
         if mixes and self.chunk is not None:
             raise ValueError(
-                f"attention_chunk: {type(core).__name__} makes no weights; expected None"
+                f"attention_chunk: {type(core).__name__} mixes values itself; expected None"
             )
         if mixes:
             mixed_HLV, state = core(
@@ -227,9 +227,20 @@ class MultiHeadAttention(nn.Module):
         return cut and not is_looked_into(self)
 
     def _pure(self, core: nn.Module) -> Callable[..., Any]:
-        """A core as a function, which loops and derivatives may call."""
+        """A core as a function, which loops may call; each chunk has a key of its own."""
         row, variables = core.clone(parent=None), core.variables
-        return lambda query, key, **told: row.apply(variables, query, key, **told)
+        key = self.make_rng("dropout") if self.has_rng("dropout") else None
+
+        def weigh(first: Array | int, query: Array, keys: Array, **told: Any) -> Any:
+            rngs = {} if key is None else {"dropout": jax.random.fold_in(key, first)}
+            weights, sown = row.apply(variables, query, keys, **told, rngs=rngs, mutable=["losses"])
+            if jax.tree.leaves(sown):
+                raise ValueError(
+                    f"attention_chunk: {type(core).__name__} adds to the loss; expected None"
+                )
+            return weights
+
+        return weigh
 
     def _drop_by_chunk(self) -> Callable[..., Any]:
         """From weights and their first query to those that are kept; each chunk draws its own."""

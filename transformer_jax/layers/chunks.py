@@ -5,6 +5,7 @@ is approximated. Rabe and Staats 2021, arXiv:2112.05682, go further and cut the 
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,8 +38,8 @@ def mix_in_chunks(
     memory of a step is that of one chunk.
 
     Args:
-      weigh: a row that gives weights, (query, key, *, mask, bias) -> [..., H, L, M], each query's
-        on its own.
+      weigh: a row that gives weights, (place of the first query, query, key, *, mask, bias) ->
+        [..., H, L, M], each query's on its own.
       query: [..., H, L, K].
       key: [..., G, M, K].
       value: [..., G, M, V].
@@ -63,7 +64,9 @@ def mix_in_chunks(
             told_bias = jax.tree_util.Partial(bias, first=first)
         elif bias is not None:
             told_bias = rows(bias)[..., :end]
-        weights = weights_by(weigh, rows(query), key[..., :end, :], told_mask, told_bias)
+        weights = weights_by(
+            functools.partial(weigh, first), rows(query), key[..., :end, :], told_mask, told_bias
+        )
         kept = weights if drop is None else drop(weights, first)
         mixed = weighted_sum(kept, serve_groups(value[..., :end, :], query.shape[-3]))
         if values is not None:
@@ -72,12 +75,16 @@ def mix_in_chunks(
 
     def loop(firsts: Sequence[int], end: int) -> Array:
         """Several chunks of one size, which look at the same keys."""
+        run = again(lambda first: chunk(first, size, end))
         if len(firsts) == 1:
-            return chunk(firsts[0], size, end)
-        again = jax.checkpoint(lambda first: chunk(first, size, end), prevent_cse=False)
-        _, parts = jax.lax.scan(lambda _, first: (None, again(first)), None, jnp.asarray(firsts))
+            return run(firsts[0])
+        _, parts = jax.lax.scan(lambda _, first: (None, run(first)), None, jnp.asarray(firsts))
         parts = jnp.moveaxis(parts, 0, -3)  # [..., H, chunks, size, V]
         return parts.reshape(*parts.shape[:-3], len(firsts) * size, parts.shape[-1])
+
+    def again(run: Callable) -> Callable:
+        """Of several chunks each is made again for the backward pass."""
+        return jax.checkpoint(run) if length > _BANDS * size else run
 
     whole = range(0, length - length % size, size)
     cuts = [len(whole) * band // _BANDS for band in range(_BANDS + 1)]
@@ -87,7 +94,8 @@ def mix_in_chunks(
     ends = [band[-1] + size if can_cut else key.shape[-2] for band in bands]
     parts = [loop(band, end) for band, end in zip(bands, ends, strict=True)]
     if length % size:
-        parts.append(chunk(jnp.int32(length - length % size), length % size, key.shape[-2]))
+        last = again(lambda first: chunk(first, length % size, key.shape[-2]))
+        parts.append(last(length - length % size))
     return jnp.concatenate(parts, axis=-2)
 
 

@@ -164,10 +164,13 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         vectors: Array | None = None,
         segments: Array | None = None,
         types: Array | None = None,
+        positions: Array | None = None,
         train: bool = False,
         return_hidden: bool = False,
     ) -> Array:
         """Returns the logits of the classes, [..., C] float32 or wider; arguments as in Encoder.
+
+        Positions are not needed: order is in the recurrence.
 
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.

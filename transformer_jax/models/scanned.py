@@ -11,13 +11,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.core.scope import LazyRng
 from jax import Array
 
 from transformer_jax.layers.blocks import Block
 from transformer_jax.layers.remat import Policy
 from transformer_jax.models.block import make_block
-from transformer_jax.programs import differing, trace_open, with_numbers
+from transformer_jax.programs import differing, has_own_derivative, trace_open, with_numbers
 
 
 def run_block(
@@ -61,18 +60,15 @@ def scan_blocks(
         )
     if whole < 2 * unit:
         return hidden, 0
-    alone = functools.partial(Block, parent=None)
 
     def run_unit(first: int, hidden: Array) -> tuple[Array, Any]:
         losses = []
         for number in range(first, first + unit):
             letter, name = layers[number].type, f"block_{number}"
-            # A key that goes on from here as it would inside the model.
-            drawn: Any = {kind: LazyRng.create(key, name) for kind, key in model.scope.rngs.items()}
-            params = {"params": model.variables["params"][name]}
-            block = make_block(models[letter], number, alone)
-            told = {**around, **seen[letter], "rngs": drawn, "mutable": ["losses"]}
-            run = functools.partial(block.apply, params, **told)
+            params = {"params": {name: model.variables["params"][name]}}
+            alone = _Alone(functools.partial(make_block, models[letter], number), parent=None)
+            told = {**around, **seen[letter], "rngs": model.scope.rngs, "mutable": ["losses"]}
+            run = functools.partial(alone.apply, params, **told)
             # A loop's parts are computed in their order, so nothing has to keep them apart.
             run = run if policy is None else jax.checkpoint(run, policy=policy, prevent_cse=False)
             hidden, sown = run(hidden)
@@ -84,6 +80,16 @@ def scan_blocks(
     for loss in losses:
         model.sow("losses", "scanned", loss.sum(0))
     return hidden, whole
+
+
+class _Alone(nn.Module):
+    """A block outside its model, under the name that it has there: sites and keys are the same."""
+
+    make: Callable[[], Block]
+
+    @nn.compact
+    def __call__(self, hidden: Array, **around: Any) -> Array:
+        return self.make()(hidden, **around)
 
 
 def run_alike(
@@ -100,6 +106,11 @@ def run_alike(
       ValueError: the functions do not compute the same; the text says which.
     """
     traces, read = zip(*(trace_open(step, hidden) for step in steps), strict=True)
+    if any(has_own_derivative(traced.program) for traced in traces):
+        raise ValueError(
+            "scan_layers: a part of the stack has a rule of its own for its derivative, which may "
+            "differ by block; expected False"
+        )
     for number, (traced, arrays) in enumerate(zip(traces, read, strict=True)):
         alike = traced.structure == traces[0].structure and len(arrays) == len(read[0])
         if not alike:

@@ -58,6 +58,10 @@ def remarks_on(flat: Mapping[str, Any]) -> list[str]:
         for letter in letters
         if letter not in used
     ]
+    if flat["model.scan_layers"] and depth is not None and depth < 2 * max(1, len(pattern)):
+        remarks.append(
+            f"model.scan_layers=True: model.depth={depth} has fewer than two repeats, and no loop"
+        )
     if pattern and not used.intersection(letters):
         remarks.append(f"model.layers={pattern}: no type says what is different")
     masks = ["model.mask", *(f"model.layer_types.{letter}.mask" for letter in letters)]
@@ -165,12 +169,26 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
         for name, plain in (("scan_layers", False), ("remat", "none"), ("attention_chunk", None))
         if flat[f"model.{name}"] != plain
     ]
+    tied = [
+        f"model.{name}={flat[f'model.{name}']}"
+        for name, plain in (
+            ("distinct_blocks", None),
+            ("skips", "none"),
+            ("position_in_every_layer", False),
+        )
+        if flat[f"model.{name}"] != plain
+    ]
     architecture, is_mup = flat["model.architecture"], flat["model.parametrisation"] == "mup"
     return [
         (
             f"model.sharing={flat['model.sharing']}: without model.distinct_blocks all blocks have "
             "parameters of their own",
             flat["model.sharing"] != "cycle" and flat["model.distinct_blocks"] is None,
+        ),
+        (
+            "model.scan_layers=True: blocks that share parameters, read earlier streams or get "
+            f"positions anew are no loop; expected False, or without {', '.join(tied)}",
+            flat["model.scan_layers"] and tied,
         ),
         (
             f"{', '.join(said + computed)}: {architecture} has no blocks",
@@ -277,6 +295,11 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
             f"model.match_parameters={matched}: expected "
             f"{architecture.removeprefix('recurrent_')}, which data.task={task} can train too",
             is_recurrent and matched not in (None, architecture.removeprefix("recurrent_")),
+        ),
+        (
+            f"training.loss_chunk={flat['training.loss_chunk']}: data.task={task} has one target "
+            "for each example; expected None",
+            flat["training.loss_chunk"] and task.endswith("_classification") and not is_own(task),
         ),
         (
             f"data.language_modelling.unscored={unscored}: expected less than data.length={length}",

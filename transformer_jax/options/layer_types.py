@@ -7,6 +7,7 @@ from typing import Any
 LAYER_FIELDS = (
     *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
     *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),
+    "attention_chunk",
     *("projections", "query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
     *("feed_forward", "feed_forward_options", "activation", "mlp_dim"),
 )

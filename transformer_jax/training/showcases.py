@@ -227,6 +227,8 @@ def translate_prompt(run: Run, prompt: str, **options: Any) -> str:
 def classify_prompt(run: Run, prompt: str, **options: Any) -> str:
     """The classes and their probabilities; a prompt of two texts has a tab between them."""
     texts = tuple(prompt.split("\t"))
+    if run.num_texts == 2 != len(texts):
+        raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
     example = prompt if run.num_texts == 1 else texts
     shares = zip(run.classes, run.classify([example])[0], strict=True)
     return "\n".join(f"{share:.3f}  {name}" for name, share in shares)

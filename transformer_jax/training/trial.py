@@ -44,7 +44,8 @@ def refuse_what_leaks(prepared: Prepared) -> None:
 def _refuse_mixed_queries(prepared: Prepared, inputs: Any, who: str) -> None:
     """Raises InvalidInput where queries in chunks get other weights than all of them at once."""
     model = prepared.model
-    if getattr(model, "attention_chunk", None) is None:
+    made = model.by_type().values() if hasattr(model, "by_type") else ()
+    if not any(each.attention_chunk for each in made):
         return
     params = _random_params(prepared)
     parted, whole = (

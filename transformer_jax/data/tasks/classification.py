@@ -180,11 +180,13 @@ def encode_texts(
 
 
 def _lengths_that_fit(lengths: list[int], most: int) -> list[int]:
-    """Shortens the longest of several texts, the last of equals, until they hold `most` tokens."""
-    while sum(lengths) > most:
-        longest = max(range(len(lengths)), key=lambda i: (lengths[i], i))
-        lengths[longest] -= 1
-    return lengths
+    """Shortens the longer of two texts, the second of equals, until they hold `most` tokens."""
+    if len(lengths) == 1:
+        return [min(*lengths, most)]
+    first, second = lengths
+    # What is left is shared in halves, unless one text needs less than half.
+    kept = min(first, max(most - second, (most + 1) // 2))
+    return [kept, min(second, most - kept)]
 
 
 def image_classification(

@@ -22,8 +22,9 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import TASKS, Task
-from transformer_jax.programs import canonical, trace
+from transformer_jax.programs import trace
 from transformer_jax.studies.asking.cells import without_docstrings
+from transformer_jax.studies.running.canonical import canonical
 from transformer_jax.training.evaluation import evaluate
 from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
