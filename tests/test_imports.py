@@ -34,6 +34,7 @@ ALLOWED = {
         *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
         *("inspection", "metrics", "programs"),
     ),
+    "planning": ("errors", "options", "data", "runs", "training"),
     "studies": (
         *("errors", "options", "sites", "metrics", "data", "paths", "programs", "runs"),
         "training",

@@ -7,7 +7,6 @@ import pytest
 
 from tests.conftest import tiny_config, tree_hash
 from transformer_jax.programs import differing, trace, with_numbers
-from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.running.batched import Group, first_arguments, group_arms
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
@@ -43,7 +42,7 @@ def calls_of(group, members):
         state = prepared.draw(np.uint32(seed))
         batches = prepared.stacked_batches(seed, 0, STEPS)
         arguments = (np.uint32(seed), state, batches, np.int32(STEPS))
-        calls.append((arm, StepRequest(prepared, arguments, Silent())))
+        calls.append((arm, StepRequest(prepared, arguments)))
     return calls
 
 

@@ -1031,7 +1031,7 @@ def test_a_study_of_equal_arms_finds_nothing(tmp_path):
         state = prepared.draw(np.uint32(seed))
         batches = prepared.stacked_batches(seed, 0, 12)
         arguments = (np.uint32(seed), state, batches, np.int32(12))
-        call = batched.StepRequest(prepared, arguments, Silent())
+        call = batched.StepRequest(prepared, arguments)
         (answer,) = group.answer([("a", call)], 1)
         sums = score(answer.state.params, batch)
         losses.append(float(sums.loss.sum() / sums.weight.sum()))

@@ -20,6 +20,7 @@ losses say what is made small on the way). examples/one_page.py puts them togeth
   training/           build, prepared: from a config to data, model, optimizer; objectives; step*:
                       one update; loop*: a run, top to bottom; coroutine: compiles and takes the
                       updates that it asks for; evaluation; loading: a run, read again
+  planning/           what a training step would need on a device that is not here
   studies/            inference: statistics decides the verdict's word; asking: a question as a
                       value, its cells; judging: what may be judged, and the verdicts; reporting;
                       running: launch: from plan to verdict, workers: train the cells

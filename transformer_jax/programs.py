@@ -6,6 +6,8 @@ shared: each run's step is traced, and two traces that are equal but for their n
 program. A number that is equal in all of them stays a constant.
 """
 
+import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -238,16 +240,25 @@ class _Evaluator:
                 for each in (each for programs in inner.values() for each in programs):
                     runners.append(self._runner(each, place))
                     place += _count_numbers(each)
-                outputs = _OPERATIONS[equation.primitive.name](equation, runners, inputs)
+                evaluate = functools.partial(
+                    _OPERATIONS[equation.primitive.name], equation, runners
+                )
             else:
-                params = equation.primitive.get_bind_params(equation.params)
-                outputs = equation.primitive.bind(*inputs, **params)
-                outputs = outputs if equation.primitive.multiple_results else [outputs]
+                evaluate = functools.partial(_bind, equation)
+            scope = str(equation.source_info.name_stack)  # of profiles
+            with jax.named_scope(scope) if scope else contextlib.nullcontext():
+                outputs = evaluate(inputs)
             values |= dict(zip(equation.outvars, outputs, strict=True))
         return [read(variable) for variable in operations.outvars]
 
     def _runner(self, program: Any, start: int) -> Callable:
         return lambda *arguments: self.run(program, arguments, start)
+
+
+def _bind(equation: Any, inputs: list) -> list:
+    params = equation.primitive.get_bind_params(equation.params)
+    outputs = equation.primitive.bind(*inputs, **params)
+    return outputs if equation.primitive.multiple_results else [outputs]
 
 
 def _call(equation: Any, runners: list, inputs: list) -> list:

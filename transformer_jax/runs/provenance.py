@@ -1,11 +1,12 @@
 """What a run depends on beside its config: packages, device, git revision, settings."""
 
+import contextlib
 import functools
 import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def surroundings() -> tuple[dict, str]:
     device = jax.devices()[0]
     facts = {
         "numerics": NUMERICS,
-        "packages": {name: metadata.version(name) for name in _PACKAGES if _is_installed(name)},
+        "packages": versions_of(_PACKAGES),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": {
@@ -74,12 +75,13 @@ def _is_deterministic(platform_name: str) -> bool:
     return platform_name != "gpu" or "--xla_gpu_deterministic_ops=true" in flags
 
 
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Returns the versions of those packages that are installed."""
+    versions = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _git(*arguments: str) -> str:

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks import Batch
-from transformer_jax.runs.progress import Progress
 from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.step import StepRecord, TrainState
 
@@ -23,12 +22,10 @@ class StepRequest(NamedTuple):
     Attributes:
       prepared: data, model and optimizer.
       arguments: seed, state, stacked batches [C, B, ...], how many of them to take.
-      progress: where to tell that a program is compiled for it.
     """
 
     prepared: Prepared
     arguments: tuple[np.uint32, TrainState, Batch, np.int32]
-    progress: Progress
 
 
 class StepResult(NamedTuple):
@@ -50,26 +47,17 @@ RunCoroutine = Generator[StepRequest, StepResult, dict[str, float]]
 
 
 def run_alone(coroutine: RunCoroutine) -> dict[str, float]:
-    """Goes through a run with a program of its own, compiled at its first request."""
-    program, answer = None, None
+    """Goes through a run with a program of its own."""
+    answer = None
     while True:
         try:
             call = next(coroutine) if answer is None else coroutine.send(answer)
         except StopIteration as end:
             return end.value
         try:
-            if program is None:
-                program = compiled(call)
-            answer = answered(program, call.arguments)
+            answer = answered(call.prepared.program, call.arguments)
         except BaseException as error:
             coroutine.throw(error)  # so that its directory says what happened
-
-
-def compiled(call: StepRequest) -> Callable:
-    """Compiles what a run needs, for arrays as in this call."""
-    with call.progress.busy("compiling the training step"):
-        program = jax.jit(call.prepared.advance, donate_argnums=1)
-        return program.lower(*call.arguments).compile()
 
 
 def answered(program: Callable, arguments: tuple) -> StepResult:

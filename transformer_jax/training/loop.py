@@ -46,7 +46,7 @@ from transformer_jax.training.own import (
     own_modules,
     own_tokenizer,
 )
-from transformer_jax.training.prepared import Prepared, announcement, prepare, seeds_of
+from transformer_jax.training.prepared import Prepared, announce, prepare, seeds_of
 from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.trial import refuse_what_leaks
@@ -155,8 +155,8 @@ class Training:
         if directory.step == steps and directory.status() == "done":
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             return directory.metrics()[-1]
-        for line in announcement(self.prepared, directory.manifest()):
-            self.progress.say(line)
+        if self.drawn is None:
+            announce(self.prepared, self.progress, compiles=self.cell is None)
         directory.write_status("running")
         with self._writers() as write:
             state = yield from self._take_steps(state, write)
@@ -212,16 +212,15 @@ class Training:
         self.task, self.score = prepared.task, score_of(prepared)
         self.allow = prepared.allow
         config, directory = self.config, self.directory
-        self.log = StepLog(
-            config.logging.every,
-            config.training.steps,
-            make_schedule(config, prepared.allow),
-            self.task.counted,
-        )
-        # Before the directory is marked as begun: weights that are refused leave it untouched.
+        steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
+        self.log = StepLog(config.logging.every, steps, schedule, self.task.counted)
+        # Before the directory is marked as begun: what is refused, weights say, or a step that is
+        # too large, leaves it untouched. Cells are compiled together, later.
         is_new = not directory.has_begun()
         initial = fingerprint_of(config.initial) if is_new else {}
         self.drawn = self._start() if is_new else None
+        if is_new:
+            announce(prepared, self.progress, compiles=self.cell is None)
         facts = {
             "seed": config.seed,
             "parameters": prepared.num_parameters,
@@ -299,7 +298,7 @@ class Training:
         seconds = time.monotonic() - started
         # Whoever drives this generator (coroutine.run_alone; in a study batched.run_together) runs
         # prepared.advance with these arguments, which is step.make_run_steps.
-        answer = yield StepRequest(self.prepared, arguments, self.progress)
+        answer = yield StepRequest(self.prepared, arguments)
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call

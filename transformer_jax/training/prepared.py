@@ -21,6 +21,7 @@ from transformer_jax.options.config import flatten, options_of
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.options.rule import is_own
 from transformer_jax.programs import Traced, names_in, trace
+from transformer_jax.runs.progress import Progress
 from transformer_jax.training.build import (
     count_parameters,
     make_model,
@@ -30,6 +31,7 @@ from transformer_jax.training.build import (
 )
 from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
+from transformer_jax.training.memory import refuse_large_state, refuse_large_step
 from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import faults_of, own_choices, own_modules
@@ -100,7 +102,10 @@ class Prepared:
           config: this one, with the seeds of a run.
         Returns:
           The state, and what there is to say about it.
+        Raises:
+          InvalidInput: the device has not enough memory for it, or the weights do not fit.
         """
+        refuse_large_state(self.template, config)
         state = self.draw(np.uint32(seeds_of(config).initial))
         if not any(config.initial.values()) and not config.seeds.perturbation:
             return state, []
@@ -129,6 +134,18 @@ class Prepared:
         """The operations of `advance`."""
         batches = self.stacked_batches(0, 0, 1)
         return trace(self.advance, np.uint32(0), self.template, batches, np.int32(1))
+
+    @functools.cached_property
+    def program(self) -> Callable[..., tuple[TrainState, StepRecord]]:
+        """The compiled `advance`, of which the state's memory is used again.
+
+        Raises:
+          InvalidInput: the device has not enough memory; the text says what would help.
+        """
+        batches = self.stacked_batches(0, 0, 1)
+        arguments = (np.uint32(0), self.template, batches, np.int32(1))
+        lowered = jax.jit(self.advance, donate_argnums=1).lower(*arguments)
+        return refuse_large_step(lowered.compile, self.config)
 
     def train(self, state: TrainState, order: int, dropout: int) -> TrainState:
         """Takes all steps at once, without a directory: for measurements that nobody resumes.
@@ -252,26 +269,34 @@ def prepare(
     return prepared
 
 
-def announcement(prepared: Prepared, manifest: Mapping[str, Any]) -> list[str]:
-    """Returns what is said before a run trains: remarks, its data, its model.
+def announce(prepared: Prepared, progress: Progress, compiles: bool) -> None:
+    """Says what will be trained: remarks, the data, the model; and compiles its step.
 
     Args:
       prepared: what is trained.
-      manifest: of the run.
+      progress: where to say it.
+      compiles: whether its program is its own.
+    Raises:
+      InvalidInput: the step does not fit the device.
     """
     config, task = prepared.config, prepared.task
-    splits = ", ".join(f"{n:,} {name}" for name, n in manifest["data"]["counts"].items())
+    for line in (*prepared.remarks, *remarks_on(flatten(config))):
+        progress.say(f"note   {line}")
+    for line in taken_from_data(config.model, task.sizes):
+        progress.say(f"note   {line}")
+    splits = ", ".join(f"{n:,} {name}" for name, n in task.facts["counts"].items())
     sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-    remarks = [*prepared.remarks, *remarks_on(flatten(config))]
     source = config.data.task if is_own(config.data.task) else config.data.source
+    progress.say(f"data   {source}: {splits} {task.counted}; {sizes}")
     count = count_of_batch(task.batch(config.seed, 0), task.counted)
-    return [
-        *(f"note   {line}" for line in [*remarks, *taken_from_data(config.model, task.sizes)]),
-        f"data   {source}: {splits} {task.counted}; {sizes}",
-        f"model  {config.model.architecture}, {manifest['parameters']:,} parameters; "
+    progress.say(
+        f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "
         f"{config.training.steps:,} updates of {count:,} {task.counted} "
-        f"on {manifest['device']['kind']}",
-    ]
+        f"on {jax.devices()[0].device_kind}"
+    )
+    if compiles:
+        with progress.busy("compiling the training step"):
+            _ = prepared.program
 
 
 def _refuse_broken_task(who: str, task: Task) -> None:

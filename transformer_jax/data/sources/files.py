@@ -67,6 +67,11 @@ class OwnSource(str):
             yield row
 
 
+def is_there(source: str, kind: str) -> bool:
+    """Returns whether a source is embedded, a path that exists, or the user's own."""
+    return source in EMBEDDED[kind] or isinstance(source, OwnSource) or Path(source).exists()
+
+
 def refuse_missing(source: str, kind: str) -> None:
     """Raises InvalidInput where a source is neither embedded nor a path that exists.
 
@@ -74,7 +79,7 @@ def refuse_missing(source: str, kind: str) -> None:
       source: a name or a path.
       kind: of source, a key of EMBEDDED.
     """
-    if source in EMBEDDED[kind] or Path(source).exists():
+    if is_there(source, kind):
         return
     names = ", ".join(EMBEDDED[kind]) or "none"
     raise InvalidInput(f"data.source={source}: no such file or folder; embedded {kind}: {names}")

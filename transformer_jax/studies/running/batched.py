@@ -8,7 +8,6 @@ Four ways to compute the members of a study:
 A pair never mixes them: what vmap computed has cells of its own.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from transformer_jax.programs import (
 )
 from transformer_jax.studies.asking.cells import ALONE, TOGETHER
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
+from transformer_jax.training.memory import device_memory, refuse_beyond_memory
 from transformer_jax.training.prepared import Prepared
 
 _MOST_MEMBERS = 32
@@ -83,6 +83,7 @@ class Group:
             started = time.monotonic()
             make = _spread if self.how == "devices" else _compiled
             run, nbytes = make(self.how, self._advance, arguments)
+            refuse_beyond_memory(nbytes // width, next(iter(self.arms.values()))[0].config)
             self._programs[width] = Program(run, time.monotonic() - started, nbytes)
         return self._programs[width]
 
@@ -212,16 +213,8 @@ def members_at_once(group: Group, wanted: int, nbytes_of_one: int) -> int:
     """
     if group.how == "loop":
         return 1
-    fits = int(_SHARE_OF_MEMORY * memory() / max(nbytes_of_one, 1))
+    fits = int(_SHARE_OF_MEMORY * device_memory(jax.devices()[0]) / max(nbytes_of_one, 1))
     return max(1, min(wanted, fits, _MOST_MEMBERS))
-
-
-def memory() -> int:
-    """Bytes of one device, or of this machine where the device is a CPU."""
-    told = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in told:
-        return int(told["bytes_limit"])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _nbytes(compiled: Any) -> int:

@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
-from transformer_jax.runs.progress import Silent
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.studies.asking.cells import cell_hash
 from transformer_jax.studies.asking.design import Design
@@ -213,8 +212,7 @@ def measure(group: Group, arms: list[str], width: int) -> tuple[float, float, in
       Seconds a step of one member, seconds that compiling took, and bytes of the program.
     """
     calls = [
-        (arm, StepRequest(group.arms[arm][0], first_arguments(group.arms[arm][0]), Silent()))
-        for arm in arms
+        (arm, StepRequest(group.arms[arm][0], first_arguments(group.arms[arm][0]))) for arm in arms
     ]
     answers = group.answer(calls, width)
     program = group.program(width, [])

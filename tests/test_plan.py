@@ -1,0 +1,237 @@
+"""What a step would need: counted from the compiled program, and refused before a run begins."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.plan import main as plan_main
+from tests.conftest import ROOT, TINY, attempt, command, tiny_config
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import load_config
+from transformer_jax.planning.devices import DEVICES, Device, find_device
+from transformer_jax.planning.hlo import Program
+from transformer_jax.planning.plan import lowered_for, make_plan, stand_in
+from transformer_jax.training import memory
+from transformer_jax.training.prepared import prepare
+
+
+def text_of(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile()
+
+
+def here(nbytes):
+    rates = {"float32": 1e9, "bfloat16": 2e9}
+    return Device("cpu", "cpu", nbytes, rates, 1e9, jax.devices("cpu")[0], {})
+
+
+@pytest.fixture(scope="module")
+def tiny_step():
+    config = tiny_config(model__dropout_rate=0.0)  # whose random bits are drawn in loops
+    return config, lowered_for(prepare(config), jax.devices("cpu")[0]).compile()
+
+
+def test_traffic_without_loops_is_what_xla_counts(tiny_step):
+    _, compiled = tiny_step
+    counted = Program(compiled.as_text()).traffic()
+    assert counted == pytest.approx(compiled.cost_analysis()["bytes accessed"], rel=1e-3)
+
+
+def test_a_loop_counts_as_often_as_it_runs():
+    def steps(count):
+        def run(x, w):
+            return jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, count)[0]
+
+        compiled = text_of(run, jnp.ones((128, 128)), jnp.ones((128, 128)))
+        return Program(compiled.as_text()).traffic(), compiled.cost_analysis()["bytes accessed"]
+
+    (three, once), (seven, same) = steps(3), steps(7)
+    assert once == same  # XLA's own count does not know
+    body = (seven - three) / 4
+    assert 3 * body <= three <= 3 * body + 4 * 128 * 128 * 4
+    assert 3 * 128 * 128 * 4 <= body <= 8 * 128 * 128 * 4
+
+
+def test_a_loop_counts_the_rows_that_it_reads_and_writes():
+    def run(rows):
+        return jax.lax.map(lambda row: jnp.sin(row) + 1, rows)
+
+    traffic = [
+        Program(text_of(run, jnp.ones((count, 1024))).as_text()).traffic() for count in (8, 64)
+    ]
+    assert traffic[1] / traffic[0] == pytest.approx(8, rel=0.2)  # not 64, as whole arrays would
+
+
+def test_blocks_in_a_loop_move_about_what_blocks_one_by_one_do():
+    changes = {"model__depth": 4, "training__batch_size": 32, "data__length": 32}
+    traffic, flops = [], []
+    for loop in (False, True):
+        config = tiny_config(model__remat="block", model__scan_layers=loop, **changes)
+        plan = make_plan(config, here(1 << 40))
+        traffic.append(plan.traffic)
+        flops.append(plan.step_flops)
+    assert flops[0] == flops[1]
+    assert 0.9 < traffic[1] / traffic[0] < 2  # parameters are stacked
+
+
+def test_a_plan_says_what_is_held_and_who_makes_the_largest_arrays(tiny_step):
+    config, compiled = tiny_step
+    plan = make_plan(config, here(1 << 40))
+    told = compiled.memory_analysis()
+    assert plan.fits
+    assert plan.needed == sum(plan.held.values())
+    assert plan.needed == told.temp_size_in_bytes + told.argument_size_in_bytes + (
+        told.output_size_in_bytes - told.alias_size_in_bytes
+    )
+    assert plan.held["optimizer"] >= 2 * plan.held["parameters"] == 8 * plan.parameters
+    assert plan.per_step == 8 * 16
+    assert plan.seconds["products"] == plan.step_flops / 1e9
+    assert plan.estimate == max(plan.seconds.values())
+    assert plan.step_flops >= plan.model_flops > 6 * 25_000 * 128
+    assert any("block_*/" in held.site for held in plan.largest)
+    assert not make_plan(config, here(plan.needed - 1)).fits
+
+
+def test_inside_loops_arrays_have_the_names_of_their_modules():
+    config = tiny_config(model__remat="block", model__scan_layers=True, model__depth=4)
+    compiled = lowered_for(prepare(config), jax.devices("cpu")[0]).compile()
+    sites = {held.site for held in Program(compiled.as_text()).largest(1000)}
+    assert "block_*/feed_forward/up/dot_general" in sites
+    assert any(site.startswith("gradient of block_*/attention/") for site in sites)
+
+
+def test_a_text_that_is_not_there_is_not_needed():
+    changes = {"data.source": "nowhere", "data.tokenizer": "bpe", "data.vocab_size": "5000"}
+    for task in ("language_modelling", "masked_language_modelling"):
+        architecture = "decoder" if task == "language_modelling" else "encoder"
+        options = {"data.task": task, "model.architecture": architecture}
+        made = stand_in(load_config(TINY, changes | options))
+        assert made.sizes["vocab_size"] >= 5000
+        assert made.batch(0, 0)["targets"].shape == (8, 16)
+    assert stand_in(tiny_config()) is None
+    with pytest.raises(InvalidInput, match=r"data\.source=nowhere.*\n.*data\.vocab_size"):
+        stand_in(load_config(TINY, {"data.source": "nowhere"}))
+
+
+def test_a_step_that_does_not_fit_is_refused_and_leaves_its_directory(tmp_path, monkeypatch):
+    from transformer_jax.training.loop import train
+
+    monkeypatch.setattr(memory, "device_memory", lambda device: 600_000)
+    with pytest.raises(InvalidInput) as error:
+        train(tiny_config(), tmp_path / "run")
+    lines = str(error.value).splitlines()
+    assert lines[0].startswith("the training step needs 0.0 GiB, this cpu has 0.0")
+    assert "  --config.model.remat=block --config.model.scan_layers=True" in lines
+    assert len(lines) <= 8
+    assert not (tmp_path / "run" / "config.json").exists()
+    monkeypatch.setattr(memory, "device_memory", lambda device: 1000)
+    with pytest.raises(InvalidInput, match="parameters, optimizer and gradients need"):
+        train(tiny_config(), tmp_path / "run")
+    make_plan(tiny_config(), here(1 << 40))  # for another device
+    monkeypatch.undo()
+    train(tiny_config(model__depth=1), tmp_path / "run")  # another config may have the directory
+
+
+def test_a_compiler_that_refuses_says_how_much_it_wanted():
+    class Refused(jax.errors.JaxRuntimeError):
+        pass
+
+    def wanted(text):
+        return memory.bytes_refused(Refused(text))
+
+    hbm = "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+    assert wanted(hbm + "temporaries (47.66G) exceeds available HBM (15.75G).") == int(
+        47.66 * 2**30
+    )
+    assert wanted("RESOURCE_EXHAUSTED: Used 512.50M of 15.75G hbm.") == int(512.5 * 2**20)
+    assert wanted("RESOURCE_EXHAUSTED: something") == 0
+    assert wanted("INVALID_ARGUMENT: something") is None
+
+    def refuse():
+        raise Refused("RESOURCE_EXHAUSTED: Used 512.50M of 15.75G hbm.")
+
+    with pytest.raises(InvalidInput, match=r"needs 0\.5 GiB"):
+        memory.refuse_large_step(refuse, tiny_config())
+
+
+def test_remedies_are_those_that_a_config_can_take():
+    def names(**changes):
+        return list(memory.remedies_for(tiny_config(**changes)))
+
+    assert names(data__length=256) == [
+        "loss in chunks",
+        "bfloat16",
+        "attention in chunks",
+        "blocks computed again",
+        "the batch in parts",
+    ]
+    assert names() == ["bfloat16", "blocks computed again", "the batch in parts"]
+    taken = names(model__remat="block", model__dtype="bfloat16", training__batch_size=7)
+    assert taken == []
+    digits = load_config(str(ROOT / "configs/digits.py"), {})
+    assert "loss in chunks" not in memory.remedies_for(digits)
+
+
+def test_devices_are_refused_by_name_and_without_their_compiler():
+    with pytest.raises(InvalidInput, match=r"--device=v5: expected one of .* did you mean"):
+        find_device("v5")
+    with pytest.raises(InvalidInput, match=r"--device=v5e: .*transformer_jax\[tpu\]"):
+        find_device("v5e")
+    with pytest.raises(InvalidInput, match=r"--device=h100: .*transformer_jax\[cuda\]"):
+        find_device("h100")
+
+
+def test_rates_of_this_machine_are_measured():
+    cpu = find_device("cpu")
+    assert 1e9 < cpu.rates["float32"] < 1e14
+    assert 1e8 < cpu.bandwidth < 1e13
+
+
+@pytest.mark.commands
+def test_plan_prints_json_of_every_variant(tmp_path):
+    out = tmp_path / "plan.json"
+    done = command(
+        *("plan", f"--config={TINY}", "--json", f"--out={out}", "--compare=model.remat=block"),
+        "--remedies",
+    )
+    assert done.returncode == 0, done.stderr
+    plans = json.loads(done.stdout)
+    assert plans == json.loads(out.read_text())
+    assert list(plans)[:2] == ["as it stands", "model.remat=block"]
+    assert list(plans)[-1] == "all of these"
+    stands, remat = list(plans.values())[:2]
+    assert stands["fits"]
+    assert remat["step_flops"] > stands["step_flops"]
+    assert np.isclose(remat["model_flops"], stands["model_flops"])
+    table = command("plan", f"--config={TINY}", "--compare=model.depth=1").stdout
+    assert "fits: needs" in table
+    assert "model.depth=1" in table
+
+
+def test_what_plan_cannot_read_is_refused():
+    done = attempt("plan", f"--config={TINY}", "--compare=model.depth")
+    assert done.returncode == 2
+    assert "--compare=model.depth: expected KEY=VALUE" in done.stderr
+    done = attempt("plan", f"--config={TINY}", "--compare=model.dept=3")
+    assert done.returncode == 2
+    assert "model.depth" in done.stderr
+
+
+def test_help_names_every_device(capsys):
+    with pytest.raises(SystemExit):
+        plan_main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in DEVICES)
+
+
+@pytest.mark.parametrize("name", ["gpt2_124m", "gpt2_350m", "gpt_1300m"])
+def test_the_record_of_a_plan_is_of_its_config(name):
+    stored = json.loads((ROOT / f"experiments/results/plans/{name}.json").read_text())
+    config = load_config(str(ROOT / f"configs/{name}.py"), {})
+    made = prepare(config, task=stand_in(config))
+    plan = stored["as it stands"]
+    assert plan["parameters"] == made.num_parameters
+    assert plan["per_step"] == config.training.batch_size * config.data.length
+    assert plan["fits"]

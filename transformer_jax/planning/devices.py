@@ -1,0 +1,211 @@
+"""Devices that a training step can be compiled for, whether they are there or not.
+
+Rates are of dense products, per second; memory is what a program may use. They are the makers'
+figures: cloud.google.com/tpu/docs (v5e, v5p, v6e), the data sheets of NVIDIA's H100 and A100.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import suggest
+from transformer_jax.training.memory import host_memory
+
+_GIB = 1 << 30
+# XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
+_QUICK = {"exec_time_optimization_effort": -1.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a program is compiled for and compared with.
+
+    Attributes:
+      name: as `--device` takes it.
+      kind: in full.
+      memory: bytes that a program may use.
+      rates: by dtype of the products, FLOPs a second.
+      bandwidth: of the main memory, bytes a second.
+      target: what to compile for, in jax's terms.
+      quick_options: of the compiler, to be fast rather than thorough.
+      remark: what the reader should know of these figures.
+    """
+
+    name: str
+    kind: str
+    memory: int
+    rates: dict[str, float]
+    bandwidth: float
+    target: Any
+    quick_options: dict[str, Any]
+    remark: str = ""
+
+
+def _tpu(name: str, chips: str, memory: float, rate: float, bandwidth: float) -> Device:
+    # A float32 product is one of bfloat16 values there, unless jax_default_matmul_precision says
+    # otherwise.
+    rates = {"bfloat16": rate, "float32": rate}
+    target = _topology(
+        name,
+        "tpu",
+        "tpu",
+        topology_name=f"{name}:{chips}",
+        chips_per_host_bounds=(1, 1, 1),
+    )
+    memory = int(memory * _GIB)
+    return Device(name, f"TPU {name}, one chip", memory, rates, bandwidth, target, _QUICK)
+
+
+def _gpu(
+    name: str, kind: str, memory: int, rates: tuple[float, float], bandwidth: float, **about: Any
+) -> Device:
+    target = _topology(
+        name, "cuda", "cuda", target_config=_description(kind, memory, bandwidth, **about)
+    )
+    share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
+    return Device(
+        name,
+        kind,
+        int(share * memory),
+        dict(zip(("bfloat16", "float32"), rates, strict=True)),
+        bandwidth,
+        target,
+        {},
+        f"jax takes {share:.0%} of its {memory / _GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
+        "says otherwise; kernels are not tuned, as on the device they would be",
+    )
+
+
+def _topology(name: str, platform: str, extra: str, **how: Any) -> Any:
+    """The device of a topology of one chip, by a compiler that needs no such device."""
+    from jax.experimental import topologies
+
+    if platform == "cuda":
+        how["topology"] = "1x1x1"
+    try:
+        return topologies.get_topology_desc(platform=platform, **how).devices[0]
+    except (RuntimeError, NotImplementedError, ValueError, KeyError) as error:
+        said = str(error).partition("\n")[0]
+        raise InvalidInput(
+            f"--device={name}: its compiler is not here: pip install 'transformer_jax[{extra}]' "
+            f"into an environment of its own ({said[:120]})"
+        ) from error
+
+
+def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
+    """What XLA has to know of a GPU, as text of its GpuTargetConfigProto."""
+    major = about.pop("major")
+    facts = {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "shared_memory_per_block": 48 << 10,
+        "threads_per_core_limit": 2048,
+        "block_dim_limit_x": (1 << 31) - 1,
+        "block_dim_limit_y": (1 << 16) - 1,
+        "block_dim_limit_z": (1 << 16) - 1,
+        "memory_bandwidth": int(bandwidth),
+        "device_memory_size": memory,
+        "registers_per_core_limit": 1 << 16,
+        "registers_per_block_limit": 1 << 16,
+        **about,
+    }
+    lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
+    return (
+        f"gpu_device_info {{\n{lines}\n  cuda_compute_capability {{ major: {major} }}\n}}\n"
+        'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 10 patch: 0 }\n'
+        f'device_description_str: "{kind}"\n'
+    )
+
+
+def _h100() -> Device:
+    return _gpu(
+        "h100",
+        "NVIDIA H100 80GB HBM3",
+        84_942_979_072,
+        (989e12, 494e12),
+        3.352e12,
+        major=9,
+        core_count=132,
+        fpus_per_core=128,
+        clock_rate_ghz=1.98,
+        l2_cache_size=50 << 20,
+        shared_memory_per_core=228 << 10,
+        shared_memory_per_block_optin=227 << 10,
+    )
+
+
+def _a100() -> Device:
+    return _gpu(
+        "a100",
+        "NVIDIA A100-SXM4-80GB",
+        85_100_068_864,
+        (312e12, 156e12),
+        2.039e12,
+        major=8,
+        core_count=108,
+        fpus_per_core=64,
+        clock_rate_ghz=1.41,
+        l2_cache_size=40 << 20,
+        shared_memory_per_core=164 << 10,
+        shared_memory_per_block_optin=163 << 10,
+    )
+
+
+def _cpu() -> Device:
+    device = jax.devices("cpu")[0]
+    rates = {"float32": _matrix_rate("float32"), "bfloat16": _matrix_rate("bfloat16")}
+    remark = "rates are measured, those of this machine now"
+    kind = f"this machine's {device.device_kind}"
+    return Device("cpu", kind, host_memory(), rates, _bandwidth(), device, {}, remark)
+
+
+DEVICES: dict[str, Callable[[], Device]] = {
+    "v5e": lambda: _tpu("v5e", "1x1", 15.75, 197e12, 819e9),
+    "v5p": lambda: _tpu("v5p", "1x1x1", 95.74, 459e12, 2765e9),
+    "v6e": lambda: _tpu("v6e", "1x1", 31.25, 918e12, 1640e9),
+    "h100": _h100,
+    "a100": _a100,
+    "cpu": _cpu,
+}
+
+
+def find_device(name: str) -> Device:
+    """Returns a device by its name.
+
+    Raises:
+      InvalidInput: there is none of that name, or its compiler is not installed.
+    """
+    if name not in DEVICES:
+        raise InvalidInput(
+            f"--device={name}: expected one of {', '.join(DEVICES)}{suggest(name, DEVICES)}"
+        )
+    return DEVICES[name]()
+
+
+def _matrix_rate(dtype: str, size: int = 1024) -> float:
+    """FLOPs a second of a product of two square matrices."""
+    matrix = jnp.ones((size, size), dtype)
+    return 2.0 * size**3 / _shortest(jax.jit(lambda a: a @ a), matrix)
+
+
+def _bandwidth(nbytes: int = 256 << 20) -> float:
+    """Bytes a second of an array that is read and one that is written."""
+    array = jnp.ones(nbytes // 4, jnp.float32)
+    return 2.0 * nbytes / _shortest(jax.jit(lambda a: a + 1), array)
+
+
+def _shortest(function: Callable, argument: jax.Array, repeats: int = 5) -> float:
+    """Seconds of a call, the shortest of some."""
+    function(argument).block_until_ready()
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        function(argument).block_until_ready()
+        times.append(time.perf_counter() - started)
+    return min(times)

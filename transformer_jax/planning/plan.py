@@ -1,0 +1,201 @@
+"""What a config's training step would need on a device, as that device's own compiler says."""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Collection
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from ml_collections import ConfigDict
+
+from transformer_jax.data.sources.files import EMBEDDED, OwnSource, is_there
+from transformer_jax.data.tasks import count_of_batch
+from transformer_jax.data.tokenizers import ByteTokenizer
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.constraints import SOURCE_KINDS
+from transformer_jax.planning.devices import Device
+from transformer_jax.planning.hlo import Held, Program
+from transformer_jax.runs.provenance import versions_of
+from transformer_jax.training.build import make_task
+from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
+from transformer_jax.training.memory import bytes_refused, nbytes, peak_bytes
+from transformer_jax.training.own import own_modules
+from transformer_jax.training.prepared import Prepared, prepare
+
+_LARGEST = 5
+_COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What one training step needs on one device. Nothing was run on it.
+
+    Attributes:
+      device: its name.
+      changes: of the config, for this plan.
+      fits: whether its memory is enough.
+      memory: bytes that the device has for a program.
+      needed: bytes at the worst moment; None if the compiler refused and did not say.
+      held: parts of these, bytes: parameters, optimizer, batches, and the rest, which is what the
+        step itself keeps (activations, gradients, scratch).
+      parameters: numbers that are learned.
+      per_step: tokens (or examples) of an update.
+      counted: what per_step counts.
+      model_flops: 3 times those of the products of the forward pass: what MFU is made of.
+      step_flops: of all products that the step makes, those that are made twice too.
+      traffic: bytes to and from main memory; None if the compiler refused.
+      seconds: of a step at the device's full rates, for products and for traffic.
+      largest: arrays that the step makes.
+      compile_seconds: on this machine.
+      made_with: versions of what compiles.
+    """
+
+    device: str
+    changes: dict[str, Any]
+    fits: bool
+    memory: int
+    needed: int | None
+    held: dict[str, int]
+    parameters: int
+    per_step: float
+    counted: str
+    model_flops: float
+    step_flops: float
+    traffic: float | None
+    seconds: dict[str, float]
+    largest: tuple[Held, ...]
+    compile_seconds: float
+    made_with: dict[str, str]
+
+    @property
+    def estimate(self) -> float | None:
+        """Seconds of a step by the roofline model (Williams et al. 2009): the larger of both.
+
+        None where the compiler refused. Arrays that stay in a cache make it too large.
+        """
+        return max(self.seconds.values()) if "traffic" in self.seconds else None
+
+    @property
+    def mfu(self) -> float | None:
+        """The share of the device's rate that the model's own FLOPs are, by the estimate."""
+        useful = self.model_flops / self.step_flops * self.seconds["products"]
+        return useful / self.estimate if self.estimate else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what JSON takes."""
+        return {**dataclasses.asdict(self), "estimate": self.estimate, "mfu": self.mfu}
+
+
+def make_plan(
+    config: ConfigDict,
+    device: Device,
+    changes: dict[str, Any] | None = None,
+    thorough: bool = False,
+    allow: Collection[str] = (),
+) -> Plan:
+    """Compiles the training step of a config for a device, as a run would.
+
+    Args:
+      config: checked; with the changes.
+      device: what for.
+      changes: said in the plan.
+      thorough: whether the compiler takes the time that it takes by default.
+      allow: modules of the user's own that may be imported.
+    Raises:
+      InvalidInput: the data is needed and not there, or the model cannot be made.
+    """
+    prepared = prepare(config, allow=allow, task=stand_in(config, allow))
+    batch = prepared.task.batch(0, 0)
+    options = {} if thorough else device.quick_options
+    started = time.monotonic()
+    refused, compiled = None, None
+    try:
+        compiled = lowered_for(prepared, device.target).compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError as error:
+        refused = bytes_refused(error)
+        if refused is None:
+            raise
+    seconds = time.monotonic() - started
+    state = prepared.template
+    held = {
+        "parameters": nbytes(state.params),
+        "optimizer": nbytes(state.opt_state),
+        "batches": nbytes(_stacked(prepared)),
+    }
+    needed = refused or None
+    if compiled is not None:
+        needed = peak_bytes(compiled, device.target.platform)
+    elif refused:  # which counts temporaries alone
+        needed = refused + sum(held.values())
+    if needed:
+        held["the step"] = max(0, needed - sum(held.values()))
+    program = Program(compiled.as_text()) if compiled else None
+    traffic = program.traffic() if program else None
+    step_flops = flops_of(prepared.traced.program)
+    bounds = {"products": step_flops / device.rates[config.model.dtype]}
+    if traffic is not None:
+        bounds["traffic"] = traffic / device.bandwidth
+    return Plan(
+        device.name,
+        changes or {},
+        compiled is not None and needed is not None and needed <= device.memory,
+        device.memory,
+        needed,
+        held,
+        prepared.num_parameters,
+        count_of_batch(batch, prepared.task.counted),
+        prepared.task.counted,
+        TRAINING_OVER_FORWARD * prepared.forward_operations,
+        step_flops,
+        traffic,
+        bounds,
+        tuple(program.largest(_LARGEST)) if program else (),
+        seconds,
+        versions_of(_COMPILERS),
+    )
+
+
+def lowered_for(prepared: Prepared, device: Any) -> Any:
+    """Lowers what a run calls, for one device: some steps with the state donated."""
+    sharding = SingleDeviceSharding(device)
+    place = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
+    arguments = (np.uint32(0), prepared.template, _stacked(prepared), np.int32(1))
+    shapes = jax.tree.map(lambda leaf: place(leaf.shape, leaf.dtype), arguments)
+    return jax.jit(prepared.advance, donate_argnums=1).lower(*shapes)
+
+
+def _stacked(prepared: Prepared) -> Any:
+    """Shapes of the batches of a call."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((prepared.capacity, *leaf.shape), leaf.dtype),
+        prepared.task.batch(0, 0),
+    )
+
+
+def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
+    """Returns a task over made-up text where a config names a text that is not there; else None.
+
+    Shapes are all that a plan needs, and those of a text follow from the config.
+
+    Raises:
+      InvalidInput: the number of tokens in the vocabulary is not known.
+    """
+    data = config.data
+    if SOURCE_KINDS.get(data.task) != "text" or is_there(data.source, "text"):
+        return None
+    sizes = {"byte": 256, "bpe": data.vocab_size, "word": data.vocab_size}
+    if data.tokenizer not in sizes:
+        raise InvalidInput(
+            f"data.source={data.source}: no such file or folder; embedded text: "
+            f"{', '.join(EMBEDDED['text'])}\na plan without it needs data.tokenizer=bpe and its "
+            "data.vocab_size"
+        )
+    length = math.ceil(4 * data.length / min(data.splits))
+    source = OwnSource(data.source, lambda: ["a" * length])
+    tokenizer = ByteTokenizer()
+    tokenizer.vocab_size = sizes[data.tokenizer]
+    return make_task(config, tokenizer, own_modules(config) | set(allow), source=source)
