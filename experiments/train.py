@@ -6,6 +6,8 @@ Example:
     --config.model.depth=6
 """
 
+from pathlib import Path
+
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.options.constraints import SOURCE_KINDS
@@ -21,6 +23,9 @@ def main(argv: list[str]) -> None:
         "--across_numerics",
         action="store_true",
         help="go on with a run that began with code whose bits differ",
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="trace some steps, into WORKDIR/profile (xprof)"
     )
     parser.add_allow()
     arguments = parser.read(argv)
@@ -43,7 +48,15 @@ def main(argv: list[str]) -> None:
         arguments.workdir,
         allow=arguments.allow,
         across_numerics=arguments.across_numerics,
+        profile=arguments.profile,
     )
+    traces = sorted(Path(arguments.workdir).glob("profile/**/*.trace.json.gz"))
+    if arguments.profile and traces:
+        print(f"profile    {traces[-1]} (ui.perfetto.dev; the folder: xprof)")
+    elif arguments.profile:
+        print(
+            "profile    none: all steps were one call of the program, of which the second is traced"
+        )
 
 
 if __name__ == "__main__":

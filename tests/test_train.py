@@ -610,3 +610,33 @@ def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_
     launch = directory.manifest()["launches"][-1]
     assert launch["packages"]["jax"] == jax.__version__
     assert "packages changed since this run began" in launch["warnings"][0]
+
+
+def test_the_share_of_the_device_is_told_where_its_rate_is_known(
+    tmp_path, monkeypatch, one_program, capsys
+):
+    kind = jax.devices()[0].device_kind
+    monkeypatch.setitem(prepared.RATES, kind, {"float32": 1e10})
+    config = tiny_config()
+    train(config, tmp_path / "known")
+    assert "  MFU " in capsys.readouterr().out
+    flops = 3 * prepared.prepare(config).forward_operations
+    rows = RunDirectory(tmp_path / "known").metrics()
+    for row in (row for row in rows if "time/step_ms" in row):
+        rate = flops / (row["time/step_ms"] / 1e3)
+        assert row["time/mfu"] == pytest.approx(rate / 1e10, abs=1e-3, rel=1e-2)
+    monkeypatch.delitem(prepared.RATES, kind)
+    train(config, tmp_path / "unknown")
+    assert not any("time/mfu" in row for row in RunDirectory(tmp_path / "unknown").metrics())
+    assert "MFU" not in capsys.readouterr().out
+
+
+def test_a_profile_names_the_modules(tmp_path, one_program):
+    train(tiny_config(), tmp_path / "run", Silent(), profile=True)
+    (trace,) = (tmp_path / "run" / "profile").rglob("*.xplane.pb")
+    told = trace.read_bytes()
+    assert b"block_0/feed_forward" in told
+    assert b"block_1/attention" in told
+    (tmp_path / "run" / "profile").rename(tmp_path / "profile")
+    train(tiny_config(), tmp_path / "run", Silent())  # complete
+    assert not (tmp_path / "run" / "profile").exists()

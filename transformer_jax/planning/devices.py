@@ -1,7 +1,6 @@
 """Devices that a training step can be compiled for, whether they are there or not.
 
-Rates are of dense products, per second; memory is what a program may use. They are the makers'
-figures: cloud.google.com/tpu/docs (v5e, v5p, v6e), the data sheets of NVIDIA's H100 and A100.
+Memory is what a program may use. Bandwidths are the makers' figures, see training.flops for rates.
 """
 
 import dataclasses
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
+from transformer_jax.training.flops import RATES
 from transformer_jax.training.memory import host_memory
 
 _GIB = 1 << 30
@@ -47,39 +47,22 @@ class Device:
     remark: str = ""
 
 
-def _tpu(name: str, chips: str, memory: float, rate: float, bandwidth: float) -> Device:
-    # A float32 product is one of bfloat16 values there, unless jax_default_matmul_precision says
-    # otherwise.
-    rates = {"bfloat16": rate, "float32": rate}
-    target = _topology(
-        name,
-        "tpu",
-        "tpu",
-        topology_name=f"{name}:{chips}",
-        chips_per_host_bounds=(1, 1, 1),
-    )
-    memory = int(memory * _GIB)
-    return Device(name, f"TPU {name}, one chip", memory, rates, bandwidth, target, _QUICK)
+def _tpu(name: str, kind: str, chips: str, memory: float, bandwidth: float) -> Device:
+    how = {"topology_name": f"{name}:{chips}", "chips_per_host_bounds": (1, 1, 1)}
+    target = _topology(name, "tpu", "tpu", **how)
+    about = (int(memory * _GIB), RATES[kind], bandwidth, target, _QUICK)
+    return Device(name, f"one chip of a TPU {name}", *about)
 
 
-def _gpu(
-    name: str, kind: str, memory: int, rates: tuple[float, float], bandwidth: float, **about: Any
-) -> Device:
-    target = _topology(
-        name, "cuda", "cuda", target_config=_description(kind, memory, bandwidth, **about)
-    )
+def _gpu(name: str, kind: str, memory: int, bandwidth: float, **about: Any) -> Device:
+    how = {"target_config": _description(kind, memory, bandwidth, **about)}
+    target = _topology(name, "cuda", "cuda", **how)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
-    return Device(
-        name,
-        kind,
-        int(share * memory),
-        dict(zip(("bfloat16", "float32"), rates, strict=True)),
-        bandwidth,
-        target,
-        {},
+    remark = (
         f"jax takes {share:.0%} of its {memory / _GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
-        "says otherwise; kernels are not tuned, as on the device they would be",
+        "says otherwise; kernels are not tuned, as on the device they would be"
     )
+    return Device(name, kind, int(share * memory), RATES[kind], bandwidth, target, {}, remark)
 
 
 def _topology(name: str, platform: str, extra: str, **how: Any) -> Any:
@@ -128,7 +111,6 @@ def _h100() -> Device:
         "h100",
         "NVIDIA H100 80GB HBM3",
         84_942_979_072,
-        (989e12, 494e12),
         3.352e12,
         major=9,
         core_count=132,
@@ -145,7 +127,6 @@ def _a100() -> Device:
         "a100",
         "NVIDIA A100-SXM4-80GB",
         85_100_068_864,
-        (312e12, 156e12),
         2.039e12,
         major=8,
         core_count=108,
@@ -166,9 +147,9 @@ def _cpu() -> Device:
 
 
 DEVICES: dict[str, Callable[[], Device]] = {
-    "v5e": lambda: _tpu("v5e", "1x1", 15.75, 197e12, 819e9),
-    "v5p": lambda: _tpu("v5p", "1x1x1", 95.74, 459e12, 2765e9),
-    "v6e": lambda: _tpu("v6e", "1x1", 31.25, 918e12, 1640e9),
+    "v5e": lambda: _tpu("v5e", "TPU v5 lite", "1x1", 15.75, 819e9),
+    "v5p": lambda: _tpu("v5p", "TPU v5", "1x1x1", 95.74, 2765e9),
+    "v6e": lambda: _tpu("v6e", "TPU v6 lite", "1x1", 31.25, 1640e9),
     "h100": _h100,
     "a100": _a100,
     "cpu": _cpu,

@@ -29,7 +29,13 @@ class StepLog:
         self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
 
     def add(
-        self, first: int, losses: Iterable, gradient_norms: Iterable, seconds: float, count: int
+        self,
+        first: int,
+        losses: Iterable,
+        gradient_norms: Iterable,
+        seconds: float,
+        count: int,
+        mfu: float | None = None,
     ) -> list[dict]:
         """Adds steps and returns the rows that became due.
 
@@ -39,16 +45,17 @@ class StepLog:
           gradient_norms: of each step.
           seconds: that a step took.
           count: of what is counted, in a step.
+          mfu: share of the device's rate, if that is known.
         """
         rows = []
         pairs = zip(losses, gradient_norms, strict=True)
         for step, (loss, norm) in enumerate(pairs, start=first):
             self.pending.append((float(loss), float(norm)))
             if step % self._every == 0 or step == self._last_step:
-                rows.append(self._row(step, seconds, count))
+                rows.append(self._row(step, seconds, count, mfu))
         return rows
 
-    def _row(self, step: int, seconds: float, count: int) -> dict:
+    def _row(self, step: int, seconds: float, count: int, mfu: float | None) -> dict:
         loss, norm = np.mean(self.pending, axis=0)
         self.pending = []
         return {
@@ -58,4 +65,5 @@ class StepLog:
             "train/learning_rate": float(np.asarray(self._learning_rate(step - 1))),
             "time/step_ms": round(seconds * 1e3, 3),
             f"time/{self._counted}_per_second": round(count / seconds, 1),
+            **({} if mfu is None else {"time/mfu": round(mfu, 4)}),
         }

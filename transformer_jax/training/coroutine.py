@@ -4,8 +4,10 @@ A run is a generator: it decides what comes next, keeps its files, and asks when
 be taken (ask and tell). So a run alone and the members of a study are the same code.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -46,16 +48,25 @@ class StepResult(NamedTuple):
 RunCoroutine = Generator[StepRequest, StepResult, dict[str, float]]
 
 
-def run_alone(coroutine: RunCoroutine) -> dict[str, float]:
-    """Goes through a run with a program of its own."""
-    answer = None
+def run_alone(coroutine: RunCoroutine, trace_to: Path | None = None) -> dict[str, float]:
+    """Goes through a run with a program of its own.
+
+    Args:
+      coroutine: the run.
+      trace_to: a folder for a trace of jax's profiler; it is of the second call of the program, the
+        first has costs of its own. Its scopes are the modules' paths.
+    """
+    answer, number = None, 0
     while True:
         try:
             call = next(coroutine) if answer is None else coroutine.send(answer)
         except StopIteration as end:
             return end.value
         try:
-            answer = answered(call.prepared.program, call.arguments)
+            number += 1
+            is_traced = trace_to is not None and number == 2
+            with jax.profiler.trace(trace_to) if is_traced else contextlib.nullcontext():
+                answer = answered(call.prepared.program, call.arguments)
         except BaseException as error:
             coroutine.throw(error)  # so that its directory says what happened
 

@@ -9,6 +9,18 @@ from transformer_jax.programs import inner_programs
 
 TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each of the forward pass
 
+# Kind of device, as jax names it -> dtype -> FLOPs a second of dense products, as the makers say
+# (cloud.google.com/tpu/docs; NVIDIA H100, H200, A100). A TPU multiplies float32 as bfloat16 unless
+# jax_default_matmul_precision says otherwise, these GPUs as TF32.
+RATES = {
+    "TPU v5 lite": {"bfloat16": 197e12, "float32": 197e12},
+    "TPU v5": {"bfloat16": 459e12, "float32": 459e12},
+    "TPU v6 lite": {"bfloat16": 918e12, "float32": 918e12},
+    "NVIDIA H100 80GB HBM3": {"bfloat16": 989e12, "float32": 494e12},
+    "NVIDIA H200": {"bfloat16": 989e12, "float32": 494e12},
+    "NVIDIA A100-SXM4-80GB": {"bfloat16": 312e12, "float32": 156e12},
+}
+
 
 def flops_of(program: Any) -> float:
     """Returns 2 * multiplications in the matrix products and convolutions of a jaxpr.

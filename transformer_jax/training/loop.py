@@ -65,6 +65,7 @@ def train(
     progress: Progress | None = None,
     allow: Collection[str] = (),
     across_numerics: bool = False,
+    profile: bool = False,
 ) -> dict[str, float]:
     """Trains what a config describes, in a run directory; again with the same, it resumes.
 
@@ -75,6 +76,7 @@ def train(
       allow: modules that may be imported beside those that the config names: of classes in the run
         whose weights it starts from.
       across_numerics: whether a run may go on that began with other numerics (see provenance).
+      profile: whether to write a trace of some steps into the directory's `profile`, see run_alone.
     Returns:
       The last row of metrics.jsonl.
     Raises:
@@ -96,7 +98,8 @@ def train(
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
             return prepare(config, directory.tokenizer(own), allow)
 
-        return run_alone(Training(config, directory, make, progress, stop).coroutine())
+        training = Training(config, directory, make, progress, stop)
+        return run_alone(training.coroutine(), directory.file("profile") if profile else None)
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
@@ -304,20 +307,18 @@ class Training:
         taken = int(records.finite.sum())  # the first step that is not finite ends the call
         first = jax.tree.map(lambda leaf: leaf[0], batches)
         count = count_of_batch(first, self.task.counted)
-        rows = self.log.add(
-            self.directory.step + 1,
-            records.loss[:taken],
-            records.gradient_norm[:taken],
-            self.seconds_per_step,
-            count,
-        )
+        mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
+        speed = (self.seconds_per_step, count, mfu)
+        means = (records.loss[:taken], records.gradient_norm[:taken])
+        rows = self.log.add(self.directory.step + 1, *means, *speed)
         self.directory.step += taken
         steps = self.config.training.steps
         self.progress.step(
             self.directory.step,
             steps,
             float(records.loss[: max(taken, 1)].mean()),
-            f"{count / self.seconds_per_step:,.0f} {self.task.counted}/s",
+            f"{count / self.seconds_per_step:,.0f} {self.task.counted}/s"
+            + ("" if mfu is None else f"  MFU {mfu:.0%}"),
             (steps - self.directory.step) * self.seconds_per_step,
         )
         return answer.state, rows, taken == num_steps

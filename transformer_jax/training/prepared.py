@@ -29,7 +29,7 @@ from transformer_jax.training.build import (
     make_task,
     taken_from_data,
 )
-from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
+from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refuse_large_state, refuse_large_step
 from transformer_jax.training.objectives import InChunks
@@ -206,6 +206,21 @@ class Prepared:
         params = self.template.params
         program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
         return flops_of(program)
+
+    def mfu(self, seconds: float) -> float | None:
+        """Returns the model's FLOPs in an update as a share of what the device could do meanwhile.
+
+        Model FLOPs utilization, Chowdhery et al. 2022, arXiv:2204.02311, appendix B: what is
+        computed twice to save memory does not count. None where the device's rate is not known.
+
+        Args:
+          seconds: that an update takes.
+        """
+        rates = RATES.get(jax.devices()[0].device_kind)
+        if rates is None:
+            return None
+        operations = TRAINING_OVER_FORWARD * self.forward_operations
+        return operations / seconds / rates[self.config.model.dtype]
 
     def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
         """Returns rows of metrics.jsonl with what training had cost by then, for metrics.
