@@ -29,7 +29,7 @@ def get_config():
     model.dtype = "bfloat16"
     model.remat = "block"
     model.scan_layers = True
-    model.attention_chunk = 256
+    model.attention = "fused"
     training = config.training
     training.steps = 600_000
     training.batch_size = 480

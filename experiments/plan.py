@@ -31,6 +31,7 @@ _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
 
@@ -58,6 +59,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", help="a JSON file for the figures")
     parser.add_allow()
     arguments = parser.read(argv)
+    out = Path(arguments.out) if arguments.out else None
+    if out and (out.is_dir() or not out.parent.is_dir()):
+        raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
     variants = {_written(c): _variant(arguments, _changes_of(c)) for c in arguments.compare}
     os.environ.update(_ENVIRONMENT)
 
@@ -78,8 +82,8 @@ def main(argv: list[str]) -> None:
             print(f"compiling {number} of {len(configs)}: {name} ...", file=sys.stderr, flush=True)
         plans[name] = make_plan(config, device, changes, arguments.thorough, arguments.allow)
     figures = json.dumps({n: plan.to_dict() for n, plan in plans.items()}, indent=1)
-    if arguments.out:
-        Path(arguments.out).write_text(figures + "\n")
+    if out:
+        out.write_text(figures + "\n")
     if arguments.json:
         print(figures)
         return
@@ -93,7 +97,10 @@ def main(argv: list[str]) -> None:
 
 def _changes_of(text: str) -> dict[str, str]:
     """Reads `model.depth=4 model.width=64`."""
-    pairs = [part.partition("=") for part in shlex.split(text)]
+    try:
+        pairs = [part.partition("=") for part in shlex.split(text)]
+    except ValueError as error:  # quotes that do not end
+        raise InvalidInput(f"--compare={text}: {error}") from error
     wrong = [key for key, equals, _ in pairs if not equals]
     if wrong or not pairs:
         raise InvalidInput(f"--compare={text}: expected KEY=VALUE KEY=VALUE ...")
@@ -107,7 +114,7 @@ def _written(text: str) -> str:
 def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """The changes, and the config with them."""
     texts = {key: str(value) for key, value in changes.items()}
-    return changes, arguments.file.config(arguments.overrides | texts)
+    return texts, arguments.file.config(arguments.overrides | texts)
 
 
 def _described(plan: "Plan") -> list[str]:
@@ -116,10 +123,11 @@ def _described(plan: "Plan") -> list[str]:
     held = ", ".join(f"{name} {_size(size)}" for name, size in plan.held.items())
     seconds = ", ".join(f"{name} {1e3 * value:,.1f} ms" for name, value in plan.seconds.items())
     lines = [
-        f"{'fits' if plan.fits else 'does not fit'}: needs {needs} of {_size(plan.memory)}",
+        f"{'fits' if plan.fits else 'does not fit'}: needs {needs} of {_size(plan.memory)}"
+        + (f", laid out in {_size(plan.laid_out)}" if plan.laid_out else ""),
         f"       {held}",
         f"step   {plan.per_step:,.0f} {plan.counted}, {plan.parameters:,} parameters",
-        f"       {plan.step_flops:.3g} FLOPs, of them {plan.model_flops:.3g} the model's"
+        f"       {plan.step_flops:.3g} FLOPs; 3 forward passes have {plan.model_flops:.3g}"
         + (f"; {plan.traffic:.3g} bytes to and from memory" if plan.traffic else ""),
         f"       at full rates: {seconds}"
         + (
@@ -127,12 +135,15 @@ def _described(plan: "Plan") -> list[str]:
             if plan.estimate
             else ""
         ),
+        *(f"kernel {kernel}" for kernel in plan.kernels),
         *(
             f"{'       ' if place else 'arrays '}{held.count} x {_size(held.nbytes)} {held.shape} "
-            f"{held.site}"
+            f"{held.site or '-'}"
             for place, held in enumerate(plan.largest)
         ),
     ]
+    if plan.made_up:
+        lines.append("note   the text is not there; its shapes are those of the config")
     return lines if plan.fits else [*lines, "--remedies tries what would save memory"]
 
 

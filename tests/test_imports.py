@@ -32,7 +32,7 @@ ALLOWED = {
     "runs": ("errors", "options", "data", "paths"),
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
-        *("inspection", "metrics", "programs"),
+        *("inspection", "layers", "metrics", "programs"),
     ),
     "planning": ("errors", "options", "data", "runs", "training"),
     "studies": (

@@ -149,11 +149,17 @@ def test_a_compiler_that_refuses_says_how_much_it_wanted():
     assert wanted("RESOURCE_EXHAUSTED: something") == 0
     assert wanted("INVALID_ARGUMENT: something") is None
 
-    def refuse():
-        raise Refused("RESOURCE_EXHAUSTED: Used 512.50M of 15.75G hbm.")
-
-    with pytest.raises(InvalidInput, match=r"needs 0\.5 GiB"):
-        memory.refuse_large_step(refuse, tiny_config())
+    assert wanted("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1024 bytes.") == 1024
+    assert wanted("RESOURCE_EXHAUSTED: Used 17.50M of 16.00M vmem.") is None
+    assert wanted("RESOURCE_EXHAUSTED: Shared memory size limit exceeded") is None
+    for text, said in (("Used 512.50M of 15.75G hbm.", r"0\.5 GiB"), ("x", "more memory than")):
+        with (
+            pytest.raises(InvalidInput, match=f"the training step needs {said}"),
+            memory.refusal_explained(tiny_config()),
+        ):
+            raise Refused(f"RESOURCE_EXHAUSTED: {text}")
+    with pytest.raises(Refused), memory.refusal_explained(tiny_config()):
+        raise Refused("INTERNAL: x")
 
 
 def test_remedies_are_those_that_a_config_can_take():
@@ -214,6 +220,12 @@ def test_what_plan_cannot_read_is_refused():
     done = attempt("plan", f"--config={TINY}", "--compare=model.depth")
     assert done.returncode == 2
     assert "--compare=model.depth: expected KEY=VALUE" in done.stderr
+    done = attempt("plan", f"--config={TINY}", "--compare=model.depth='3")
+    assert done.returncode == 2
+    assert "No closing quotation" in done.stderr
+    done = attempt("plan", f"--config={TINY}", "--out=nowhere/plan.json")
+    assert done.returncode == 2
+    assert "--out=nowhere/plan.json: expected a file" in done.stderr
     done = attempt("plan", f"--config={TINY}", "--compare=model.dept=3")
     assert done.returncode == 2
     assert "model.depth" in done.stderr
@@ -235,3 +247,64 @@ def test_the_record_of_a_plan_is_of_its_config(name):
     assert plan["parameters"] == made.num_parameters
     assert plan["per_step"] == config.training.batch_size * config.data.length
     assert plan["fits"]
+
+
+# As the TPU compiler writes: tiles, arrays on the chip, a slice in a fusion inside a fusion.
+AS_ON_A_TPU = """HloModule jit_f
+
+%inner (p.0: f32[12,8,128], p.1: s32[]) -> f32[1,8,128] {
+  %p.0 = f32[12,8,128]{2,1,0:T(8,128)} parameter(0)
+  %p.1 = s32[]{:T(128)} parameter(1)
+  %zero.1 = s32[]{:T(128)} constant(0)
+  ROOT %row = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%p.0, %p.1, %zero.1, %zero.1)
+}
+
+%outer (q.0: s32[], q.1: f32[12,8,128]) -> f32[8,100] {
+  %q.0 = s32[]{:T(128)} parameter(0)
+  %q.1 = f32[12,8,128]{2,1,0:T(8,128)} parameter(1)
+  %row.1 = f32[1,8,128]{2,1,0:T(8,128)} fusion(%q.1, %q.0), kind=kLoop, calls=%inner
+  ROOT %cut = f32[8,100]{1,0:T(8,128)} slice(%row.1), slice={[0:8], [0:100]}
+}
+
+%body (b: (s32[], f32[12,8,128])) -> (s32[], f32[12,8,128]) {
+  %b = (s32[]{:T(128)}, /*index=1*/f32[12,8,128]{2,1,0:T(8,128)}) parameter(0)
+  %i = s32[]{:T(128)S(6)} get-tuple-element(%b), index=0
+  %stack = f32[12,8,128]{2,1,0:T(8,128)} get-tuple-element(%b), index=1
+  %made = f32[8,100]{1,0:T(8,128)} fusion(%i, %stack), kind=kLoop, calls=%outer, \
+metadata={op_name="jit(f)/while/body/jvp(Decoder)/Decoder.run_blocks/block_3/up/dot"}
+  %near = f32[8,100]{1,0:T(8,128)S(1)} copy(%made)
+  %one = s32[]{:T(128)S(6)} constant(1)
+  %next = s32[]{:T(128)S(6)} add(%i, %one)
+  ROOT %both = (s32[]{:T(128)}, f32[12,8,128]{2,1,0:T(8,128)}) tuple(%next, %stack)
+}
+
+%condition (c: (s32[], f32[12,8,128])) -> pred[] {
+  %c = (s32[]{:T(128)}, f32[12,8,128]{2,1,0:T(8,128)}) parameter(0)
+  %count = s32[]{:T(128)S(6)} get-tuple-element(%c), index=0
+  %end = s32[]{:T(128)S(6)} constant(12)
+  ROOT %goes_on = pred[]{:T(512)S(6)} compare(%count, %end), direction=LT
+}
+
+ENTRY %main (x: f32[12,8,128]) -> f32[12,8,128] {
+  %x = f32[12,8,128]{2,1,0:T(8,128)} parameter(0)
+  %start = s32[]{:T(128)} constant(0)
+  %state = (s32[]{:T(128)}, f32[12,8,128]{2,1,0:T(8,128)}) tuple(%start, %x)
+  %loop = (s32[]{:T(128)}, f32[12,8,128]{2,1,0:T(8,128)}) while(%state), condition=%condition, \
+body=%body
+  ROOT %end.1 = f32[12,8,128]{2,1,0:T(8,128)} get-tuple-element(%loop), index=1
+}
+"""
+
+
+def test_a_tpu_program_is_read():
+    program = Program(AS_ON_A_TPU)
+    row = 8 * 128 * 4  # 100 columns take 128
+    # Of the stack a row; the result, written and read again; the copy stays on the chip.
+    assert program.traffic() == 12 * 3 * row
+    (held,) = program.largest(1)
+    assert (held.nbytes, held.shape, held.site) == (row, "f32[8,100]", "block_*/up/dot")
+
+
+def test_a_source_of_ones_own_is_read():
+    changes = {"data.source": "tests.conftest.tiny_config", "data.tokenizer": "byte"}
+    assert stand_in(load_config(TINY, changes)) is None

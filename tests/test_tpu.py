@@ -28,9 +28,11 @@ def test_a_step_is_planned_for_a_tpu():
         *("--config=configs/shakespeare.py", "--device=v5e", "--config.data.length=256"),
         *("--config.training.batch_size=64", "--compare=model.remat=block model.scan_layers=True"),
         "--compare=model.remat=block model.scan_layers=True model.attention_chunk=64",
+        "--compare=data.length=1024 training.batch_size=16",
+        "--compare=data.length=1024 training.batch_size=16 model.attention=fused",
         "--compare=training.batch_size=65536",
     )
-    stands, remat, chunks, large = plans.values()
+    stands, remat, chunks, long, fused, large = plans.values()
     mib = 1 << 20
     assert stands["fits"]
     assert stands["memory"] == 15.75 * 1024 * mib
@@ -42,6 +44,9 @@ def test_a_step_is_planned_for_a_tpu():
     assert any("block_*/" in held["site"] for held in stands["largest"])
     # A loop's body counts as often as it runs: what is computed twice moves more, not a quarter.
     assert 1 < remat["traffic"] / stands["traffic"] < 1.7
+    assert (long["kernels"], fused["kernels"]) == ([], ["splash"])
+    assert fused["held"]["the step"] < 0.7 * long["held"]["the step"]
+    assert fused["traffic"] < 0.7 * long["traffic"]
     assert not large["fits"]
     assert large["needed"] > large["memory"]
     assert large["estimate"] is None

@@ -75,14 +75,13 @@ def names_in(program: Any) -> set[str]:
 def has_own_derivative(program: Any) -> bool:
     """Whether a part of a program has a rule for its derivative that jax does not bring.
 
-    Such rules are functions, and two of them cannot be compared.
+    Such rules are functions, and two of them cannot be compared. Those of jax's own functions
+    follow from what the functions compute.
     """
     _, operations = opened(program)
     for equation in operations.eqns:
-        if equation.primitive.name == "custom_vjp_call":
-            return True
         inner = [each for held in inner_programs(equation).values() for each in held]
-        if equation.primitive.name == "custom_jvp_call":
+        if equation.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
             said = opened(inner[0])[1].debug_info
             if not str(said.func_filename).startswith(os.path.dirname(jax.__file__)):
                 return True
@@ -289,7 +288,14 @@ def _remat(equation: Any, runners: list, inputs: list) -> list:
 
 def _cond(equation: Any, runners: list, inputs: list) -> list:
     index, *operands = inputs
-    return jax.lax.switch(index, runners, *operands)
+    platforms = equation.params.get("branches_platforms")
+    if platforms is None:
+        return jax.lax.switch(index, runners, *operands)
+    # A branch is compiled for its platforms alone, and may be no program for others.
+    ways = dict(zip(platforms, runners, strict=True))
+    default = ways.pop(None)
+    by_name = {name: run for names, run in ways.items() for name in names}
+    return jax.lax.platform_dependent(*operands, **by_name, default=default)
 
 
 def _while(equation: Any, runners: list, inputs: list) -> list:

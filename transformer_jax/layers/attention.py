@@ -14,6 +14,7 @@ from transformer_jax.layers.cache import CacheSlot, append_to_cache, keep_state,
 from transformer_jax.layers.chunks import mix_in_chunks
 from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.differential import DiffTransformer
+from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.layers.linear import Initializer, Linear
 from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
 from transformer_jax.layers.local import LocalAttention
@@ -279,6 +280,7 @@ class MultiHeadAttention(nn.Module):
 
 ATTENTIONS = {
     "softmax": SoftmaxAttention,
+    "fused": FusedAttention,
     "local": LocalAttention,
     "sink": SinkAttention,
     "sigmoid": SigmoidAttention,

@@ -4,6 +4,7 @@ Memory is what a program may use. Bandwidths are the makers' figures, see traini
 """
 
 import dataclasses
+import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from transformer_jax.training.flops import RATES
 from transformer_jax.training.memory import host_memory
 
 _GIB = 1 << 30
+_COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}  # modules
 # XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
 _QUICK = {"exec_time_optimization_effort": -1.0}
 
@@ -74,10 +76,12 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> Any:
     try:
         return topologies.get_topology_desc(platform=platform, **how).devices[0]
     except (RuntimeError, NotImplementedError, ValueError, KeyError) as error:
-        said = str(error).partition("\n")[0]
+        if importlib.util.find_spec(_COMPILERS[platform]) is not None:
+            said = str(error).partition("\n")[0]
+            raise InvalidInput(f"--device={name}: its compiler failed: {said[:200]}") from error
         raise InvalidInput(
             f"--device={name}: its compiler is not here: pip install 'transformer_jax[{extra}]' "
-            f"into an environment of its own ({said[:120]})"
+            "into an environment of its own"
         ) from error
 
 

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator
 
-_BYTES = {"pred": 1, "f8e4m3fn": 1, "f8e5m2": 1}  # others end with their bits
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([\d,]*)(?::([^}]*))?\})?")
 _NAME = re.compile(r"%([\w.\-~]+)")
 _HEAD = re.compile(r"(ENTRY )?%([\w.\-~]+) \(.*\{$")
@@ -166,13 +165,30 @@ class Program:
         parameters = [each for each in inner.values() if each.operation == "parameter"]
         parameters.sort(key=lambda each: each.number)
         read = sum(
-            min(size, _part_read(parameter, inner))
+            min(size, self._part_read(parameter, inner))
             for parameter, size in zip(parameters, sizes, strict=False)
         )
         root = next(each for each in inner.values() if each.is_root)
         if root.operation == "tuple":
             return read + sum(_written(inner[name], inner) for name in root.operands)
         return read + min(fusion.nbytes, _written(root, inner))
+
+    def _part_read(self, parameter: Instruction, lines: dict[str, Instruction]) -> float:
+        """Bytes of a fusion's operand that are read, in fusions inside it too."""
+        total = 0.0
+        for user, name in _users(parameter.name, lines):
+            if user.operation in ("dynamic-slice", "slice", "gather") and user.operands[0] == name:
+                total += user.nbytes
+            elif user.operation == "dynamic-update-slice" and user.operands[0] == name:
+                continue  # written in place
+            elif user.operation == "fusion":
+                inner = self.computations[user.called("calls")[0]]
+                for each in inner.values():
+                    if each.operation == "parameter" and user.operands[each.number] == name:
+                        total += self._part_read(each, inner)
+            else:
+                return math.inf
+        return total
 
     def _trips(self, loop: Instruction) -> int:
         """How often a loop runs, if its condition compares a counter with a constant; else 1."""
@@ -209,19 +225,6 @@ def _users(name: str, lines: dict[str, Instruction]) -> Iterator[tuple[Instructi
                 yield from _users(each.name, lines)
             else:
                 yield each, name
-
-
-def _part_read(parameter: Instruction, lines: dict[str, Instruction]) -> float:
-    """Bytes of a fusion's operand that are read."""
-    total = 0.0
-    for user, name in _users(parameter.name, lines):
-        if user.operation in ("dynamic-slice", "slice", "gather") and user.operands[0] == name:
-            total += user.nbytes
-        elif user.operation == "dynamic-update-slice" and user.operands[0] == name:
-            continue  # written in place
-        else:
-            return math.inf
-    return total
 
 
 def _written(root: Instruction, lines: dict[str, Instruction]) -> float:
@@ -276,7 +279,8 @@ def _nbytes(array: re.Match) -> float:
     layout = layout or ""
     if re.search(r"S\([1-46-9]\)", layout):  # 5 is the host's memory
         return 0.0
-    size = _BYTES.get(dtype) or int("".join(filter(str.isdigit, dtype)) or 0) / 8
+    bits = re.search(r"\d+", dtype)  # f8e4m3fn has 8
+    size = int(bits.group()) / 8 if bits else float(dtype == "pred")
     shape = [int(length) for length in lengths.split(",") if length]
     tile = re.match(r"T\(([\d,]+)\)", layout)
     if tile and shape and order:

@@ -17,12 +17,19 @@ from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.constraints import SOURCE_KINDS
+from transformer_jax.options.tables import names_own
 from transformer_jax.planning.devices import Device
 from transformer_jax.planning.hlo import Held, Program
 from transformer_jax.runs.provenance import versions_of
+from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
 from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
-from transformer_jax.training.memory import bytes_refused, nbytes, peak_bytes
+from transformer_jax.training.memory import (
+    bytes_refused,
+    laid_out_bytes,
+    nbytes,
+    peak_bytes,
+)
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 
@@ -40,6 +47,8 @@ class Plan:
       fits: whether its memory is enough.
       memory: bytes that the device has for a program.
       needed: bytes at the worst moment; None if the compiler refused and did not say.
+      laid_out: bytes of arguments and temporaries as the compiler placed them, with gaps; where
+        there is room, libtpu takes more than is needed. None if it refused.
       held: parts of these, bytes: parameters, optimizer, batches, and the rest, which is what the
         step itself keeps (activations, gradients, scratch).
       parameters: numbers that are learned.
@@ -52,6 +61,8 @@ class Plan:
       largest: arrays that the step makes.
       compile_seconds: on this machine.
       made_with: versions of what compiles.
+      kernels: what fused attentions are computed by.
+      made_up: whether the text was not there, and only its shapes are those of the config.
     """
 
     device: str
@@ -59,6 +70,7 @@ class Plan:
     fits: bool
     memory: int
     needed: int | None
+    laid_out: int | None
     held: dict[str, int]
     parameters: int
     per_step: float
@@ -70,6 +82,8 @@ class Plan:
     largest: tuple[Held, ...]
     compile_seconds: float
     made_with: dict[str, str]
+    kernels: tuple[str, ...]
+    made_up: bool
 
     @property
     def estimate(self) -> float | None:
@@ -108,7 +122,8 @@ def make_plan(
     Raises:
       InvalidInput: the data is needed and not there, or the model cannot be made.
     """
-    prepared = prepare(config, allow=allow, task=stand_in(config, allow))
+    task = stand_in(config, allow)
+    prepared = prepare(config, allow=allow, task=task)
     batch = prepared.task.batch(0, 0)
     options = {} if thorough else device.quick_options
     started = time.monotonic()
@@ -126,11 +141,7 @@ def make_plan(
         "optimizer": nbytes(state.opt_state),
         "batches": nbytes(_stacked(prepared)),
     }
-    needed = refused or None
-    if compiled is not None:
-        needed = peak_bytes(compiled, device.target.platform)
-    elif refused:  # which counts temporaries alone
-        needed = refused + sum(held.values())
+    needed = peak_bytes(compiled, device.target.platform) if compiled else refused or None
     if needed:
         held["the step"] = max(0, needed - sum(held.values()))
     program = Program(compiled.as_text()) if compiled else None
@@ -145,6 +156,7 @@ def make_plan(
         compiled is not None and needed is not None and needed <= device.memory,
         device.memory,
         needed,
+        laid_out_bytes(compiled) if compiled else None,
         held,
         prepared.num_parameters,
         count_of_batch(batch, prepared.task.counted),
@@ -156,6 +168,8 @@ def make_plan(
         tuple(program.largest(_LARGEST)) if program else (),
         seconds,
         versions_of(_COMPILERS),
+        tuple(kernels_of(prepared, device.target.platform)),
+        task is not None,
     )
 
 
@@ -185,7 +199,8 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
       InvalidInput: the number of tokens in the vocabulary is not known.
     """
     data = config.data
-    if SOURCE_KINDS.get(data.task) != "text" or is_there(data.source, "text"):
+    is_own = names_own("data.source", data.source)
+    if SOURCE_KINDS.get(data.task) != "text" or is_own or is_there(data.source, "text"):
         return None
     sizes = {"byte": 256, "bpe": data.vocab_size, "word": data.vocab_size}
     if data.tokenizer not in sizes:

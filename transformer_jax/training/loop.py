@@ -26,6 +26,7 @@ from transformer_jax.runs.pictures import draw_loss_curve
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog
 from transformer_jax.runs.writers import make_writers, refuse_missing_writers
+from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
@@ -46,7 +47,7 @@ from transformer_jax.training.own import (
     own_modules,
     own_tokenizer,
 )
-from transformer_jax.training.prepared import Prepared, announce, prepare, seeds_of
+from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.trial import refuse_what_leaks
@@ -158,8 +159,8 @@ class Training:
         if directory.step == steps and directory.status() == "done":
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             return directory.metrics()[-1]
-        if self.drawn is None:
-            announce(self.prepared, self.progress, compiles=self.cell is None)
+        if self.drawn is None and directory.step < steps:
+            announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
         directory.write_status("running")
         with self._writers() as write:
             state = yield from self._take_steps(state, write)
@@ -212,8 +213,8 @@ class Training:
 
     def _prepare(self) -> None:
         self.prepared = prepared = self.make()
-        self.task, self.score = prepared.task, score_of(prepared)
-        self.allow = prepared.allow
+        self.task, self.allow = prepared.task, prepared.allow
+        self.score = score_of(prepared)
         config, directory = self.config, self.directory
         steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
         self.log = StepLog(config.logging.every, steps, schedule, self.task.counted)
@@ -223,13 +224,14 @@ class Training:
         initial = fingerprint_of(config.initial) if is_new else {}
         self.drawn = self._start() if is_new else None
         if is_new:
-            announce(prepared, self.progress, compiles=self.cell is None)
+            announce(prepared, self.progress, compiles=self.cell is None, is_new=True)
         facts = {
             "seed": config.seed,
             "parameters": prepared.num_parameters,
             "sizes": self.task.sizes,
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
+            "kernels": kernels_of(prepared, jax.devices()[0].platform),
             **(self.cell or {}),
         }
         changed = directory.begin(config, self.task.tokenizer, self.task.facts, facts)
@@ -305,12 +307,10 @@ class Training:
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call
-        first = jax.tree.map(lambda leaf: leaf[0], batches)
-        count = count_of_batch(first, self.task.counted)
+        count = count_of_batch(jax.tree.map(lambda leaf: leaf[0], batches), self.task.counted)
         mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
-        speed = (self.seconds_per_step, count, mfu)
         means = (records.loss[:taken], records.gradient_norm[:taken])
-        rows = self.log.add(self.directory.step + 1, *means, *speed)
+        rows = self.log.add(self.directory.step + 1, *means, self.seconds_per_step, count, mfu)
         self.directory.step += taken
         steps = self.config.training.steps
         self.progress.step(

@@ -1,8 +1,10 @@
 """Whether a training step fits its device, asked before anything is trained."""
 
+import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,42 +24,56 @@ _REMEDIES = {
 
 
 def host_memory() -> int:
-    """Returns the machine's memory, bytes."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Returns the memory that this process may use, bytes: the machine's, or its container's."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max", or another system
+            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(limits)
 
 
-def device_memory(device: Any) -> int:
-    """Returns how many bytes programs may use on a device."""
-    try:
-        told = device.memory_stats() or {}
-    except (RuntimeError, NotImplementedError):
-        told = {}
-    return int(told["bytes_limit"]) if "bytes_limit" in told else host_memory()
+def device_memory(device: Any) -> int | None:
+    """Returns how many bytes programs may use on a device; None where it does not tell."""
+    if device.platform == "cpu":
+        return host_memory()
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def laid_out_bytes(compiled: Any) -> int:
+    """Returns the bytes of a compiled program's arguments, results and temporaries."""
+    told = compiled.memory_analysis()
+    if told is None:
+        return 0
+    results = told.output_size_in_bytes - told.alias_size_in_bytes
+    return int(told.argument_size_in_bytes + results + told.temp_size_in_bytes)
 
 
 def peak_bytes(compiled: Any, platform: str) -> int:
-    """Returns what a compiled program needs at most: arguments, results and temporaries.
+    """Returns what a compiled program needs at the worst moment.
 
     Args:
       compiled: the program.
       platform: that it is for: cpu, gpu or tpu.
     """
+    if platform == "cpu":  # whose peak leaves temporaries out
+        return laid_out_bytes(compiled)
     told = compiled.memory_analysis()
-    if told is None:
-        return 0
-    if platform != "cpu":  # where it leaves temporaries out
-        return int(told.peak_memory_in_bytes)
-    results = told.output_size_in_bytes - told.alias_size_in_bytes
-    return int(told.argument_size_in_bytes + results + told.temp_size_in_bytes)
+    return 0 if told is None else int(told.peak_memory_in_bytes)
 
 
 def bytes_refused(error: Exception) -> int | None:
-    """Returns the bytes that a compiler wanted when it refused; None if it refused otherwise."""
+    """Returns the bytes of main memory that a compiler wanted when it refused.
+
+    0 if it did not say how many; None if it refused something else.
+    """
     said = str(error)
-    if "RESOURCE_EXHAUSTED" not in said and "out of memory" not in said.lower():
+    if "RESOURCE_EXHAUSTED" not in said or re.search("vmem|smem|Shared memory", said):
         return None
     found = re.search(r"\(?([\d.]+)([KMGT])i?B?\)? (?:exceeds|of [\d.]+[KMGT])", said)
-    return int(float(found[1]) * 1024 ** ("KMGT".index(found[2]) + 1)) if found else 0
+    if found:
+        return int(float(found[1]) * 1024 ** ("KMGT".index(found[2]) + 1))
+    plain = re.search(r"allocate (\d+) bytes", said)
+    return int(plain[1]) if plain else 0
 
 
 def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
@@ -91,7 +107,7 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
       config: whole.
     """
     needed, has = nbytes(template) + nbytes(template.params), device_memory(jax.devices()[0])
-    if needed > has:
+    if has is not None and needed > has:
         raise InvalidInput(
             f"parameters, optimizer and gradients need {needed / GIB:.1f} GiB, this "
             f"{jax.devices()[0].device_kind} has {has / GIB:.1f}\nexpected a smaller model, or an "
@@ -99,39 +115,36 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
         )
 
 
-def refuse_large_step(compile_step: Callable[[], Any], config: ConfigDict) -> Any:
-    """Compiles a step, unless its device is too small for it.
+@contextlib.contextmanager
+def refusal_explained(config: ConfigDict) -> Generator[None]:
+    """Raises InvalidInput, with what would help, where a compiler refuses for want of memory.
 
     Args:
-      compile_step: returns the compiled program.
-      config: whole.
-    Raises:
-      InvalidInput: the step does not fit; the text says what would help.
+      config: of the step that is compiled.
     """
     try:
-        compiled = compile_step()
+        yield
     except jax.errors.JaxRuntimeError as error:
         needed = bytes_refused(error)
         if needed is None:
             raise
-        raise too_large(needed, config) from error
-    refuse_beyond_memory(peak_bytes(compiled, jax.devices()[0].platform), config)
-    return compiled
+        raise _too_large(needed, config) from error
 
 
 def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
     """Raises InvalidInput where a step of a config needs more bytes than the device has."""
-    if needed > device_memory(jax.devices()[0]):
-        raise too_large(needed, config)
+    has = device_memory(jax.devices()[0])
+    if has is not None and needed > has:
+        raise _too_large(needed, config)
 
 
-def too_large(needed: int, config: ConfigDict) -> InvalidInput:
-    """Returns the error that says what a step needs, what there is, and what would help."""
+def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
+    """The error that says what a step needs, what there is, and what would help."""
     device, helps = jax.devices()[0], remedies_for(config).values()
-    has = device_memory(device) / GIB
-    lines = [
-        f"the training step needs {needed / GIB:.1f} GiB, this {device.device_kind} has {has:.1f}"
-    ]
+    has = device_memory(device)
+    needs = f"{needed / GIB:.1f} GiB" if needed else "more memory than there is"
+    there = f", this {device.device_kind} has {has / GIB:.1f}" if has is not None else ""
+    lines = [f"the training step needs {needs}{there}"]
     for changes in helps:
         lines.append("  " + " ".join(f"--config.{key}={value}" for key, value in changes.items()))
     if helps:

@@ -17,21 +17,18 @@ from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
-from transformer_jax.options.config import flatten, options_of
-from transformer_jax.options.constraints import remarks_on
+from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.programs import Traced, names_in, trace
-from transformer_jax.runs.progress import Progress
 from transformer_jax.training.build import (
     count_parameters,
     make_model,
     make_objective,
     make_task,
-    taken_from_data,
 )
 from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
-from transformer_jax.training.memory import refuse_large_state, refuse_large_step
+from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import faults_of, own_choices, own_modules
@@ -145,7 +142,8 @@ class Prepared:
         batches = self.stacked_batches(0, 0, 1)
         arguments = (np.uint32(0), self.template, batches, np.int32(1))
         lowered = jax.jit(self.advance, donate_argnums=1).lower(*arguments)
-        return refuse_large_step(lowered.compile, self.config)
+        with refusal_explained(self.config):
+            return lowered.compile()
 
     def train(self, state: TrainState, order: int, dropout: int) -> TrainState:
         """Takes all steps at once, without a directory: for measurements that nobody resumes.
@@ -282,36 +280,6 @@ def prepare(
         said = str(error).partition("\n")[0]
         raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared
-
-
-def announce(prepared: Prepared, progress: Progress, compiles: bool) -> None:
-    """Says what will be trained: remarks, the data, the model; and compiles its step.
-
-    Args:
-      prepared: what is trained.
-      progress: where to say it.
-      compiles: whether its program is its own.
-    Raises:
-      InvalidInput: the step does not fit the device.
-    """
-    config, task = prepared.config, prepared.task
-    for line in (*prepared.remarks, *remarks_on(flatten(config))):
-        progress.say(f"note   {line}")
-    for line in taken_from_data(config.model, task.sizes):
-        progress.say(f"note   {line}")
-    splits = ", ".join(f"{n:,} {name}" for name, n in task.facts["counts"].items())
-    sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-    source = config.data.task if is_own(config.data.task) else config.data.source
-    progress.say(f"data   {source}: {splits} {task.counted}; {sizes}")
-    count = count_of_batch(task.batch(config.seed, 0), task.counted)
-    progress.say(
-        f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "
-        f"{config.training.steps:,} updates of {count:,} {task.counted} "
-        f"on {jax.devices()[0].device_kind}"
-    )
-    if compiles:
-        with progress.busy("compiling the training step"):
-            _ = prepared.program
 
 
 def _refuse_broken_task(who: str, task: Task) -> None:

@@ -24,7 +24,12 @@ from transformer_jax.programs import (
 )
 from transformer_jax.studies.asking.cells import ALONE, TOGETHER
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
-from transformer_jax.training.memory import device_memory, refuse_beyond_memory
+from transformer_jax.training.memory import (
+    device_memory,
+    host_memory,
+    laid_out_bytes,
+    refuse_beyond_memory,
+)
 from transformer_jax.training.prepared import Prepared
 
 _MOST_MEMBERS = 32
@@ -125,7 +130,7 @@ def _compiled(how: str, advance: Callable, arguments: Sequence[tuple]) -> tuple[
     columns = [list(column) for column in zip(*arguments, strict=True)]
     donated = (2,) if how == "loop" else ()
     compiled = jax.jit(_WAYS[how](advance), donate_argnums=donated).lower(*columns).compile()
-    return compiled, _nbytes(compiled)
+    return compiled, laid_out_bytes(compiled)
 
 
 def _spread(how: str, advance: Callable, arguments: Sequence[tuple]) -> tuple[Callable, int]:
@@ -145,7 +150,7 @@ def _spread(how: str, advance: Callable, arguments: Sequence[tuple]) -> tuple[Ca
             results.append(programs[place](*jax.device_put(row, devices[place])))
         return [state for state, _ in results], [records for _, records in results]
 
-    return run, _nbytes(programs[0]) * len(arguments)
+    return run, laid_out_bytes(programs[0]) * len(arguments)
 
 
 def _one_after_another(advance: Callable) -> Callable:
@@ -213,16 +218,9 @@ def members_at_once(group: Group, wanted: int, nbytes_of_one: int) -> int:
     """
     if group.how == "loop":
         return 1
-    fits = int(_SHARE_OF_MEMORY * device_memory(jax.devices()[0]) / max(nbytes_of_one, 1))
+    there = device_memory(jax.devices()[0]) or host_memory()
+    fits = int(_SHARE_OF_MEMORY * there / max(nbytes_of_one, 1))
     return max(1, min(wanted, fits, _MOST_MEMBERS))
-
-
-def _nbytes(compiled: Any) -> int:
-    found = compiled.memory_analysis()
-    if found is None:
-        return 0
-    parts = ("argument", "output", "temp")
-    return int(sum(getattr(found, f"{part}_size_in_bytes") for part in parts))
 
 
 # ---------------------------------------------------------------- running them

@@ -1,0 +1,154 @@
+"""Fused attention: splash attention, interpreted, beside all weights; who takes which kernel."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import tiny_config
+from transformer_jax.layers.fused import FusedAttention, kernels_taken
+from transformer_jax.masks import Causal, Full, Mask, Places, Prefix, Window
+from transformer_jax.models import Decoder
+from transformer_jax.training.announcement import kernels_of
+from transformer_jax.training.prepared import prepare
+
+LENGTH = 256
+SEGMENTS = np.repeat([1, 2, 0], [100, 120, 36])
+POSITIONS = np.r_[np.arange(100), np.arange(120), np.zeros(36, int)]
+
+
+def masked(rule, documents=False):
+    index = jnp.arange(LENGTH)
+    position = jnp.asarray(POSITIONS) if documents else index
+    places = Places(index, position, jnp.asarray(SEGMENTS) if documents else None)
+    return Mask(places, places, rule)
+
+
+MASKS = {
+    "none": None,
+    "causal": masked(Causal()),
+    "window": masked(Window(40) & Causal()),
+    "window, both ways": masked(Window(40)),
+    "documents": masked(Full(), documents=True),
+    "causal documents": masked(Causal(), documents=True),
+    "window, documents": masked(Window(40) & Causal(), documents=True),
+}
+
+
+def arrays(rng, groups=2, dtype=jnp.float32):
+    shapes = [(2, 4, LENGTH, 16), *2 * [(2, groups, LENGTH, 16)]]
+    return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
+
+
+def mix(core, query, key, value, mask=None, bias=None, dropout=None):
+    told = {"mask": mask, "bias": bias, "dropout": dropout, "gates": {}, "state": None}
+    return core.apply({}, query, key, value, **told)[0]
+
+
+def values_and_gradients(core, given, mask):
+    def loss(given):
+        mixed = mix(core, *given, mask)
+        return (mixed * jnp.cos(jnp.arange(16.0))).sum(), mixed
+
+    gradients, mixed = jax.jit(jax.grad(loss, has_aux=True))(given)
+    return [mixed, *gradients]
+
+
+@pytest.mark.parametrize(
+    ("mask", "groups", "soft_cap"),
+    [*((name, 2, None) for name in MASKS), ("causal", 4, 5.0), ("window, documents", 1, 5.0)],
+)
+def test_splash_attention_gives_the_numbers_of_all_weights(rng, mask, groups, soft_cap):
+    given = arrays(rng, groups)
+    kernel = values_and_gradients(FusedAttention(None, soft_cap, True), given, MASKS[mask])
+    plain = values_and_gradients(FusedAttention(None, soft_cap), given, MASKS[mask])
+    for ours, theirs in zip(kernel, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+    if "documents" in mask:
+        assert (np.asarray(kernel[0])[..., 220:, :] == 0).all()
+
+
+def test_splash_attention_in_bfloat16_is_as_near_as_that_is(rng):
+    given = arrays(rng, dtype=jnp.bfloat16)
+    exact = [array.astype(jnp.float32) for array in given]
+    kernel = mix(FusedAttention(interpret=True), *given, MASKS["causal"])
+    assert kernel.dtype == jnp.bfloat16
+    plain = mix(FusedAttention(), *exact, MASKS["causal"])
+    np.testing.assert_allclose(np.asarray(kernel, np.float32), plain, rtol=2e-2, atol=2e-2)
+
+
+def test_a_scale_of_ones_own_is_taken(rng):
+    given = arrays(rng)
+    kernel = mix(FusedAttention(0.7, interpret=True), *given, MASKS["causal"])
+    np.testing.assert_allclose(kernel, mix(FusedAttention(0.7), *given, MASKS["causal"]), atol=2e-5)
+
+
+def taken(platform, *given, **told):
+    with kernels_taken(platform) as said:
+        jax.eval_shape(functools.partial(mix, FusedAttention(), **told), *given)
+    return said
+
+
+def test_what_a_kernel_cannot_do_is_said(rng):
+    given, causal = arrays(rng), MASKS["causal"]
+    assert taken("tpu", *given, mask=causal) == ["splash"]
+    assert taken("cpu", *given, mask=causal) == ["all weights: no kernel for a cpu"]
+    assert taken("gpu", *given, mask=causal)[0].startswith("all weights: ")  # no cuDNN here
+    reasons = {
+        "a bias": taken("tpu", *given, bias=jnp.zeros((4, LENGTH, LENGTH))),
+        "weights are dropped": taken("tpu", *given, dropout=lambda weights: weights),
+        "the mask is an array": taken("tpu", *given, mask=causal.dense()),
+        "no kernel knows the mask prefix": taken("tpu", *given, mask=masked(Prefix(8))),
+        "a window with sinks": taken("tpu", *given, mask=masked(Window(8, sinks=2) & Causal())),
+        "no multiples of 128": taken("tpu", *(array[:, :, :200] for array in given)),
+        "not as many keys as queries": taken(
+            "tpu", given[0][:, :, :128], *given[1:], mask=causal.of_queries(0, 128)
+        ),
+    }
+    for reason, (said,) in reasons.items():
+        assert said.startswith("all weights: "), said
+        assert reason in said
+
+
+def test_what_a_kernel_cannot_do_is_computed_by_all_weights(rng):
+    given, bias = arrays(rng), jnp.asarray(rng.normal(size=(4, LENGTH, LENGTH)), jnp.float32)
+    kernel = mix(FusedAttention(interpret=True), *given, MASKS["causal"], bias)
+    np.testing.assert_array_equal(kernel, mix(FusedAttention(), *given, MASKS["causal"], bias))
+
+
+def test_a_decoder_in_a_loop_takes_the_kernel(rng):
+    core = functools.partial(FusedAttention, interpret=True)
+    sizes = {"vocab_size": 11, "max_length": 128, "width": 16, "depth": 2, "num_heads": 2}
+    tokens = jnp.asarray(rng.integers(0, 11, (2, 128)))
+    losses = {}
+    for name, options in {
+        "softmax": {},
+        "fused": {"attention": core},
+        "loop": {"attention": core, "scan_layers": True, "remat": "block"},
+    }.items():
+        model = Decoder(**sizes, **options)
+        params = model.init(jax.random.key(0), tokens)["params"]
+
+        def loss(params, model=model):
+            return (model.apply({"params": params}, tokens) ** 2).mean()
+
+        losses[name] = jax.jit(jax.value_and_grad(loss))(params)
+    for name in ("fused", "loop"):
+        jax.tree.map(
+            lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6),
+            losses[name],
+            losses["softmax"],
+        )
+
+
+def test_a_run_says_what_its_attention_is_computed_by():
+    fused = prepare(
+        tiny_config(model__attention="fused", model__dropout_rate=0.0, data__length=128)
+    )
+    assert kernels_of(fused, "tpu") == ["splash"]
+    assert kernels_of(fused, "cpu") == ["all weights: no kernel for a cpu"]
+    dropped = prepare(tiny_config(model__attention="fused", data__length=128))
+    assert kernels_of(dropped, "tpu") == ["all weights: weights are dropped"]
+    assert kernels_of(prepare(tiny_config()), "tpu") == []

@@ -1,0 +1,72 @@
+"""What a run says before it trains."""
+
+from typing import Any
+
+import jax
+
+from transformer_jax.data.tasks import count_of_batch
+from transformer_jax.layers.fused import kernels_taken
+from transformer_jax.options.config import flatten
+from transformer_jax.options.constraints import remarks_on
+from transformer_jax.options.rule import is_own
+from transformer_jax.runs.progress import Progress
+from transformer_jax.training.build import taken_from_data
+from transformer_jax.training.memory import peak_bytes, refuse_beyond_memory
+from transformer_jax.training.prepared import Prepared
+
+
+def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: bool) -> None:
+    """Says what will be trained: remarks, the data, the model; and compiles its step.
+
+    Args:
+      prepared: what is trained.
+      progress: where to say it.
+      compiles: whether its program is its own.
+      is_new: whether it may still be refused for want of memory; one that began goes on.
+    Raises:
+      InvalidInput: the step does not fit the device.
+    """
+    config, task = prepared.config, prepared.task
+    for line in (*prepared.remarks, *remarks_on(flatten(config))):
+        progress.say(f"note   {line}")
+    for line in taken_from_data(config.model, task.sizes):
+        progress.say(f"note   {line}")
+    splits = ", ".join(f"{n:,} {name}" for name, n in task.facts["counts"].items())
+    sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
+    source = config.data.task if is_own(config.data.task) else config.data.source
+    progress.say(f"data   {source}: {splits} {task.counted}; {sizes}")
+    count = count_of_batch(task.batch(config.seed, 0), task.counted)
+    progress.say(
+        f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "
+        f"{config.training.steps:,} updates of {count:,} {task.counted} "
+        f"on {jax.devices()[0].device_kind}"
+    )
+    for kernel in kernels_of(prepared, jax.devices()[0].platform):
+        progress.say(f"kernel {kernel}")
+    if compiles:
+        with progress.busy("compiling the training step"):
+            program = prepared.program
+        if is_new:
+            needed = peak_bytes(program, jax.devices()[0].platform)
+            refuse_beyond_memory(needed, config)
+
+
+def kernels_of(prepared: Prepared, platform: str) -> list[str]:
+    """Returns what fused attentions of a training step are computed by, see kernels_taken.
+
+    Args:
+      prepared: what is trained.
+      platform: what for: cpu, gpu or tpu.
+    """
+    chosen = flatten(prepared.config.model)
+    if not any(name.endswith("attention") and row == "fused" for name, row in chosen.items()):
+        return []
+    inputs, train = prepared.task.batch(0, 0)["inputs"], {"train": True, "mutable": ["losses"]}
+
+    def apply(params: Any, inputs: Any) -> Any:
+        rngs = {"dropout": jax.random.key(0)}
+        return prepared.model.apply({"params": params}, **inputs, **train, rngs=rngs)
+
+    with kernels_taken(platform) as taken:
+        jax.eval_shape(apply, prepared.template.params, inputs)
+    return list(dict.fromkeys(taken))
