@@ -85,6 +85,13 @@ def test_a_scale_of_ones_own_is_taken(rng):
     np.testing.assert_allclose(kernel, mix(FusedAttention(0.7), *given, MASKS["causal"]), atol=2e-5)
 
 
+def test_a_window_of_other_positions_is_not_computed(rng):
+    index = jnp.arange(LENGTH)
+    places = Places(index, 2 * index)
+    wide = Mask(places, places, Window(40) & Causal())
+    assert np.isnan(mix(FusedAttention(interpret=True), *arrays(rng), wide)).all()
+
+
 def taken(platform, *given, **told):
     with kernels_taken(platform) as said:
         jax.eval_shape(functools.partial(mix, FusedAttention(), **told), *given)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.layers.core import Bias, Core, serve_groups, weighted_sum, weights_by
+from transformer_jax.layers.local import count_by_one
 from transformer_jax.layers.weights import attention_weights
 from transformer_jax.masks import Mask
 from transformer_jax.options import Positive
@@ -38,8 +39,9 @@ class FusedAttention(Core):
     windows, splash attention documents and padding too. Elsewhere, and where a kernel cannot do
     what it is asked for (a bias, dropout of weights, a mask of another kind, a length that is no
     multiple of 128, a cache, in cuDNN float32), all weights are made as in `softmax`. Equal numbers
-    up to the rounding of the dtype, and exactly 0 for a query that sees nothing. Positions have to
-    count the tokens of each document one by one where there is a window.
+    up to the rounding of the dtype, and exactly 0 for a query that sees nothing. Where there is a
+    window, positions have to count the tokens of each document one by one; where they do not
+    and a kernel might be taken, it is NaN.
 
     Attributes:
       scale: in place of 1 / sqrt(d_k).
@@ -85,13 +87,18 @@ class FusedAttention(Core):
             except (ValueError, NotImplementedError, RuntimeError) as error:
                 why[name] = str(error).partition("\n")[0]
         _TELL.get()(why)
-        if self.interpret and "splash" not in why:
-            return kernels["splash"](query, key, value), None
         platforms = {"tpu": "splash", "cuda": "cudnn"}
         ways = {p: kernels[name] for p, name in platforms.items() if name not in why}
-        if not ways:
+        if self.interpret and "splash" not in why:
+            mixed = kernels["splash"](query, key, value)
+        elif ways:
+            mixed = jax.lax.platform_dependent(query, key, value, **ways, default=plain)
+        else:
             return plain(query, key, value), None
-        return jax.lax.platform_dependent(query, key, value, **ways, default=plain), None
+        if rule is not None and "window" in rule.names:  # kernels count places, not positions
+            counts = count_by_one(rule.query)[..., None, None, None]
+            mixed = jnp.where(counts, mixed, jnp.nan)
+        return mixed, None
 
     def weights(self, query: Array, key: Array, *, mask: Array | None, bias: Array | None) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""

@@ -64,7 +64,7 @@ class LocalAttention(Core):
         weights = weights if dropout is None else dropout(weights)
         mixed = weighted_sum(weights, _near(_in_blocks(value, window, -2), after, -2))
         mixed = mixed.reshape(*value.shape[:-2], -1, value.shape[-1])[..., : query.shape[-2], :]
-        counts = _count_by_one(mask.query)[..., None, None, None]
+        counts = count_by_one(mask.query)[..., None, None, None]
         return jnp.where(counts, mixed, jnp.nan), None
 
     def weights(self, query: Array, key: Array, *, mask: Array | None, bias: Array | None) -> Array:
@@ -104,8 +104,8 @@ def _near(array: Array, after: int, axis: int) -> Array:
     return jnp.concatenate([take(first) for first in range(2 + after)], axis=axis)
 
 
-def _count_by_one(places: Places) -> Array:
-    """Whether each place is one behind that before it, or in another segment: [..., L] -> [...]."""
+def count_by_one(places: Places) -> Array:
+    """Returns whether places are one behind the other in each segment, [..., L] -> [...] bool."""
     one = jnp.diff(places.position, axis=-1) == 1
     if places.segment is not None:
         one |= (jnp.diff(places.segment, axis=-1) != 0) | (places.segment[..., 1:] == 0)

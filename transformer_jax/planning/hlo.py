@@ -91,6 +91,7 @@ class Program:
         """Reads what `Compiled.as_text` gives."""
         self.computations: dict[str, dict[str, Instruction]] = {}
         self.entry = ""
+        self._traffic_by_name: dict[str, float] = {}
         lines: dict[str, Instruction] = {}
         for line in text.splitlines():
             head = _HEAD.match(line)
@@ -132,10 +133,12 @@ class Program:
                     if inner in self.computations:
                         yield from self._reached(inner)
 
-    @functools.cache  # noqa: B019, it lives as long as the program
     def _traffic(self, name: str) -> float:
-        lines = self.computations[name]
-        return sum(self._traffic_of(each, lines) for each in lines.values())
+        if name not in self._traffic_by_name:
+            lines = self.computations[name]
+            counted = sum(self._traffic_of(each, lines) for each in lines.values())
+            self._traffic_by_name[name] = counted
+        return self._traffic_by_name[name]
 
     def _traffic_of(self, each: Instruction, lines: dict[str, Instruction]) -> float:
         operation = each.operation
