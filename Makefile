@@ -33,10 +33,10 @@ oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real w
 
 # A compiler for devices that are not here has its own environment: with libtpu in it, jax would
 # look for a TPU at every start.
-tpu: $(VENV)/with-dev $(VENV)-tpu/with-tpu  ## compiles a step with the TPU's compiler, without a TPU
+tpu: $(VENV)/with-dev $(VENV)-tpu/installed  ## compiles a step with the TPU's compiler, without a TPU
 	TPU_PYTHON=$(VENV)-tpu/bin/python $(RUN) -m pytest -m tpu
 
-plans: $(VENV)-tpu/with-tpu $(VENV)-cuda/with-cuda  ## the records in experiments/results/plans; 5 GB
+plans: $(VENV)-tpu/installed $(VENV)-cuda/installed  ## the records in experiments/results/plans; 5 GB
 	for name in gpt2_124m gpt2_350m; do $(VENV)-tpu/bin/python -m experiments.plan --device=v5e \
 	  --config=configs/$$name.py --out=experiments/results/plans/$$name.json || exit; done
 	$(VENV)-cuda/bin/python -m experiments.plan --device=h100 --config=configs/gpt_1300m.py \
@@ -91,7 +91,7 @@ $(VENV)/with-dev: $(VENV)/with-train
 	$(PIP) -e '.[train,dev]'
 	@touch $@
 
-$(VENV)-%/with-%: pyproject.toml constraints.txt
+$(VENV)-%/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  -e '.[train,$*]'
