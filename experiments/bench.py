@@ -1,93 +1,310 @@
-"""Times one training step of this package beside PyTorch and plain flax.linen.
+"""Times this package beside PyTorch, plain flax.linen and transformers, and against the machine.
+
+  training  an update, the evaluation of a batch, compiling, memory
+  writing   tokens one by one, for 1 text and for 8
+  start     `train` of a config: until its first step, and where the time goes from there on
+  limits    of the machine: matrix products and memory, of which the others get a share
 
 Each program runs in a process of its own, one after the other, in alternating rounds, so that a
 machine that is busy for a while slows them all. What counts is the ratio within a round.
 
 Example:
   python -m experiments.bench --rounds=5
-  python -m experiments.bench --shape=gpt2 --dtype=bfloat16 --programs=ours,torch_compiled
+  python -m experiments.bench --what=training,limits --shape=gpt2 --dtype=bfloat16
 """
 
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from experiments.bench_programs import PROGRAMS, SHAPES
+from experiments.bench_programs import SHAPES, TRAINERS, WRITERS, our_decoder
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 
+Figures = dict[str, float]
+
+_WARM_UP = 10
+_WRITTEN = 0.5  # of the longest text
+_SIDE = 2048  # of the matrices of a product
+_COPIED = 64 << 20  # numbers, of 4 bytes
+
+
+class Measure(NamedTuple):
+    """A line of the table.
+
+    Attributes:
+      unit: of the figure.
+      limit: whose share is told, and the count that it is a share of: what every program has to
+        compute or to read, in units of the limit times the figure's; None: no share.
+    """
+
+    unit: str
+    limit: tuple[str, str] | None = None
+
+
+MEASURES = {
+    "update": Measure("ms", ("products", "update_flops")),
+    "evaluation of a batch": Measure("ms", ("products", "score_flops")),
+    "until the first update is done": Measure("s"),
+    "most memory": Measure("MiB"),
+    "a token of 1 text": Measure("ms", ("reading", "bytes_of_1")),
+    "a token of each of 8 texts": Measure("ms", ("reading", "bytes_of_8")),
+    "first step, nothing compiled": Measure("s"),
+    "first step, compiled before": Measure("s"),
+    "whole run, compiled before": Measure("s"),
+    "steps in the rest of it": Measure("%"),
+    "products": Measure("GFLOP/s"),
+    "reading": Measure("GB/s"),
+}
+
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments; without --worker, runs the rounds and prints the table."""
+    """Reads the arguments; without --worker, runs the rounds and prints the tables."""
     parser = Parser("bench", __doc__)
-    parser.add_argument("--programs", default=",".join(PROGRAMS), help="which, by comma (all)")
-    parser.add_argument("--shape", default="small", choices=SHAPES, help="what is trained (small)")
+    parser.add_argument("--what", default=",".join(WHAT), help="which, by comma (all)")
+    parser.add_argument("--programs", help="which of them, by comma (all)")
+    parser.add_argument("--shape", default="small", choices=SHAPES, help="of the model (small)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--config", default="configs/tiny.py", help="of start (configs/tiny.py)")
     parser.add_argument("--rounds", type=int, default=5, help="of all programs (5)")
     parser.add_argument("--steps", type=int, default=100, help="timed in each process (100)")
-    parser.add_argument("--worker", choices=PROGRAMS, help="time this program in this process")
+    parser.add_argument("--out", help="a JSON file for the figures")
+    parser.add_argument("--worker", help="WHAT:PROGRAM, measured in this process")
     arguments = parser.read(argv)
     if arguments.worker:
-        measured = _measure(arguments.worker, arguments.shape, arguments.dtype, arguments.steps)
-        print(json.dumps(measured))
+        what, _, name = arguments.worker.partition(":")
+        print(json.dumps(WHAT[what].measure(name, arguments)))
         return
-    names = arguments.programs.split(",")
-    unknown = [name for name in names if name not in PROGRAMS]
-    if unknown:
-        raise InvalidInput(f"--programs={unknown[0]}: expected some of {', '.join(PROGRAMS)}")
+    jobs = _jobs(arguments)
+    machine = f"{_processor()}, {os.cpu_count()} cores"
+    print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
+    print(machine, flush=True)
+    # measure -> program -> a figure a round
+    found: dict[str, dict[str, list[float]]] = {}
+    options = [
+        f"--{key}={getattr(arguments, key)}" for key in ("shape", "dtype", "steps", "config")
+    ]
+    for number in range(1, arguments.rounds + 1):
+        for job in list(jobs):
+            figures = _in_its_own_process(job, options)
+            if figures is None:
+                jobs.remove(job)
+                continue
+            lines = [(name, MEASURES[name].unit) for name in figures if name in MEASURES]
+            told = ", ".join(f"{name} {figures[name]:.4g} {unit}" for name, unit in lines)
+            print(f"round {number}  {job:23} {told}", flush=True)
+            for name, value in figures.items():
+                found.setdefault(name, {}).setdefault(job.partition(":")[2], []).append(value)
+    _print_tables(found)
+    if arguments.out:
+        stored = {"machine": machine, "shape": arguments.shape, "dtype": arguments.dtype}
+        text = json.dumps(stored | {"figures": found}, indent=1) + "\n"
+        Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
+        Path(arguments.out).write_text(text, encoding="utf-8")
+        print(f"\nwrote {arguments.out}")
+
+
+def _jobs(arguments: Any) -> list[str]:
+    """WHAT:PROGRAM of all that is asked for."""
+    asked = arguments.what.split(",")
+    for name in asked:
+        if name not in WHAT:
+            raise InvalidInput(f"--what={name}: expected some of {', '.join(WHAT)}")
+    there = list(dict.fromkeys(name for what in asked for name in WHAT[what].programs))
+    programs = arguments.programs.split(",") if arguments.programs else there
+    for name in programs:
+        if name not in there:
+            raise InvalidInput(f"--programs={name}: expected some of {', '.join(there)}")
     if arguments.rounds < 1 or arguments.steps < 1:
         raise InvalidInput("--rounds and --steps: expected at least 1")
-    options = [f"--{name}={getattr(arguments, name)}" for name in ("shape", "dtype", "steps")]
-    print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores", flush=True)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(1, arguments.rounds + 1):
-        for name in list(times):
-            measured = _in_its_own_process(name, options)
-            if measured is None:
-                del times[name]
-                continue
-            times[name].append(measured["ms"])
-            print(f"round {number}  {name:15} {measured['ms']:9.2f} ms a step", flush=True)
-    _print_table(times)
+    if arguments.out and Path(arguments.out).is_dir():
+        raise InvalidInput(f"--out={arguments.out}: expected a file, this is a folder")
+    return [f"{what}:{name}" for what in asked for name in WHAT[what].programs if name in programs]
 
 
-def _measure(name: str, shape: str, dtype: str, steps: int) -> dict[str, float]:
-    """Milliseconds a step, compilation and warm-up left out."""
-    take = PROGRAMS[name](SHAPES[shape], dtype)
-    take(max(10, steps // 10))
+def _processor() -> str:
+    """What the processor is called, where the system says."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (names or [platform.processor() or platform.machine()])[0]
+
+
+# ---------------------------------------------------------------- workers
+
+
+def _time(repeat: Callable[[int], None], count: int) -> float:
+    """Seconds of one of so many repetitions."""
     started = time.perf_counter()
-    take(steps)
-    return {"ms": (time.perf_counter() - started) / steps * 1e3}
+    repeat(count)
+    return (time.perf_counter() - started) / count
 
 
-def _in_its_own_process(name: str, options: list[str]) -> dict | None:
+def _training(name: str, arguments: Any) -> Figures:
+    shape, steps = SHAPES[arguments.shape], arguments.steps
+    started = time.perf_counter()
+    trainer = TRAINERS[name](shape, arguments.dtype)
+    trainer.take(1)
+    first = time.perf_counter() - started
+    trainer.take(max(_WARM_UP, steps // 10))
+    update = _time(trainer.take, steps)
+    trainer.score(_WARM_UP)
+    figures = {
+        "update": update * 1e3,
+        "evaluation of a batch": _time(trainer.score, steps) * 1e3,
+        "until the first update is done": first,
+        "most memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    return figures | (_operations(shape, arguments.dtype) if name == "ours" else {})
+
+
+def _operations(shape: Any, dtype: str) -> Figures:
+    """FLOPs that every program has to compute, of the traced model."""
+    import jax
+    import numpy as np
+
+    from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
+
+    model = our_decoder(shape, dtype)
+    tokens = np.zeros((shape.batch_size, shape.length), np.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)
+    forward = flops_of(jax.make_jaxpr(model.apply)(params, tokens))
+    return {"score_flops": forward, "update_flops": TRAINING_OVER_FORWARD * forward}
+
+
+def _writing(name: str, arguments: Any) -> Figures:
+    shape, figures = SHAPES[arguments.shape], {}
+    count = int(shape.length * _WRITTEN)
+    for texts, said in ((1, "a token of 1 text"), (8, "a token of each of 8 texts")):
+        write = WRITERS[name](shape, arguments.dtype, texts, count)
+        write(1)
+        figures[said] = min(_time(write, 1) for _ in range(3)) / count * 1e3
+        if name == "ours":
+            size = 2 if arguments.dtype == "bfloat16" else 4
+            held = 2 * shape.depth * shape.width * texts * count / 2  # keys and values, on average
+            blocks = 12 * shape.depth * shape.width**2 + shape.vocab_size * shape.width
+            figures[f"bytes_of_{texts}"] = size * (blocks + held)
+    return figures
+
+
+def _start(name: str, arguments: Any) -> Figures:
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for said in ("nothing compiled", "compiled before"):
+            run = Path(folder) / said.replace(" ", "_")
+            first, whole = _watch(arguments.config, run, Path(folder) / "cache")
+            figures[f"first step, {said}"] = first
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    times = [row["time/step_ms"] for row in rows if "time/step_ms" in row]
+    in_steps = statistics.fmean(times) * rows[-1]["step"] / 1e3
+    share = 100 * in_steps / (whole - first)
+    return figures | {"whole run, compiled before": whole, "steps in the rest of it": share}
+
+
+def _watch(config: str, run: Path, cache: Path) -> tuple[float, float]:
+    """Seconds of a `train`: until its first step is done, and until its end."""
+    command = [sys.executable, "-m", "experiments.train", f"--config={config}", f"--workdir={run}"]
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
+    first, status = None, run / "STATUS"
+    started = time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as training:
+        while training.poll() is None:
+            if first is None and status.exists() and " step 0" not in status.read_text():
+                first = time.perf_counter() - started
+            time.sleep(0.005)
+    whole = time.perf_counter() - started
+    if training.returncode or first is None:
+        raise InvalidInput(f"--config={config}: train ended with code {training.returncode}")
+    return first, whole
+
+
+def _limits(name: str, arguments: Any) -> Figures:
+    import jax
+    import jax.numpy as jnp
+
+    square = jnp.ones((_SIDE, _SIDE), arguments.dtype)
+    numbers = jnp.ones(_COPIED, jnp.float32)
+    product, total = jax.jit(jnp.dot), jax.jit(jnp.sum)
+
+    def fastest(function: Callable, *inputs: Any) -> float:
+        run = lambda _: jax.block_until_ready(function(*inputs))  # noqa: E731
+        run(1)
+        return min(_time(run, 1) for _ in range(7))
+
+    return {
+        "products": 2e-9 * _SIDE**3 / fastest(product, square, square),
+        "reading": 4e-9 * _COPIED / fastest(total, numbers),
+    }
+
+
+class Work(NamedTuple):
+    """What a worker does.
+
+    Attributes:
+      programs: whose names it takes.
+      measure: (name, arguments) -> figures by name: lines of MEASURES, and counts.
+    """
+
+    programs: tuple[str, ...]
+    measure: Callable[[str, Any], Figures]
+
+
+WHAT = {
+    "training": Work(tuple(TRAINERS), _training),
+    "writing": Work(tuple(WRITERS), _writing),
+    "start": Work(("ours",), _start),
+    "limits": Work(("machine",), _limits),
+}
+
+
+# ---------------------------------------------------------------- rounds and tables
+
+
+def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
     """What the worker measured; None, with the reason, where the program cannot run."""
-    command = [sys.executable, "-m", "experiments.bench", f"--worker={name}", *options]
+    command = [sys.executable, "-m", "experiments.bench", f"--worker={job}", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
     reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-    print(f"left out: {name}: {reason}")
+    print(f"left out: {job}: {reason}")
     return None
 
 
-def _print_table(times: dict[str, list[float]]) -> None:
-    """Prints median and range of each program, and its ratio to the first within a round."""
-    first = next(iter(times.values()), [])
-    print(
-        f"\n{'program':15} {'median ms':>10} {'min':>8} {'max':>8}   time / first, median (range)"
-    )
-    for name, column in times.items():
-        ratios = [a / b for a, b in zip(column, first, strict=True)]
-        print(
-            f"{name:15} {statistics.median(column):10.2f} {min(column):8.2f} {max(column):8.2f}   "
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+def _print_tables(found: dict[str, dict[str, list[float]]]) -> None:
+    """Prints median and range of each program, its ratio to the first, its share of the limit."""
+    for name, (unit, limit) in MEASURES.items():
+        columns = found.get(name)
+        if not columns:
+            continue
+        first = next(iter(columns.values()))
+        print(f"\n{name + ', ' + unit:33} {'median':>9} {'min':>9} {'max':>9}   / first (range)")
+        for program, column in columns.items():
+            middle = statistics.median(column)
+            line = f"  {program:31} {middle:9.4g} {min(column):9.4g} {max(column):9.4g}"
+            if len(columns) > 1 and len(column) == len(first):
+                ratios = [a / b for a, b in zip(column, first, strict=True)]
+                middle_ratio = statistics.median(ratios)
+                line += f"   {middle_ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            print(line + _share(limit, middle, found))
+
+
+def _share(limit: tuple[str, str] | None, milliseconds: float, found: dict) -> str:
+    """What share of the machine's limit a figure is, where both were measured."""
+    if limit is None or limit[0] not in found or limit[1] not in found:
+        return ""
+    rate = statistics.median(found[limit[0]]["machine"]) * 1e9
+    count = found[limit[1]]["ours"][0]
+    return f"   {count / (milliseconds / 1e3) / rate:.0%} of the machine's {limit[0]}"
 
 
 if __name__ == "__main__":

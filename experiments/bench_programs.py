@@ -1,17 +1,29 @@
-"""The same training step written several ways, for `experiments.bench`.
+"""The same training step, and the same writing, by several programs, for `experiments.bench`.
 
 Every program is a decoder with tied embeddings, no biases, GELU and pre-norm, AdamW with decay and
-clipping by global norm, on random tokens. Each function builds one and returns `take(n)`, which
-takes n updates and returns when they are done.
+clipping by global norm, on random tokens. Those of TRAINERS train and score, those of WRITERS
+write.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-Take = Callable[[int], None]
+Repeat = Callable[[int], None]
+
+
+class Trainer(NamedTuple):
+    """What is timed of a program that trains; each returns when it is done.
+
+    Attributes:
+      take: takes so many updates.
+      score: computes the mean loss of so many batches, without gradients.
+    """
+
+    take: Repeat
+    score: Repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +45,7 @@ SHAPES = {
 }
 _LEARNING_RATE, _DECAY, _BETAS, _CLIP = 1e-3, 0.1, (0.9, 0.99), 1.0
 _CHUNK = 10
+_PROMPT = 16
 
 
 def _tokens(shape: Shape) -> np.ndarray:
@@ -47,15 +60,13 @@ def _optax_adamw():
     return optax.chain(optax.clip_by_global_norm(_CLIP), adamw)
 
 
-def ours(shape: Shape, dtype: str) -> Take:
-    """Our `Decoder`, and ten steps in each call of one compiled program."""
-    import jax
+def our_decoder(shape: Shape, dtype: str) -> Any:
+    """Our `Decoder` of a shape."""
     import jax.numpy as jnp
 
     from transformer_jax import Decoder
-    from transformer_jax.training.step import TrainState, make_run_steps, make_train_step
 
-    model = Decoder(
+    return Decoder(
         vocab_size=shape.vocab_size,
         max_length=shape.length,
         width=shape.width,
@@ -64,6 +75,17 @@ def ours(shape: Shape, dtype: str) -> Take:
         use_bias=False,
         dtype=jnp.dtype(dtype),
     )
+
+
+def ours(shape: Shape, dtype: str) -> Trainer:
+    """Our `Decoder`, and ten steps in each call of one compiled program."""
+    import jax
+    import jax.numpy as jnp
+
+    from transformer_jax.training.evaluation import make_score
+    from transformer_jax.training.step import TrainState, make_run_steps, make_train_step
+
+    model = our_decoder(shape, dtype)
     optimizer, tokens = _optax_adamw(), _tokens(shape)
     params = model.init(jax.random.key(0), tokens[0, :1, :-1])["params"]
     state = TrainState(jnp.int32(0), params, optimizer.init(params))
@@ -80,10 +102,17 @@ def ours(shape: Shape, dtype: str) -> Take:
             state, _ = run_steps(state, batches, min(_CHUNK, num_steps - first))
         jax.block_until_ready(state)
 
-    return take
+    score_batch = make_score(model)
+
+    def score(count: int) -> None:
+        for index in range(count):
+            batch = jax.tree.map(lambda leaf, at=index % _CHUNK: leaf[at], batches)
+            jax.block_until_ready(score_batch(state.params, batch))
+
+    return Trainer(take, score)
 
 
-def linen(shape: Shape, dtype: str) -> Take:
+def linen(shape: Shape, dtype: str) -> Trainer:
     """Plain flax.linen layers and jax.nn's attention, one jitted step a call."""
     import flax.linen as nn
     import jax
@@ -143,10 +172,16 @@ def linen(shape: Shape, dtype: str) -> Take:
             state = step(state, tokens[index % _CHUNK])
         jax.block_until_ready(state)
 
-    return take
+    compiled_loss = jax.jit(loss)
+
+    def score(count: int) -> None:
+        for index in range(count):
+            jax.block_until_ready(compiled_loss(state[0], tokens[index % _CHUNK]))
+
+    return Trainer(take, score)
 
 
-def torch_eager(shape: Shape, dtype: str, wrap: Callable = lambda model: model) -> Take:
+def torch_eager(shape: Shape, dtype: str, wrap: Callable = lambda model: model) -> Trainer:
     """PyTorch in nanoGPT's architecture, with its fused attention, and fused AdamW on a GPU."""
     import torch
     from torch import nn
@@ -221,19 +256,85 @@ def torch_eager(shape: Shape, dtype: str, wrap: Callable = lambda model: model) 
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return take
+    @torch.no_grad()
+    def score(count: int) -> None:
+        for index in range(count):
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=lower):
+                forward(tokens[index % _CHUNK]).item()
+
+    return Trainer(take, score)
 
 
-def torch_compiled(shape: Shape, dtype: str) -> Take:
+def torch_compiled(shape: Shape, dtype: str) -> Trainer:
     """The same PyTorch model through torch.compile."""
     import torch
 
     return torch_eager(shape, dtype, wrap=torch.compile)
 
 
-PROGRAMS = {
+def ours_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
+    """`generate_from` with our `Decoder`: the likeliest token after each other one."""
+    import jax
+
+    from transformer_jax.generation import generate_from
+
+    model, prompt = our_decoder(shape, dtype), _prompt(shape, batch_size)
+    params = jax.jit(model.init)(jax.random.key(0), prompt[:1])["params"]
+
+    def write(times: int) -> None:
+        for _ in range(times):
+            written = generate_from(
+                model, params, prompt, jax.random.key(0), num_tokens=count, temperature=0.0
+            )
+            jax.block_until_ready(written)
+
+    return write
+
+
+def transformers_writing(shape: Shape, dtype: str, batch_size: int, count: int) -> Repeat:
+    """`generate` of transformers' GPT-2, greedy, with its cache."""
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=shape.vocab_size,
+        n_positions=shape.length,
+        n_embd=shape.width,
+        n_layer=shape.depth,
+        n_head=shape.num_heads,
+        bos_token_id=0,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model = GPT2LMHeadModel(config).to(device, getattr(torch, dtype)).train(False)
+    prompt = torch.from_numpy(_prompt(shape, batch_size).astype(np.int64)).to(device)
+
+    @torch.no_grad()
+    def write(times: int) -> None:
+        for _ in range(times):
+            written = model.generate(
+                prompt,
+                attention_mask=torch.ones_like(prompt),
+                max_new_tokens=count,
+                do_sample=False,
+                use_cache=True,
+            )
+            assert written.shape[1] == prompt.shape[1] + count
+
+    return write
+
+
+def _prompt(shape: Shape, batch_size: int) -> np.ndarray:
+    size = (batch_size, _PROMPT)
+    return np.random.default_rng(0).integers(0, shape.vocab_size, size, dtype=np.int32)
+
+
+TRAINERS = {
     "ours": ours,
     "linen": linen,
     "torch_eager": torch_eager,
     "torch_compiled": torch_compiled,
 }
+WRITERS = {"ours": ours_writing, "transformers": transformers_writing}

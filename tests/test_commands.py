@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from experiments.bench import MEASURES
 from tests.conftest import attempt, command, refused, tiny_config
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training.loop import train
@@ -150,6 +151,35 @@ def test_c78_the_manifest_holds_no_secret(tmp_path):
     for path in (tmp_path / "a").rglob("*"):
         if path.is_file():
             assert b"hunter2" not in path.read_bytes()
+
+
+@pytest.mark.commands
+def test_bench_measures_what_it_says(tmp_path):
+    out = tmp_path / "bench.json"
+    flags = ("--programs=ours,machine", "--rounds=1", "--steps=2", f"--out={out}")
+    done = command("bench", *flags)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())["figures"]
+    assert set(MEASURES) <= set(figures)
+    for name in MEASURES:
+        assert f"\n{name}, {MEASURES[name].unit}" in done.stdout
+        assert all(value > 0 for column in figures[name].values() for value in column)
+    # 6 for each token and product: of the blocks' matrices, queries with keys, weights with values.
+    products = 4 * (12 * 128**2 + 2 * 64 * 128) + 65 * 128
+    assert figures["update_flops"]["ours"][0] == 6 * 12 * 64 * products
+    first, again = (figures[f"first step, {s}"]["ours"][0] for s in _STARTS)
+    assert again < first
+    assert "of the machine's reading" in done.stdout
+
+
+_STARTS = ("nothing compiled", "compiled before")
+
+
+def test_bench_refuses_by_name(tmp_path):
+    refused(attempt("bench", "--what=trainig"), "trainig", "training, writing")
+    refused(attempt("bench", "--programs=tensorflow"), "tensorflow", "torch_eager")
+    refused(attempt("bench", "--rounds=0"), "--rounds", "at least 1")
+    refused(attempt("bench", f"--out={tmp_path}"), str(tmp_path), "a folder")
 
 
 def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):

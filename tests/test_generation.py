@@ -1,5 +1,7 @@
 """Sampling: what may be drawn, and that a sliding window forgets nothing that it should keep."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from transformer_jax.generation import (
     restrict_logits,
     windowed_next_logits,
 )
+from transformer_jax.layers.cache import with_capacity
 from transformer_jax.models import RecurrentDecoder
 
 pytestmark = pytest.mark.usefixtures("no_key_twice")
@@ -166,6 +169,36 @@ def test_c54_reading_in_pieces_equals_reading_at_once(decoder, sizes):
     np.testing.assert_allclose(jnp.concatenate(logits, 1), whole, atol=3e-5)
     # Keys and values of the one head that all queries share, as many as the model can hold.
     assert cache["block_1"]["attention"]["keys"].shape == (2 * 1, 6, 8)
+
+
+def test_a_cache_holds_as_many_tokens_as_it_is_given_room_for(decoder):
+    tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
+    whole = _apply(*decoder, tokens)
+    _, kept = read(decoder, {}, tokens[:, :2])
+    cache = with_capacity(kept["cache"], 3)
+    assert cache["block_0"]["attention"]["keys"].shape == (2, 3, 8)
+    third, kept = read(decoder, cache, tokens[:, 2:3])
+    np.testing.assert_allclose(third, whole[:, 2:3], atol=3e-5)
+    fourth, _ = read(decoder, kept["cache"], tokens[:, 3:4])
+    assert jnp.isnan(fourth).all()
+    rest, _ = read(decoder, with_capacity(kept["cache"], 6), tokens[:, 3:])
+    np.testing.assert_allclose(rest, whole[:, 3:], atol=3e-5)
+
+
+def test_a_token_copies_nothing_that_is_kept_and_reads_no_empty_places():
+    """XLA on CPU copies all keys and values where they are read in another shape than kept in."""
+    from transformer_jax.laws import small_decoder
+
+    model, prompt = small_decoder(max_length=64, num_heads=2, depth=2), jnp.zeros((3, 4), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), prompt)["params"]
+    options = {"num_tokens": 20, "temperature": 0}
+    key = jax.random.key(0)
+    program = generate_from.lower(model, params, prompt, key, **options).compile()
+    rows = re.findall(r"f32\[(6,\d+,8)\]\S* dynamic-update-slice\(", program.as_text())
+    assert set(rows) == {
+        "6,23,8"
+    }  # 3 texts of 2 heads, 4 + 20 tokens of which the last is not read
+    assert not re.findall(r"f32\[(?:6|3,2),23,8\]\S* copy\(", program.as_text())
 
 
 def test_c52_reading_beyond_a_cache_gives_no_numbers(decoder):

@@ -23,7 +23,7 @@ ALLOWED = {
     "programs": (),
     "layers": ("options", "shapes", "masks", "sites"),
     "models": ("options", "shapes", "masks", "sites", "programs", "layers"),
-    "generation": ("errors",),
+    "generation": ("errors", "layers"),
     "inspection": ("errors", "sites"),
     "laws": ("models", "paths"),
     "paths": (),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.layers.cache import with_capacity
 
 # (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, new cache).
 # A model that keeps keys and values puts them into the cache; one that does not, passes it on.
@@ -172,8 +173,9 @@ def generate_with_cache(
         fits = cache[0] < max_length
         return jax.lax.cond(fits, read_last, read_again, context, length, cache)
 
-    next_logits = read_last if count + num_tokens <= max_length else read_while_it_fits
-    cache = jnp.int32(count), read(begun, {})[1]
+    needed = count + num_tokens
+    next_logits = read_last if needed <= max_length else read_while_it_fits
+    cache = jnp.int32(count), with_capacity(read(begun, {})[1], min(needed, max_length))
     return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, **options)
 
 

@@ -24,7 +24,7 @@ class Traced(NamedTuple):
 
     Attributes:
       program: the operations, jax's jaxpr.
-      out_tree: structure of what the function returns.
+      out_shape: what the function returns, a tree of shapes and dtypes.
       structure: a hash of all but the numbers, the trees of arguments and results included.
       exact: a hash of all but the numbers that are neither divisors nor exponents. Those are
         compiled otherwise as constants (a division as a product with the reciprocal), so they
@@ -34,7 +34,7 @@ class Traced(NamedTuple):
     """
 
     program: Any
-    out_tree: Any
+    out_shape: Any
     structure: str
     exact: str
     numbers: tuple[np.ndarray, ...]
@@ -44,11 +44,12 @@ def trace(function: Callable, *arguments: Any) -> Traced:
     """Returns a function as operations on arguments of these shapes.
 
     Args:
-      function: pure.
+      function: pure; one that jax.jit gave is not traced again when it is called.
       *arguments: trees of arrays or ShapeDtypeStructs.
     """
-    program, out_shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    return _read(program, arguments, out_shape)
+    jitted: Any = function if hasattr(function, "trace") else jax.jit(function)
+    made = jitted.trace(*arguments)
+    return _read(made.jaxpr, arguments, made.out_info)
 
 
 def trace_open(function: Callable, *arguments: Any) -> tuple[Traced, list[Any]]:
@@ -104,7 +105,7 @@ def _read(program: Any, arguments: Any, out_shape: Any) -> Traced:
     structure, divisors = "\n".join([*map(str, trees), *reader.lines]), str(reader.divisors)
     return Traced(
         program,
-        jax.tree.structure(out_shape),
+        out_shape,
         hash_of(structure),
         hash_of(structure + divisors),
         tuple(reader.numbers),
@@ -139,7 +140,7 @@ def with_numbers(traced: Traced, places: Sequence[int]) -> Callable:
         leaves = jax.tree.leaves(trees)
         given = {place: numbers[index] for place, index in arguments.items()}
         outputs = _Evaluator(given).run(traced.program, leaves)
-        return jax.tree.unflatten(traced.out_tree, outputs)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_shape), outputs)
 
     return function
 

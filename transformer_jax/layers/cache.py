@@ -62,14 +62,40 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
     Args:
       module: that keeps the count.
       count: new tokens.
-      capacity: most tokens.
+      capacity: most tokens of a cache that begins here; one that is there says itself.
     """
     if not uses_cache(module):
         return None
+    kept = jax.tree_util.tree_leaves_with_path(module.variables.get("cache", {}))
+    capacity = next((rows.shape[1] for path, rows in kept if _is_by_place(path)), capacity)
     held = module.variable("cache", "length", lambda: jnp.int32(0))
     slot = CacheSlot(held.value, count, capacity)
     held.value = held.value + count
     return slot
+
+
+def with_capacity(cache: Any, capacity: int) -> Any:
+    """Returns a cache that holds so many tokens at most, of what a call returned.
+
+    Each new token reads all places of it, empty ones too.
+
+    Args:
+      cache: the collection; has to hold no more than that.
+      capacity: most tokens.
+    """
+
+    def resized(path: tuple, rows: Array) -> Array:
+        if not _is_by_place(path):
+            return rows
+        more = max(0, capacity - rows.shape[1])
+        return jnp.pad(rows[:, :capacity], ((0, 0), (0, more), (0, 0)))
+
+    return jax.tree_util.tree_map_with_path(resized, cache)
+
+
+def _is_by_place(path: tuple) -> bool:
+    """Whether an array of a cache has a row for each token; states have not, nor has the count."""
+    return path[-1].key in ("keys", "values")
 
 
 def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | None) -> Array:
@@ -77,7 +103,7 @@ def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | 
 
     Args:
       module: that keeps them.
-      name: of what is kept.
+      name: of what is kept, keys or values.
       new: [..., T, F].
       slot: where they stand; None keeps nothing.
     Returns:

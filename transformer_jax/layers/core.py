@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.layers.weights import check_broadcasts, weights_shape
+from transformer_jax.layers.weights import check_broadcasts, product, weights_shape
 from transformer_jax.masks import Mask, as_array
 
 # Added to scores: an array [..., H, L, M], or what makes one of (query, key, mask as an array).
@@ -69,7 +69,7 @@ class Core(nn.Module):
 
 def weighted_sum(weights: Array, value: Array) -> Array:
     """[..., L, M] and [..., M, V] -> [..., L, V], in the dtype of the values."""
-    return jnp.einsum("...LM,...MV->...LV", weights.astype(value.dtype), value)
+    return product("...LM,...MV->...LV", weights.astype(value.dtype), value)
 
 
 def serve_groups(array: Array, num_heads: int) -> Array:

@@ -6,6 +6,7 @@ of them and stand in attention.py.
 """
 
 import math
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -77,12 +78,33 @@ def attention_scores(
     wide = jnp.promote_types(query.dtype, jnp.float32)
     # Scaling the query costs L*K products, scaling the scores would cost L*M.
     scaled = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
-    scores = jnp.einsum("...LK,...MK->...LM", scaled, key, preferred_element_type=wide)
+    scores = product("...LK,...MK->...LM", scaled, key, preferred_element_type=wide)
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     if bias is not None:
         scores = scores + bias.astype(wide)
     return scores if mask is None else jnp.where(mask, scores, -jnp.inf)
+
+
+def product(axes: str, left: Array, right: Array, **options: Any) -> Array:
+    """Returns jnp.einsum of matrices.
+
+    For one query the leading axes are one. With more of them XLA on CPU copies, for each token, all
+    keys and values that a cache keeps: products over 24 arrays of 96 heads and 1,024 places took
+    282 ms in place of 59.
+
+    Args:
+      axes: as einsum takes them, with leading axes as "...".
+      left: [..., L, ...].
+      right: of as many axes, or what broadcasts.
+      **options: of einsum.
+    """
+    leading = left.shape[:-2]
+    if left.shape[-2] != 1 or right.shape[:-2] != leading:
+        return jnp.einsum(axes, left, right, **options)
+    flat = [array.reshape(math.prod(leading), *array.shape[-2:]) for array in (left, right)]
+    made = jnp.einsum(axes, *flat, **options)
+    return made.reshape(*leading, *made.shape[-2:])
 
 
 def masked_softmax(scores: Array) -> Array:

@@ -21,7 +21,6 @@ from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.programs import Traced, names_in, trace
 from transformer_jax.training.build import (
-    count_parameters,
     make_model,
     make_objective,
     make_task,
@@ -119,12 +118,16 @@ class Prepared:
         """The compiled `initial_state`; who draws the same shares it."""
         traced = self.traced_start
         drawn = (traced.structure, *(number.tobytes() for number in traced.numbers))
-        return _DRAWS.setdefault(drawn, jax.jit(self.initial_state))
+        return _DRAWS.setdefault(drawn, self._start)
+
+    @functools.cached_property
+    def _start(self) -> Callable[[np.uint32], TrainState]:
+        return jax.jit(self.initial_state)
 
     @functools.cached_property
     def traced_start(self) -> Traced:
         """The operations of `initial_state`."""
-        return trace(self.initial_state, np.uint32(0))
+        return trace(self._start, np.uint32(0))
 
     @functools.cached_property
     def traced(self) -> Traced:
@@ -180,7 +183,7 @@ class Prepared:
     @functools.cached_property
     def template(self) -> TrainState:
         """Shapes of the state."""
-        return jax.eval_shape(self.initial_state, np.uint32(0))
+        return self.traced_start.out_shape
 
     @functools.cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -234,7 +237,7 @@ class Prepared:
     @functools.cached_property
     def num_parameters(self) -> int:
         """Numbers that the model has to learn."""
-        return count_parameters(self.model)
+        return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
 
 
 def prepare(

@@ -144,6 +144,7 @@ def make_run_steps(train_step: Callable) -> Callable:
     cutting a run into calls in another way gives the same bits. The first step that is not finite
     ends the call with the state as it was before it.
     """
+    step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
 
     def run_steps(
         state: TrainState, batches: Batch, num_steps: Array
@@ -151,13 +152,13 @@ def make_run_steps(train_step: Callable) -> Callable:
         """Takes `num_steps` of the stacked batches [C, B, ...]; returns records [C]."""
         capacity = batches["weights"].shape[0]
         first = jax.tree.map(lambda leaf: leaf[0], batches)
-        _, shapes = jax.eval_shape(train_step, state, first)
+        _, shapes = jax.eval_shape(step, state, first)
         records = jax.tree.map(lambda leaf: jnp.zeros(capacity, leaf.dtype), shapes)
 
         def take_step(carry: tuple) -> tuple:
             index, _, state, records = carry
             batch = jax.tree.map(lambda leaf: leaf[index], batches)
-            state, record = train_step(state, batch)
+            state, record = step(state, batch)
             records = jax.tree.map(lambda row, value: row.at[index].set(value), records, record)
             return index + 1, record.finite, state, records
 

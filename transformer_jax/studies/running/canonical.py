@@ -21,7 +21,8 @@ def canonical(traced: Traced) -> str:
     """
     consts, operations = opened(traced.program)
     lines = _canonical_lines(operations, consts)
-    tree = jax.tree.unflatten(traced.out_tree, range(traced.out_tree.num_leaves))
+    structure = jax.tree.structure(traced.out_shape)
+    tree = jax.tree.unflatten(structure, range(structure.num_leaves))
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(tree)]
     return hash_of("\n".join([*paths, *lines]))
 
