@@ -473,10 +473,17 @@ def test_users_own_text_with_documents_kept_apart(tmp_path, name):
     assert load_run(tmp_path / "a").sample("Document", 5)
 
 
-def test_bfloat16_trains(tmp_path):
-    row = run(tmp_path / "a", model__dtype="bfloat16", training__steps=30)
-    exact = run(tmp_path / "b", training__steps=30)
-    assert row["eval/loss"] == pytest.approx(exact["eval/loss"], abs=0.02)
+def test_bfloat16_trains_and_scores_as_float32_does(tiny_run, tmp_path):
+    row = run(tmp_path / "a", model__dtype="bfloat16")
+    exact, task = load_run(tiny_run), make_task(tiny_config())
+    assert row["eval/loss"] == pytest.approx(
+        RunDirectory(tiny_run).metrics()[-1]["eval/loss"], abs=0.02
+    )
+    of_float32, of_bfloat16 = (
+        evaluate(make_score(model), exact.params, task, "validation", 256).means["loss"]
+        for model in (exact.model, exact.model.clone(dtype=jax.numpy.bfloat16))
+    )
+    assert 0 < abs(of_float32 - of_bfloat16) < 1e-3
 
 
 # ---------------------------------------------------------------- what a person sees

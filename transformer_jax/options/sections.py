@@ -118,7 +118,7 @@ class Model:
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the computation. Parameters, optimizer, softmax, norms and loss are float32 in
-    any case."""
+    any case. There is no float8."""
 
 
 class Initial:
