@@ -226,6 +226,9 @@ def test_a_recurrent_net_reads_on_from_its_states(cell):
     second, _ = read((model, params), kept["cache"], tokens[:, 4:])
     whole = _apply(model, params, tokens)
     np.testing.assert_allclose(jnp.concatenate([first, second], 1), whole, atol=1e-6)
+    options = {"num_tokens": 2, "temperature": 0}
+    drawn = generate_from(model, params, tokens[:, :4], jax.random.key(0), **options)
+    assert drawn[:, 0].tolist() == whole[:, 3].argmax(-1).tolist()
     with pytest.raises(ValueError, match="cache: it holds one text"):
         read((model, params), {}, tokens, segments=jnp.ones_like(tokens))
 

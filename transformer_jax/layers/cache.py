@@ -95,7 +95,7 @@ def with_capacity(cache: Any, capacity: int) -> Any:
 
 def _is_by_place(path: tuple) -> bool:
     """Whether an array of a cache has a row for each token; states have not, nor has the count."""
-    return path[-1].key in ("keys", "values")
+    return getattr(path[-1], "key", None) in ("keys", "values")  # states may be tuples
 
 
 def append_to_cache(module: nn.Module, name: str, new: Array, slot: CacheSlot | None) -> Array:
