@@ -48,7 +48,10 @@ TINY = str(ROOT / "configs" / "tiny.py")
 
 # Modules that take long begin first, so that no process is left with one of them at the end. (xdist
 # would sort them by their number of tests, and programs of _QUICK ones would be met by tests of bits.)
-_LONG = ("test_tasks", "test_train", "test_switches", "test_commands", "test_studies", "test_step")
+_LONG = (
+    *("test_commands", "test_readme", "test_step", "test_studies", "test_switches", "test_tasks"),
+    "test_train",
+)
 # Modules whose programs are many and small. They come last, so that none of theirs is met by tests
 # of bits, and check keys only where something is drawn: a fifth of their time.
 _QUICK = {
