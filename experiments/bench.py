@@ -15,7 +15,6 @@ Example:
 
 import json
 import os
-import platform
 import resource
 import statistics
 import subprocess
@@ -29,13 +28,14 @@ from typing import Any, NamedTuple
 from experiments.bench_programs import SHAPES, TRAINERS, WRITERS, our_decoder
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.provenance import machine_name
 
 Figures = dict[str, float]
 
 _WARM_UP = 10
 _WRITTEN = 0.5  # of the longest text
 _SIDE = 2048  # of the matrices of a product
-_COPIED = 64 << 20  # numbers, of 4 bytes
+_READ = 64 << 20  # numbers, of 4 bytes
 
 
 class Measure(NamedTuple):
@@ -78,14 +78,17 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="of all programs (5)")
     parser.add_argument("--steps", type=int, default=100, help="timed in each process (100)")
     parser.add_argument("--out", help="a JSON file for the figures")
-    parser.add_argument("--worker", help="WHAT:PROGRAM, measured in this process")
+    workers = [f"{what}:{name}" for what, work in WHAT.items() for name in work.programs]
+    parser.add_argument(
+        "--worker", choices=workers, metavar="WHAT:PROGRAM", help="measured in this process"
+    )
     arguments = parser.read(argv)
     if arguments.worker:
         what, _, name = arguments.worker.partition(":")
         print(json.dumps(WHAT[what].measure(name, arguments)))
         return
     jobs = _jobs(arguments)
-    machine = f"{_processor()}, {os.cpu_count()} cores"
+    machine = machine_name()
     print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
     print(machine, flush=True)
     # measure -> program -> a figure a round
@@ -129,14 +132,6 @@ def _jobs(arguments: Any) -> list[str]:
     if arguments.out and Path(arguments.out).is_dir():
         raise InvalidInput(f"--out={arguments.out}: expected a file, this is a folder")
     return [f"{what}:{name}" for what in asked for name in WHAT[what].programs if name in programs]
-
-
-def _processor() -> str:
-    """What the processor is called, where the system says."""
-    facts = Path("/proc/cpuinfo")
-    lines = facts.read_text().splitlines() if facts.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return (names or [platform.processor() or platform.machine()])[0]
 
 
 # ---------------------------------------------------------------- workers
@@ -231,18 +226,12 @@ def _limits(name: str, arguments: Any) -> Figures:
     import jax
     import jax.numpy as jnp
 
-    square = jnp.ones((_SIDE, _SIDE), arguments.dtype)
-    numbers = jnp.ones(_COPIED, jnp.float32)
-    product, total = jax.jit(jnp.dot), jax.jit(jnp.sum)
+    from transformer_jax.planning.devices import matrix_rate, shortest
 
-    def fastest(function: Callable, *inputs: Any) -> float:
-        run = lambda _: jax.block_until_ready(function(*inputs))  # noqa: E731
-        run(1)
-        return min(_time(run, 1) for _ in range(7))
-
+    numbers = jnp.ones(_READ, jnp.float32)
     return {
-        "products": 2e-9 * _SIDE**3 / fastest(product, square, square),
-        "reading": 4e-9 * _COPIED / fastest(total, numbers),
+        "products": matrix_rate(arguments.dtype, _SIDE) / 1e9,
+        "reading": 4e-9 * _READ / shortest(jax.jit(jnp.sum), numbers),
     }
 
 

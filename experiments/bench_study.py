@@ -10,7 +10,6 @@ Example:
 """
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.provenance import machine_name
 
 _RATES = ("0.001", "0.002", "0.004", "0.008")
 _SEEDS = 8
@@ -38,7 +38,7 @@ def main(argv: list[str]) -> None:
         return
     if not 1 <= arguments.sample <= len(_RATES) * _SEEDS:
         raise InvalidInput(f"--sample={arguments.sample}: expected 1 to {len(_RATES) * _SEEDS}")
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
+    print(machine_name())
     ratios: dict[bool, list[float]] = {True: [], False: []}
     for number in range(arguments.rounds):
         with tempfile.TemporaryDirectory() as folder:

@@ -9,8 +9,6 @@ Example:
 """
 
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.provenance import machine_name
 
 # what is asked -> what the seconds of one program are divided by: above 1, the second is faster
 RATIOS = {
@@ -56,7 +55,7 @@ def main(argv: list[str]) -> None:
     if arguments.out and Path(arguments.out).is_dir():
         raise InvalidInput(f"--out={arguments.out}: expected a file, this is a folder")
     use_compilation_cache()
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    machine = machine_name()
     print(f"{machine}; {arguments.rounds} rounds, median and range of the ratios within a round")
     found: dict[str, dict[str, list[float]]] = {name: {} for name in RATIOS}
     for length in map(int, parts):

@@ -178,6 +178,7 @@ _STARTS = ("nothing compiled", "compiled before")
 def test_bench_refuses_by_name(tmp_path):
     refused(attempt("bench", "--what=trainig"), "trainig", "training, writing")
     refused(attempt("bench", "--programs=tensorflow"), "tensorflow", "torch_eager")
+    refused(attempt("bench", "--worker=training:jaxx"), "training:jaxx")
     refused(attempt("bench", "--rounds=0"), "--rounds", "at least 1")
     refused(attempt("bench", f"--out={tmp_path}"), str(tmp_path), "a folder")
 

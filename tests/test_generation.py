@@ -195,9 +195,8 @@ def test_a_token_copies_nothing_that_is_kept_and_reads_no_empty_places():
     key = jax.random.key(0)
     program = generate_from.lower(model, params, prompt, key, **options).compile()
     rows = re.findall(r"f32\[(6,\d+,8)\]\S* dynamic-update-slice\(", program.as_text())
-    assert set(rows) == {
-        "6,23,8"
-    }  # 3 texts of 2 heads, 4 + 20 tokens of which the last is not read
+    # 3 texts of 2 heads; 4 + 20 tokens, of which the last is not read.
+    assert set(rows) == {"6,23,8"}
     assert not re.findall(r"f32\[(?:6|3,2),23,8\]\S* copy\(", program.as_text())
 
 

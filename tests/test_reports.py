@@ -268,7 +268,7 @@ def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
         min(_seconds_of_listing(root, count) for _ in range(3))  # the machine is shared
         for root, count in ((tmp_path, 1000), (tmp_path / "none", 0))
     )
-    assert many < 4 * none  # of which most is imports: about a millisecond a run
+    assert many < 4 * none  # of which nearly all is imports
 
 
 def _seconds_of_listing(root, count):

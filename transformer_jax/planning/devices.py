@@ -144,7 +144,7 @@ def _a100() -> Device:
 
 def _cpu() -> Device:
     device = jax.devices("cpu")[0]
-    rates = {"float32": _matrix_rate("float32"), "bfloat16": _matrix_rate("bfloat16")}
+    rates = {"float32": matrix_rate("float32"), "bfloat16": matrix_rate("bfloat16")}
     remark = "rates are measured, those of this machine now"
     kind = f"this machine's {device.device_kind}"
     return Device("cpu", kind, host_memory(), rates, _bandwidth(), device, {}, remark)
@@ -173,20 +173,31 @@ def find_device(name: str) -> Device:
     return DEVICES[name]()
 
 
-def _matrix_rate(dtype: str, size: int = 1024) -> float:
-    """FLOPs a second of a product of two square matrices."""
+def matrix_rate(dtype: str, size: int = 1024) -> float:
+    """Returns the FLOPs a second of a product of two square matrices, measured.
+
+    Args:
+      dtype: of the matrices.
+      size: rows of each.
+    """
     matrix = jnp.ones((size, size), dtype)
-    return 2.0 * size**3 / _shortest(jax.jit(lambda a: a @ a), matrix)
+    return 2.0 * size**3 / shortest(jax.jit(lambda a: a @ a), matrix)
 
 
 def _bandwidth(nbytes: int = 256 << 20) -> float:
     """Bytes a second of an array that is read and one that is written."""
     array = jnp.ones(nbytes // 4, jnp.float32)
-    return 2.0 * nbytes / _shortest(jax.jit(lambda a: a + 1), array)
+    return 2.0 * nbytes / shortest(jax.jit(lambda a: a + 1), array)
 
 
-def _shortest(function: Callable, argument: jax.Array, repeats: int = 5) -> float:
-    """Seconds of a call, the shortest of some."""
+def shortest(function: Callable, argument: jax.Array, repeats: int = 5) -> float:
+    """Returns the seconds of a call, the shortest of some.
+
+    Args:
+      function: compiled, or to be compiled by its first call, which is not timed.
+      argument: what it takes.
+      repeats: calls that are timed.
+    """
     function(argument).block_until_ready()
     times = []
     for _ in range(repeats):

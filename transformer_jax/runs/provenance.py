@@ -69,6 +69,15 @@ def surroundings() -> tuple[dict, str]:
     return facts, difference
 
 
+def machine_name() -> str:
+    """Returns what the processor is called, where the system says, and how many cores there are."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    known = (*names[:1], platform.processor(), platform.machine())
+    return f"{next(filter(None, known))}, {os.cpu_count()} cores"
+
+
 def _is_deterministic(platform_name: str) -> bool:
     """Whether the same command on the same machine gives the same bits."""
     flags = os.environ.get("XLA_FLAGS", "")
