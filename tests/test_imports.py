@@ -21,6 +21,7 @@ ALLOWED = {
     "sites": ("errors",),
     "metrics": (),
     "programs": (),
+    "alike": ("programs",),
     "layers": ("options", "shapes", "masks", "sites"),
     "models": ("options", "shapes", "masks", "sites", "programs", "layers"),
     "generation": ("errors", "layers"),
@@ -32,7 +33,7 @@ ALLOWED = {
     "runs": ("errors", "options", "data", "paths"),
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
-        *("inspection", "layers", "metrics", "programs"),
+        *("alike", "inspection", "layers", "metrics", "programs"),
     ),
     "planning": ("errors", "options", "data", "runs", "training"),
     "studies": (
@@ -50,6 +51,7 @@ LIBRARIES = {
     "sites": {"jax", "flax"},
     "metrics": {"jax", "numpy"},
     "programs": {"jax", "numpy"},
+    "alike": {"jax", "numpy"},
     "layers": {"jax", "flax"},
     "models": {"jax", "flax"},
     "generation": {"jax"},

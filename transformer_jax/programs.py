@@ -49,7 +49,7 @@ def trace(function: Callable, *arguments: Any) -> Traced:
     """
     jitted: Any = function if hasattr(function, "trace") else jax.jit(function)
     made = jitted.trace(*arguments)
-    return _read(made.jaxpr, arguments, made.out_info)
+    return as_traced(made.jaxpr, arguments, made.out_info)
 
 
 def trace_open(function: Callable, *arguments: Any) -> tuple[Traced, list[Any]]:
@@ -62,7 +62,7 @@ def trace_open(function: Callable, *arguments: Any) -> tuple[Traced, list[Any]]:
       The function whose first arguments are what it reads; and these, in order.
     """
     program, out_shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    return _read(_closed(program.jaxpr), (program.consts, arguments), out_shape), program.consts
+    return as_traced(_closed(program.jaxpr), (program.consts, arguments), out_shape), program.consts
 
 
 def names_in(program: Any) -> set[str]:
@@ -98,7 +98,8 @@ def _closed(program: Any) -> Any:
     return core.ClosedJaxpr(program.replace(constvars=(), invars=inputs, debug_info=said), ())
 
 
-def _read(program: Any, arguments: Any, out_shape: Any) -> Traced:
+def as_traced(program: Any, arguments: Any, out_shape: Any) -> Traced:
+    """Returns a closed program, whose arguments and results are these trees, with its hashes."""
     reader = _Reader()
     reader.read(program)
     trees = (jax.tree.structure(arguments), jax.tree.structure(out_shape))

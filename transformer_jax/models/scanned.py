@@ -1,7 +1,7 @@
 """Blocks one by one, or layers as one loop, in which what differs in numbers alone is one program.
 
 Each block is traced as it stands, under its own name, so dropout and all else draw what they draw
-in a loop of Python's. Parameters stay `block_i`; they are stacked where the loop begins.
+in a loop of Python's. Parameters that are not stacked already (see stacking) are where the loop begins.
 """
 
 import functools
@@ -16,6 +16,7 @@ from jax import Array
 from transformer_jax.layers.blocks import Block
 from transformer_jax.layers.remat import Policy
 from transformer_jax.models.block import make_block
+from transformer_jax.models.stacking import name_of_stack, stack_blocks
 from transformer_jax.programs import differing, has_own_derivative, trace_open, with_numbers
 
 
@@ -61,11 +62,16 @@ def scan_blocks(
     if whole < 2 * unit:
         return hidden, 0
 
-    def run_unit(first: int, hidden: Array) -> tuple[Array, Any]:
+    names = [name_of_stack(place, whole, unit) for place in range(unit)]
+    params = model.variables["params"]
+    if names[0] not in params:
+        alone = {f"block_{number}": params[f"block_{number}"] for number in range(whole)}
+        params = stack_blocks(alone, unit)
+
+    def run_unit(first: int, own: Sequence[Any], hidden: Array) -> tuple[Array, Any]:
         losses = []
-        for number in range(first, first + unit):
-            letter, name = layers[number].type, f"block_{number}"
-            params = {"params": {name: model.variables["params"][name]}}
+        for number, block_params in enumerate(own, first):
+            letter, params = layers[number].type, {"params": {f"block_{number}": block_params}}
             alone = _Alone(functools.partial(make_block, models[letter], number), parent=None)
             told = {**around, **seen[letter], "rngs": model.scope.rngs, "mutable": ["losses"]}
             run = functools.partial(alone.apply, params, **told)
@@ -76,7 +82,7 @@ def scan_blocks(
         return hidden, losses
 
     steps = [functools.partial(run_unit, first) for first in range(0, whole, unit)]
-    hidden, losses = run_alike(steps, hidden)
+    hidden, losses = run_alike(steps, [params[name] for name in names], hidden)
     for loss in losses:
         model.sow("losses", "scanned", loss.sum(0))
     return hidden, whole
@@ -93,19 +99,22 @@ class _Alone(nn.Module):
 
 
 def run_alike(
-    steps: Sequence[Callable[[Array], tuple[Array, Any]]], hidden: Array
+    steps: Sequence[Callable[[Any, Array], tuple[Array, Any]]], own: Any, hidden: Array
 ) -> tuple[Array, Any]:
     """Sends a stream through several functions that compute the same, as one loop.
 
     Args:
-      steps: from a stream to the next, and what else it gives; they may read arrays around them.
+      steps: from arrays of its own and a stream to the next, and what else it gives; they may read
+        arrays around them.
+      own: a tree of what is each function's own, stacked [N, ...].
       hidden: the first stream.
     Returns:
       The last stream, and the rest that each function gives, stacked [N, ...].
     Raises:
       ValueError: the functions do not compute the same; the text says which.
     """
-    traces, read = zip(*(trace_open(step, hidden) for step in steps), strict=True)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), own)
+    traces, read = zip(*(trace_open(step, shapes, hidden) for step in steps), strict=True)
     if any(has_own_derivative(traced.program) for traced in traces):
         raise ValueError(
             "scan_layers: a part of the stack has a rule of its own for its derivative, which may "
@@ -126,11 +135,12 @@ def run_alike(
     run = with_numbers(traces[0], places)
 
     def body(hidden: Array, elements: tuple) -> tuple[Array, Any]:
-        numbers, own = elements
-        own = iter(own)
+        numbers, others, own = elements
+        others = iter(others)
         arrays = [
-            column[0] if one else next(own) for column, one in zip(columns, is_shared, strict=True)
+            column[0] if one else next(others)
+            for column, one in zip(columns, is_shared, strict=True)
         ]
-        return run(numbers, arrays, hidden)
+        return run(numbers, arrays, own, hidden)
 
-    return jax.lax.scan(body, hidden, (numbers, stacked))
+    return jax.lax.scan(body, hidden, (numbers, stacked, own))

@@ -12,6 +12,7 @@ import optax
 from jax import Array
 from ml_collections import ConfigDict
 
+from transformer_jax.alike import with_results_in_loops
 from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
@@ -118,16 +119,14 @@ class Prepared:
         """The compiled `initial_state`; who draws the same shares it."""
         traced = self.traced_start
         drawn = (traced.structure, *(number.tobytes() for number in traced.numbers))
-        return _DRAWS.setdefault(drawn, self._start)
-
-    @functools.cached_property
-    def _start(self) -> Callable[[np.uint32], TrainState]:
-        return jax.jit(self.initial_state)
+        if drawn not in _DRAWS:
+            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced))
+        return _DRAWS[drawn]
 
     @functools.cached_property
     def traced_start(self) -> Traced:
         """The operations of `initial_state`."""
-        return trace(self._start, np.uint32(0))
+        return trace(self.initial_state, np.uint32(0))
 
     @functools.cached_property
     def traced(self) -> Traced:
