@@ -65,7 +65,8 @@ def test_moves_concern_the_configs_that_they_name():
     assert of({"model.attention": "linear", "model.position": "learned"}) == 2
     assert of({"model.attention": "linear", "model.position": "t5"}) == 3
     both = {"model.wiring": "deep_norm", "model.architecture": "encoder_decoder"}
-    assert of(both) == provenance.NUMERICS == 4
+    assert of(both) == 4
+    assert of({**both, "model.scan_layers": True}) == provenance.NUMERICS == 5
     assert of({**both, "model.architecture": "decoder"}) == 1
 
 

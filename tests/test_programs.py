@@ -147,29 +147,6 @@ def test_starts_are_shared_where_they_draw_the_same():
     assert len({id(p.draw) for p in (base, free, wide)}) == 3
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model__depth": 3, "training__weight_ema": 0.9},
-        {"model__depth": 3, "model__initialisation": "xavier", "model__position": "t5"},
-        {"model__depth": 2, "model__mixer": "state_space", "model__position": "none"},
-    ],
-)
-def test_initial_values_in_loops_are_those_one_by_one(changes):
-    """Bit by bit; kernels of other deviations and shapes lie between those that are alike."""
-    prepared = prepare(tiny_config(**changes))
-    drawn, expected = prepared.draw(np.uint32(5)), jax.jit(prepared.initial_state)(np.uint32(5))
-    jax.tree.map(np.testing.assert_array_equal, drawn, expected)
-
-
-def test_deeper_models_are_drawn_by_no_more_operations():
-    def drawn_by(depth):
-        prepared = prepare(tiny_config(model__depth=depth))
-        return str(jax.make_jaxpr(prepared.draw)(np.uint32(0))).count("random_bits")
-
-    assert drawn_by(6) == drawn_by(2) > 0
-
-
 def test_numbers_in_every_kind_of_inner_program():
     """cond, while, jit and a custom derivative, beside a scan; the result is the function's."""
 

@@ -2,24 +2,78 @@
 
 A hundred kernels are drawn alike, and an optimizer treats them alike. One by one they are a hundred
 times the code: a model of 48 blocks took half a minute to be drawn, nearly all of it compiling.
+What is alike is found among the operations of the traced function, so nobody has to promise it.
 """
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from transformer_jax.programs import Traced, as_traced, differing, opened, with_numbers
+from transformer_jax.programs import (
+    Traced,
+    as_traced,
+    bind,
+    differing,
+    inner_programs,
+    opened,
+    with_numbers,
+)
 
 
-def with_results_in_loops(traced: Traced) -> Callable:
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Stack:
+    """An array whose first axis is one of members."""
+
+    array: Any
+
+    def __getitem__(self, index: int) -> "_Member":
+        return _Member(self, index)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Member:
+    """An array of a stack, still in it."""
+
+    stack: _Stack
+    index: int
+
+    @property
+    def array(self) -> Any:
+        return self.stack.array[self.index]
+
+
+def _array_of(value: Any) -> Any:
+    return value.array if isinstance(value, _Member) else value
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """One array of several, which may be one array, or every n-th member of a stack."""
+    first, *others = values
+    if all(value is first for value in others):
+        return jnp.broadcast_to(_array_of(first), (len(values), *jnp.shape(_array_of(first))))
+    if isinstance(first, _Member):
+        step = others[0].index - first.index if isinstance(others[0], _Member) else 0
+        same = [_Member(first.stack, first.index + step * n) for n in range(len(values))]
+        if step > 0 and all(isinstance(v, _Member) for v in values) and list(values) == same:
+            return first.stack.array[first.index : same[-1].index + 1 : step]
+    return jnp.stack([_array_of(value) for value in values])
+
+
+def with_results_in_loops(traced: Traced, stack: Callable = lambda tree, join: tree) -> Callable:
     """Returns a traced function whose results are one loop, where whole numbers alone differ.
 
     So are the initial values of parameters of one shape, whose keys are folded with other numbers.
     What is not whole stays a constant, with which a compiler calculates: the bits are those of the
     results one by one.
+
+    Args:
+      traced: the function.
+      stack: what is done to the tree of results in the end, see on_stacks.
     """
     results = _by_result(traced)
     groups: dict[tuple, list[int]] = {}
@@ -35,12 +89,13 @@ def with_results_in_loops(traced: Traced) -> Callable:
             run = with_numbers(alike[0], places)
             if places:
                 rows = [np.stack([each.numbers[place] for each in alike]) for place in places]
-                values = jax.lax.map(lambda numbers, run=run: run(numbers, *trees), rows)
+                values = _Stack(jax.lax.map(lambda row, run=run: run(row, *trees), rows))
             else:
                 values = [run((), *trees)] * len(members)
             for index, place in enumerate(members):
                 leaves[place] = values[index]
-        return jax.tree.unflatten(jax.tree.structure(traced.out_shape), leaves)
+        tree = jax.tree.unflatten(jax.tree.structure(traced.out_shape), leaves)
+        return jax.tree.map(_array_of, stack(tree, _joined))
 
     return function
 
@@ -70,3 +125,163 @@ def _by_result(traced: Traced) -> list[Traced]:
         )
         parts.append(as_traced(core.ClosedJaxpr(part, [consts[p] for p in read]), (), shape))
     return parts
+
+
+# ---------------------------------------------------------------- functions of stacks
+
+
+def on_stacks(function: Callable, stack: Callable, unstack: Callable) -> Callable:
+    """Returns a function of trees as one of the same trees with some arrays stacked.
+
+    An operation that is the same for each member of a stack is one operation. Others (those of one
+    member alone, or of several, as in a norm over all) are computed as they stand.
+
+    Args:
+      function: of trees of arrays, to a tree of arrays.
+      stack: (tree, join) -> the tree with stacks; `join` makes one of a list.
+      unstack: the tree with each stack's members, `array[index]`, in their places.
+    """
+
+    def run(*trees: Any) -> Any:
+        given = unstack(jax.tree.map(_Stack, trees))
+        shapes = jax.tree.map(_shape_of, given)
+        program, out_shape = jax.make_jaxpr(function, return_shape=True)(*shapes)
+        results = _run(program, jax.tree.leaves(given))
+        tree = jax.tree.unflatten(jax.tree.structure(out_shape), results)
+        return jax.tree.map(_array_of, stack(tree, _joined))
+
+    return run
+
+
+def _shape_of(given: _Stack | _Member) -> jax.ShapeDtypeStruct:
+    is_member = isinstance(given, _Member)
+    array = given.stack.array if is_member else given.array
+    return jax.ShapeDtypeStruct(array.shape[is_member:], array.dtype)
+
+
+def _run(program: Any, arguments: Sequence[Any]) -> list[Any]:
+    """Runs a program of which some arguments are members; so are results, where they can be."""
+    consts, operations = opened(program)
+    inputs = [each if isinstance(each, _Member) else each.array for each in arguments]
+    values = dict(zip(operations.invars, inputs, strict=True))
+    values |= dict(zip(operations.constvars, consts, strict=True))
+    group_of = _groups(operations, values)
+    results: dict[int, list[Any]] = {}
+
+    def read(variable: Any) -> Any:
+        return variable.val if isinstance(variable, core.Literal) else values[variable]
+
+    for place, equation in enumerate(operations.eqns):
+        given = [read(variable) for variable in equation.invars]
+        group = group_of.get(place)
+        if group is None:
+            made = bind(equation, [_array_of(each) for each in given])
+        else:
+            if group.name not in results:
+                results[group.name] = _results_of(equation, given)
+            made, member = results[group.name], group.members.get(place)
+            made = made if member is None else [stack[member] for stack in made]
+        values |= dict(zip(equation.outvars, made, strict=True))
+    return [read(variable) for variable in operations.outvars]
+
+
+def _results_of(equation: Any, given: Sequence[Any]) -> list[Any]:
+    """What an operation gives; of one on members, for all of them."""
+    if not any(isinstance(each, _Member) for each in given):
+        return bind(equation, given)
+    arrays = [each.stack.array if isinstance(each, _Member) else each for each in given]
+    axes = [0 if isinstance(each, _Member) else None for each in given]
+    run = jax.vmap(lambda *each: bind(equation, each), in_axes=axes)
+    return [_Stack(array) for array in run(*arrays)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Operations that are the same: for each member of a stack, or on what is of none."""
+
+    name: int
+    members: dict[int, int]  # by the place of an operation in its program: which member's it is
+
+
+def _groups(operations: Any, values: dict[Any, Any]) -> dict[int, _Group]:
+    """By the place of an operation: its group, where that has one for every member.
+
+    Operations are looked at once their inputs are settled. One that waits for those of other
+    members, when nothing else can be looked at, has none; the first such one stands alone.
+    """
+    # A name is the same for what was computed alike: of all members, or of no stack.
+    names: dict[Any, Any] = {}
+    members: dict[Any, tuple[int, int]] = {}  # of a stack of how many, and which
+    for variable, value in values.items():
+        names[variable] = id(variable)
+        if isinstance(value, _Member):
+            names[variable] = id(value.stack)
+            members[variable] = (value.stack.array.shape[0], value.index)
+    readers: dict[Any, list[int]] = {}
+    unsettled: dict[int, int] = {}
+    for place, equation in enumerate(operations.eqns):
+        inputs = {v for v in equation.invars if not isinstance(v, core.Literal)} - names.keys()
+        unsettled[place] = len(inputs)
+        for variable in inputs:
+            readers.setdefault(variable, []).append(place)
+    ready = [place for place, count in unsettled.items() if not count]
+    waiting: dict[tuple, dict[int, int]] = {}
+    key_of: dict[int, tuple] = {}  # of those that wait, in no order
+    ahead = list(range(len(operations.eqns)))[::-1]  # for the first of them
+    numbers: dict[Any, int] = {}
+    found: dict[int, _Group] = {}
+
+    def settle(place: int, name: Any, member: tuple[int, int] | None) -> None:
+        for index, variable in enumerate(operations.eqns[place].outvars):
+            names[variable] = (name, index)
+            if member is not None:
+                members[variable] = member
+            for reader in readers.get(variable, ()):
+                unsettled[reader] -= 1
+                if not unsettled[reader]:
+                    ready.append(reader)
+
+    while ready or key_of:
+        if not ready:
+            while ahead[-1] not in key_of:
+                ahead.pop()
+            place = ahead.pop()
+            del waiting[key_of.pop(place)][place]
+            settle(place, ("alone", place), None)
+            continue
+        place = ready.pop()
+        equation = operations.eqns[place]
+        variables = [v for v in equation.invars if not isinstance(v, core.Literal)]
+        of = {members[variable] for variable in variables if variable in members}
+        inputs = [
+            (str(v.aval), np.asarray(v.val).tobytes())
+            if isinstance(v, core.Literal)
+            else (names[v], v in members)
+            for v in equation.invars
+        ]
+        key = (equation.primitive, *inputs, _spelled(equation), *{count for count, _ in of})
+        name = numbers.setdefault(key, len(numbers))
+        if not of:
+            found[place] = _Group(name, {})
+        if len(of) != 1:
+            settle(place, ("across", place) if of else name, None)
+            continue
+        ((count, member),) = of
+        group = waiting.setdefault(key, {})
+        group[place], key_of[place] = member, key
+        if len(set(group.values())) == count:
+            whole = _Group(name, dict(group))
+            for each, which in whole.members.items():
+                found[each] = whole
+                del key_of[each]
+                settle(each, name, (count, which))
+            del waiting[key]
+    return found
+
+
+def _spelled(equation: Any) -> str:
+    """The parameters of an operation; programs are those that jax made once, so their id tells."""
+    inner = inner_programs(equation)
+    plain = {name: value for name, value in equation.params.items() if name not in inner}
+    held = [id(program) for programs in inner.values() for program in programs]
+    return f"{sorted(plain.items(), key=str)} {held}"

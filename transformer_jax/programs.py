@@ -245,7 +245,7 @@ class _Evaluator:
                     _OPERATIONS[equation.primitive.name], equation, runners
                 )
             else:
-                evaluate = functools.partial(_bind, equation)
+                evaluate = functools.partial(bind, equation)
             scope = str(equation.source_info.name_stack)  # of profiles
             with jax.named_scope(scope) if scope else contextlib.nullcontext():
                 outputs = evaluate(inputs)
@@ -256,7 +256,8 @@ class _Evaluator:
         return lambda *arguments: self.run(program, arguments, start)
 
 
-def _bind(equation: Any, inputs: list) -> list:
+def bind(equation: Any, inputs: Sequence[Any]) -> list:
+    """Returns the results of an operation on other inputs."""
     params = equation.primitive.get_bind_params(equation.params)
     outputs = equation.primitive.bind(*inputs, **params)
     return outputs if equation.primitive.multiple_results else [outputs]

@@ -1,7 +1,7 @@
 """Blocks one by one, or layers as one loop, in which what differs in numbers alone is one program.
 
 Each block is traced as it stands, under its own name, so dropout and all else draw what they draw
-in a loop of Python's. Parameters that are not stacked already (see stacking) are where the loop begins.
+in a loop of Python's. Parameters that are not stacked yet (see stacking) are where the loop begins.
 """
 
 import functools

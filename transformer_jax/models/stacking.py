@@ -1,7 +1,7 @@
 """Blocks that compute the same as one: of each of their arrays a stack, with an axis in front.
 
-Everywhere else a block's parameters are `block_3`. `block_1:12:2` is blocks 1, 3, ... 11: the second
-of every two of twelve, as in Python's ranges.
+Everywhere else a block's parameters are `block_3`. `block_1:12:2` are blocks 1, 3, ... 11: the
+second of every two of twelve, as in Python's ranges.
 """
 
 from collections.abc import Callable, Sequence

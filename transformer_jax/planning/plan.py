@@ -177,7 +177,7 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
     """Lowers what a run calls, for one device: some steps with the state donated."""
     sharding = SingleDeviceSharding(device)
     place = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
-    arguments = (np.uint32(0), prepared.template, _stacked(prepared), np.int32(1))
+    arguments = (np.uint32(0), prepared.stacked_template, _stacked(prepared), np.int32(1))
     shapes = jax.tree.map(lambda leaf: place(leaf.shape, leaf.dtype), arguments)
     return jax.jit(prepared.advance, donate_argnums=1).lower(*shapes)
 

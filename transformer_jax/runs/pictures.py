@@ -12,17 +12,20 @@ _CURVES = {
 _MARKERS = "os^Dv*XP"
 
 
-def draw_loss_curve(rows: list[dict], path: Path) -> Path:
+def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
     """Draws the training, validation and test loss of one run over its updates.
 
     Args:
       rows: of metrics.jsonl.
       path: of the PNG.
     Returns:
-      The path.
+      The path, or why there is no picture.
     """
     curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
-    return _draw(curves, "loss (nats)", path)
+    try:
+        return _draw(curves, "loss (nats)", path)
+    except ImportError:
+        return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:

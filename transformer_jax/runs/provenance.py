@@ -17,6 +17,7 @@ MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
     2: {"model.attention": ("linear",)},  # by running sums
     3: {"model.position": ("t5",)},  # blocks add to the table's gradient in another order
     4: {"model.wiring": ("deep_norm",), "model.architecture": ("encoder_decoder",)},  # by side
+    5: {"model.scan_layers": (True,)},  # the optimizer takes stacks of blocks
 }
 NUMERICS = max(MOVES)
 

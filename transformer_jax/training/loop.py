@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options import config as configs
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.runs.directory import RunDirectory
@@ -261,7 +262,7 @@ class Training:
         self.directory.cut_metrics(restored.step)
         self.directory.amend_launch(resumed_from=restored.step, warnings=self.warnings)
         self.progress.say(f"resuming from step {restored.step} (checkpoint verified)")
-        return restored.state
+        return self.prepared.stack(restored.state)
 
     def _start(self) -> TrainState:
         """The state at step 0; says what was put into it."""
@@ -346,7 +347,9 @@ class Training:
     def _call_hooks(self, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         """Calls the hooks that the config names; see hooks."""
         order, step = seeds_of(self.config).order, self.directory.step
-        return call_hooks(self._run, state, self.task, order, step, self.allow)
+        seen = unstack_blocks(state)
+        new, numbers = call_hooks(self._run, seen, self.task, order, step, self.allow)
+        return state if new is seen else self.prepared.stack(new), numbers
 
     def _row_of_step(self, rows: list[dict]) -> dict:
         """The row of the step that was just taken, among those that became due."""
@@ -361,7 +364,8 @@ class Training:
 
     def _save(self, state: TrainState) -> None:
         try:
-            self.checkpoints.save(self.directory.step, state, {"pending": self.log.pending})
+            extra = {"pending": self.log.pending}
+            self.checkpoints.save(self.directory.step, unstack_blocks(state), extra)
             self.unsaved = None
         except SaveFailed as error:
             self.unsaved = str(error)
@@ -386,7 +390,7 @@ class Training:
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
-        picture = self._draw(rows)
+        picture = draw_loss_curve(rows, directory.file("loss.png"))
         directory.write_status("done")
         self.progress.say(
             f"\n{shown}\n\n{results_of(rows[-1], self.task.target)}\n"
@@ -396,16 +400,10 @@ class Training:
         )
         return rows[-1]
 
-    def _draw(self, rows: list[dict]) -> Path | str:
-        try:
-            return draw_loss_curve(rows, self.directory.file("loss.png"))
-        except ImportError:
-            return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
-
     def _non_finite(self, state: TrainState) -> NonFinite:
-        step = self.directory.step
-        batch = self.task.batch(seeds_of(self.config).order, step)
-        return NonFinite(explain_non_finite(self.score, state.params, batch, step))
+        batch = self.task.batch(seeds_of(self.config).order, self.directory.step)
+        params = unstack_blocks(state.params)
+        return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
     def _run(self, state: TrainState) -> Run:
         """What is trained, as a user would load it."""
@@ -413,7 +411,7 @@ class Training:
         return Run(
             self.config,
             self.prepared.model,
-            evaluated_params(state.opt_state, state.params),
+            unstack_blocks(evaluated_params(state.opt_state, state.params)),
             self.task.tokenizer,
             self.directory.step,
             classes,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
@@ -18,6 +19,8 @@ from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
+from transformer_jax.models.parts import Transformer
+from transformer_jax.models.stacking import stack_blocks, unstack_blocks
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.programs import Traced, names_in, trace
@@ -38,6 +41,7 @@ from transformer_jax.training.step import (
     make_initial_state,
     make_run_steps,
     make_train_step,
+    on_stacked_blocks,
 )
 from transformer_jax.training.warm_start import perturbed, refuse_unknown_prefixes, start_from
 
@@ -87,13 +91,18 @@ class Prepared:
     def advance(
         self, seed: int | Array, state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
-        """Takes some of the stacked batches [C, B, ...], see make_run_steps."""
-        accumulation = self.config.training.accumulation
-        train_step = make_train_step(self.model, self.optimizer, seed, accumulation, self.objective)
+        """Takes some of the stacked batches [C, B, ...], see make_run_steps.
+
+        The state is as `stack` gives it.
+        """
+        accumulation, optimizer = self.config.training.accumulation, self.optimizer
+        if self._unit is not None:
+            optimizer = on_stacked_blocks(optimizer, self._unit)
+        train_step = make_train_step(self.model, optimizer, seed, accumulation, self.objective)
         return make_run_steps(train_step)(state, batches, num_steps)
 
     def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
-        """Draws the state at step 0, and puts in the weights that the config names.
+        """Draws the state at step 0, as `advance` takes it, and puts in the weights of the config.
 
         Args:
           config: this one, with the seeds of a run.
@@ -106,21 +115,23 @@ class Prepared:
         state = self.draw(np.uint32(seeds_of(config).initial))
         if not any(config.initial.values()) and not config.seeds.perturbation:
             return state, []
+        params = unstack_blocks(state.params)
         params, remarks = start_from(
-            self.model, state.params, config.initial, self.task.tokenizer, self.allow
+            self.model, params, config.initial, self.task.tokenizer, self.allow
         )
         params = perturbed(params, config.seeds.perturbation)
         # An optimizer may keep weights of its own, a mean say, which begin where these begin.
         opt_state = jax.jit(self.optimizer.init)(params)
-        return state._replace(params=params, opt_state=opt_state), remarks
+        return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
 
     @functools.cached_property
     def draw(self) -> Callable[[np.uint32], TrainState]:
-        """The compiled `initial_state`; who draws the same shares it."""
+        """The compiled `initial_state`, stacked; who draws the same shares it."""
         traced = self.traced_start
-        drawn = (traced.structure, *(number.tobytes() for number in traced.numbers))
+        numbers = [number.tobytes() for number in traced.numbers]
+        drawn = (self._unit, traced.structure, *numbers)
         if drawn not in _DRAWS:
-            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced))
+            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced, self._stack))
         return _DRAWS[drawn]
 
     @functools.cached_property
@@ -128,11 +139,38 @@ class Prepared:
         """The operations of `initial_state`."""
         return trace(self.initial_state, np.uint32(0))
 
+    def stack(self, state: TrainState) -> TrainState:
+        """Returns a state as `advance` takes it: with stacks of blocks where these are a loop.
+
+        unstack_blocks is the way back.
+        """
+        return self._stack(state, jnp.stack)
+
+    def _stack(self, tree: Any, join: Callable) -> Any:
+        return tree if self._unit is None else stack_blocks(tree, self._unit, join)
+
+    @functools.cached_property
+    def _unit(self) -> int | None:
+        """How many blocks are repeated in stacks; None where there are none."""
+        if not (self.config.model.scan_layers and isinstance(self.model, Transformer)):
+            return None
+        unit = max(1, len(self.config.model.layers))
+        try:
+            jax.eval_shape(functools.partial(stack_blocks, unit=unit), self.template)
+        except ValueError:  # the optimizer treats blocks unlike: some are frozen, say
+            return None
+        return unit
+
+    @functools.cached_property
+    def stacked_template(self) -> TrainState:
+        """Shapes of the state as `advance` takes it."""
+        return jax.eval_shape(self.stack, self.template)
+
     @functools.cached_property
     def traced(self) -> Traced:
         """The operations of `advance`."""
         batches = self.stacked_batches(0, 0, 1)
-        return trace(self.advance, np.uint32(0), self.template, batches, np.int32(1))
+        return trace(self.advance, np.uint32(0), self.stacked_template, batches, np.int32(1))
 
     @functools.cached_property
     def program(self) -> Callable[..., tuple[TrainState, StepRecord]]:
@@ -142,7 +180,7 @@ class Prepared:
           InvalidInput: the device has not enough memory; the text says what would help.
         """
         batches = self.stacked_batches(0, 0, 1)
-        arguments = (np.uint32(0), self.template, batches, np.int32(1))
+        arguments = (np.uint32(0), self.stacked_template, batches, np.int32(1))
         lowered = jax.jit(self.advance, donate_argnums=1).lower(*arguments)
         with refusal_explained(self.config):
             return lowered.compile()
@@ -151,7 +189,7 @@ class Prepared:
         """Takes all steps at once, without a directory: for measurements that nobody resumes.
 
         Args:
-          state: at step 0.
+          state: at step 0, as `draw` gives it.
           order: seed of the data order.
           dropout: seed of dropout.
         """
@@ -160,7 +198,7 @@ class Prepared:
             count = min(self.capacity, steps - step)
             batches = self.stacked_batches(order, step, count)
             state, _ = self._advance_compiled(np.uint32(dropout), state, batches, np.int32(count))
-        return state
+        return unstack_blocks(state)
 
     @functools.cached_property
     def _advance_compiled(self) -> Callable[..., tuple[TrainState, StepRecord]]:

@@ -1,5 +1,6 @@
 """One optimizer update as a pure function, and many of them in one compiled program."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +10,9 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from transformer_jax.alike import on_stacks
 from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.models.stacking import stack_blocks, unstack_blocks
 from transformer_jax.training.metrics import Sums, safe_mean, total
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 
@@ -135,6 +138,35 @@ def make_train_step(
         return jax.lax.cond(finite, update, lambda: state), StepRecord(loss, norm, finite)
 
     return train_step
+
+
+def on_stacked_blocks(
+    optimizer: optax.GradientTransformationExtraArgs, unit: int
+) -> optax.GradientTransformationExtraArgs:
+    """Returns an optimizer of parameters block by block as one of stacked ones; see stacking.
+
+    What it does alike to every block it does to the stack, so a deep model compiles as fast as a
+    shallow one.
+
+    Args:
+      optimizer: from optax.
+      unit: how many blocks are repeated.
+    """
+    stack = functools.partial(stack_blocks, unit=unit)
+
+    def update(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
+        def gradients_at(params: Any, number: int) -> Any:
+            return unstack_blocks(more["grad_fn"](stack(params), number))
+
+        def by_block(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+            given = {**more, "grad_fn": gradients_at}
+            return optimizer.update(gradients, state, params, **given)
+
+        joining = lambda tree, join: stack(tree, join=join)  # noqa: E731
+        return on_stacks(by_block, joining, unstack_blocks)(gradients, state, params)
+
+    init = lambda params: stack(optimizer.init(unstack_blocks(params)))  # noqa: E731
+    return optax.GradientTransformationExtraArgs(init, update)  # ty: ignore[invalid-argument-type]
 
 
 def make_run_steps(train_step: Callable) -> Callable:
