@@ -5,6 +5,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 
+def row_of_step(rows: list[dict], step: int) -> dict:
+    """Returns the row of the step that was just taken: the last that became due, or a new one."""
+    if not rows or rows[-1]["step"] != step:
+        rows.append({"step": step})
+    return rows[-1]
+
+
 class StepLog:
     """Collects steps and gives a row every so many of them, holding means since the last row.
 

@@ -25,8 +25,9 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.pictures import draw_loss_curve
 from transformer_jax.runs.progress import Progress
-from transformer_jax.runs.records import StepLog
+from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import make_writers, refuse_missing_writers
+from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
@@ -177,7 +178,7 @@ class Training:
             is_last = step == steps
             if finite and hooks.functions and (is_last or step % hooks.every == 0):
                 state, numbers = self._call_hooks(state)
-                self._row_of_step(rows).update(numbers)
+                row_of_step(rows, directory.step).update(numbers)
             if finite and (is_last or step % self.config.evaluation.every == 0):
                 self._add_evaluation(rows, state, is_last)
             directory.append_metrics(rows)
@@ -216,6 +217,8 @@ class Training:
         self.prepared = prepared = self.make()
         self.task, self.allow = prepared.task, prepared.allow
         self.score = score_of(prepared)
+        order = seeds_of(self.config).order
+        self.batches = BatchesAhead(lambda step: prepared.task.batch(order, step))
         config, directory = self.config, self.directory
         steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
         self.log = StepLog(config.logging.every, steps, schedule, self.task.counted)
@@ -298,22 +301,26 @@ class Training:
     ) -> Generator[StepRequest, StepResult, tuple[TrainState, list[dict[str, float]], bool]]:
         """Takes some steps; returns the state, the rows that became due, and if all is finite."""
         started = time.monotonic()
-        seeds = seeds_of(self.config)
-        batches = self.prepared.stacked_batches(seeds.order, self.directory.step, num_steps)
-        arguments = (np.uint32(seeds.dropout), state, batches, np.int32(num_steps))
+        seed, next_step = seeds_of(self.config).dropout, self.directory.step + num_steps
+        batches = self.batches.take(range(self.directory.step, next_step))
+        first, batches = batches[0], in_one_call(batches, self.prepared.capacity)
+        arguments = (np.uint32(seed), state, batches, np.int32(num_steps))
         seconds = time.monotonic() - started
         # Whoever drives this generator (coroutine.run_alone; in a study batched.run_together) runs
-        # prepared.advance with these arguments, which is step.make_run_steps.
-        answer = yield StepRequest(self.prepared, arguments)
+        # prepared.advance with these arguments, which is step.make_run_steps. Cells share a task,
+        # which another of them may be asking meanwhile.
+        steps = self.config.training.steps
+        ahead = range(next_step, min(next_step + num_steps, steps)) if self.cell is None else ()
+        with self.batches.making(ahead):
+            answer = yield StepRequest(self.prepared, arguments)
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call
-        count = count_of_batch(jax.tree.map(lambda leaf: leaf[0], batches), self.task.counted)
+        count = count_of_batch(first, self.task.counted)
         mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
         means = (records.loss[:taken], records.gradient_norm[:taken])
         rows = self.log.add(self.directory.step + 1, *means, self.seconds_per_step, count, mfu)
         self.directory.step += taken
-        steps = self.config.training.steps
         self.progress.step(
             self.directory.step,
             steps,
@@ -327,7 +334,7 @@ class Training:
     def _add_evaluation(self, rows: list[dict], state: TrainState, is_last: bool) -> None:
         """Scores the validation split into the step's row; at the end the test split too."""
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
-        row, run, scored = self._row_of_step(rows), self._run(state), {}
+        row, run, scored = row_of_step(rows, self.directory.step), self._run(state), {}
         before = [*self.directory.metrics(), *rows[:-1]] if is_last else []
         for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
@@ -350,12 +357,6 @@ class Training:
         seen = unstack_blocks(state)
         new, numbers = call_hooks(self._run, seen, self.task, order, step, self.allow)
         return state if new is seen else self.prepared.stack(new), numbers
-
-    def _row_of_step(self, rows: list[dict]) -> dict:
-        """The row of the step that was just taken, among those that became due."""
-        if not rows or rows[-1]["step"] != self.directory.step:
-            rows.append({"step": self.directory.step})
-        return rows[-1]
 
     @property
     def _is_alone(self) -> bool:

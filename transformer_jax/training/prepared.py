@@ -24,6 +24,7 @@ from transformer_jax.models.stacking import stack_blocks, unstack_blocks
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.programs import Traced, names_in, trace
+from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import (
     make_model,
     make_objective,
@@ -212,10 +213,9 @@ class Prepared:
         return min(_MOST_STEPS_PER_CALL, affordable, self.config.training.steps)
 
     def stacked_batches(self, seed: int, step: int, num_steps: int) -> Batch:
-        """Stacks the batches from a step on; unused places of the program repeat the last one."""
+        """Returns the batches from a step on as `advance` takes them, see in_one_call."""
         batches = [self.task.batch(seed, step + index) for index in range(num_steps)]
-        batches += [batches[-1]] * (self.capacity - num_steps)
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
+        return in_one_call(batches, self.capacity)
 
     @functools.cached_property
     def template(self) -> TrainState:

@@ -1,0 +1,69 @@
+"""Batches that are made while the device takes the steps before them."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+
+import jax
+import numpy as np
+
+from transformer_jax.data.tasks import Batch
+
+
+def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
+    """Returns several batches as one call of a compiled program takes them.
+
+    Args:
+      batches: arrays [B, ...], at most as many as there is room for.
+      capacity: room, C.
+    Returns:
+      Arrays [C, B, ...]; what is not used is 0, memory that nobody has touched.
+    """
+
+    def stacked(*leaves: np.ndarray) -> np.ndarray:
+        places = np.zeros((capacity, *np.shape(leaves[0])), np.result_type(*leaves))
+        places[: len(leaves)] = leaves
+        return places
+
+    return jax.tree.map(stacked, *batches)
+
+
+class BatchesAhead:
+    """Makes batches of later steps in a thread, but only while it is told that nobody else does."""
+
+    def __init__(self, make: Callable[[int], Batch]) -> None:
+        """Makes none yet.
+
+        Args:
+          make: the batch of a step.
+        """
+        self._make = make
+        self._made: dict[int, Batch] = {}
+
+    def take(self, steps: Sequence[int]) -> list[Batch]:
+        """Returns the batches of some steps, those that are not there made now."""
+        made = self._made
+        self._made = {step: batch for step, batch in made.items() if step > steps[-1]}
+        return [made[step] if step in made else self._make(step) for step in steps]
+
+    @contextlib.contextmanager
+    def making(self, steps: Iterable[int]) -> Generator[None]:
+        """Makes batches of these steps, as many as there is time for."""
+        ended = threading.Event()
+
+        def work() -> None:
+            # What fails here fails again where the batch is taken, and is told there.
+            with contextlib.suppress(Exception):
+                for step in steps:
+                    if ended.is_set():
+                        return
+                    if step not in self._made:
+                        self._made[step] = self._make(step)
+
+        thread = threading.Thread(target=work, name="batches ahead", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
