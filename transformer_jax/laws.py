@@ -242,7 +242,7 @@ def one_trace(subject: Subject) -> None:
 def bfloat16_is_near(subject: Subject) -> None:
     """In bfloat16 the logits are near, and they and the parameters stay float32."""
     low = subject.model.clone(dtype=jnp.bfloat16)
-    logits = cast(Array, jax.jit(low.apply)({"params": subject.params}, subject.tokens))
+    logits = cast(Array, low.apply({"params": subject.params}, subject.tokens))
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
     assert (rounded != logits).mean() > 0.5, "the output layer's sums are bfloat16"
@@ -267,7 +267,7 @@ def dropout_is_for_training(subject: Subject) -> None:
         np.testing.assert_allclose(logits, subject.base, atol=3e-5)
 
     def draw_by(model: Decoder, seeds: tuple[int, ...]) -> list[Array]:
-        @jax.jit
+        # Not compiled as a whole: that takes longer than all operations one by one.
         def draw(key: Array) -> Array:
             rngs = {"dropout": key}
             return cast(Array, model.apply(variables, subject.tokens, train=True, rngs=rngs))
