@@ -27,6 +27,7 @@ from transformer_jax.studies.inference.statistics import (
     benjamini_hochberg,
     level_of_look,
 )
+from transformer_jax.studies.judging.adequacy import cannot_tell
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.judge import UNTUNED, Evidence, decide, look_of
 from transformer_jax.studies.reporting.figures import draw_forest
@@ -136,6 +137,8 @@ def decided_again(folder: Path) -> dict[str, Any]:
         evidence[arm] = Evidence(known.base, known.arm, level, same)
         asked_before[arm] = [look.told() for look in looks] if known.counts else []
     decided = decide(study.sealed, evidence, refusals)
+    known = study.record.get("baselines")
+    cannot_tell(decided, outcomes, study.sealed, verdicts.get("learned"), known)
     for arm, found in verdicts["arms"].items():
         beyond = {"beyond_this_text": found.get("beyond_this_text")}
         related = register.looks(contrasts[arm], "related", study.identity)

@@ -41,6 +41,7 @@ _REFERENCE = {
     "Data": (
         "data.tasks.batch",
         "data.sources.synthetic",
+        "data.baselines",
         "data.ngrams",
         "data.tokenizers",
         "data.word_vectors",

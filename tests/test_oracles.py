@@ -587,3 +587,46 @@ def test_differential_attention_is_diff_llamas(torch, rng, kv_heads):
         found = ours.apply({"params": params}, array(inputs), mask=causal_mask(7), terms=terms)
     # Their softmax and their lambda are float32 in any case; test_components.py has float64.
     np.testing.assert_allclose(found, expected.detach().numpy(), rtol=0, atol=2e-6)
+
+
+# ---------------------------------------------------------------- simple methods
+
+
+def test_a_linear_model_of_texts_is_scikit_learns(rng):
+    """TF-IDF weights of tokens and pairs of neighbours, and the weights that fit them best."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    from transformer_jax.data.baselines import _fitted, _text_features
+
+    tokens = rng.integers(1, 12, (120, 9))
+    labels = rng.integers(0, 3, 120)
+    features = _text_features({"tokens": tokens})
+    theirs = TfidfVectorizer(
+        sublinear_tf=True, smooth_idf=False, min_df=2, ngram_range=(1, 2), token_pattern=r"\S+"
+    )
+    texts = [" ".join(map(str, row)) for row in tokens]
+    known = theirs.fit_transform(texts)
+    ours = features({"tokens": tokens})
+    assert ours.shape == known.shape
+    # Columns stand in another order; products of rows do not.
+    np.testing.assert_allclose((ours @ ours.T).toarray(), (known @ known.T).toarray(), atol=1e-12)
+    strength = 1e-2
+    ours_w = next(
+        w for w, s in zip(_fitted(ours, labels, 3), (1.0, 0.1, 0.01), strict=False) if s == strength
+    )
+    model = LogisticRegression(C=1 / (strength * 120), tol=1e-10, max_iter=10_000)
+    model.fit(ours, labels)
+    log_p = ours @ ours_w[:-1] + ours_w[-1]
+    log_p -= np.logaddexp.reduce(log_p, axis=1, keepdims=True)
+    np.testing.assert_allclose(np.exp(log_p), model.predict_proba(ours), atol=2e-3)
+
+
+def test_neighbours_are_scikit_learns(rng):
+    from sklearn.neighbors import KNeighborsClassifier
+
+    from transformer_jax.data.baselines import _nearest
+
+    known, queries = rng.normal(size=(300, 7)), rng.normal(size=(600, 7))
+    model = KNeighborsClassifier(1).fit(known, np.arange(300))
+    np.testing.assert_array_equal(_nearest(queries, known), model.predict(queries))

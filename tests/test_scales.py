@@ -176,6 +176,7 @@ def test_a_ladder_of_real_studies(tmp_path):
     found = json.loads((tmp_path / "l" / "ladder.json").read_text())
     assert found["values"] == [8, 16, 32]
     arm = found["arms"]["position=rotary"]
+    assert arm["word"] == "cannot tell: the base has not learned (at 8, 16, 32)"
     for value, mean in zip((8, 16, 32), arm["means"], strict=True):
         verdicts = json.loads(
             (tmp_path / "l" / f"model.width={value}" / "verdicts.json").read_text()

@@ -21,6 +21,7 @@ from tests.conftest import (
     start_command,
     tiny_config,
 )
+from transformer_jax.data.baselines import Baselines
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.paths import by_path
@@ -284,8 +285,10 @@ def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypa
 # ---------------------------------------------------------------- what is asked is what is judged
 
 
-def test_planted_effects_are_found_and_what_is_none_is_none(tmp_path):
+def test_planted_effects_are_found_and_what_is_none_is_none(tmp_path, monkeypatch):
     """Real training: a rate that teaches nothing is worse, no divergence; rounding is no effect."""
+    nothing_known = staticmethod(lambda arm: Baselines({}, None))
+    monkeypatch.setattr(ArmBuilder, "baselines", nothing_known)  # 12 updates beat no method
     arms = {
         "base": {},
         "learns nothing": {"optimizer.learning_rate": 1e-7},
@@ -358,6 +361,8 @@ def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):
     for seed in study.seeds:
         base, arm = (study.cell(name, seed).path / "sequences.npz" for name in ("learned", "fast"))
         shutil.copy(base, arm)
+    assert judge(study)["arms"]["fast"]["verdict"] == "cannot tell"
+    del study.record["baselines"]
     assert judge(study)["arms"]["fast"]["verdict"] == "identical"
 
 
@@ -736,7 +741,7 @@ def test_tuning_gives_every_arm_the_same_trials(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- judging
 
 
-def test_the_verdict_is_that_of_the_final_test_scores(done):
+def test_the_verdict_is_that_of_the_final_test_scores(done, tmp_path):
     verdicts = done.verdicts()
     for name in ("none", "fast"):
         by_hand = [
@@ -750,7 +755,11 @@ def test_the_verdict_is_that_of_the_final_test_scores(done):
         last = RunDirectory(done.cell(name, 1).path).metrics()[-1]["test/loss"]
         assert last == done.cell(name, 1).means()["loss"]
     assert verdicts["level"] == pytest.approx(0.05 / 3)  # two planned looks, and a part for others
-    assert verdicts["arms"]["fast"]["words"].endswith("(few seeds), at the base's hyper-parameters")
+    assert verdicts["arms"]["fast"]["words"] == "cannot tell: the base has not learned"
+    older = load_study(copied(done, tmp_path))
+    del older.record["baselines"]
+    words = judge(older)["arms"]["fast"]["words"]
+    assert words.endswith("(few seeds), at the base's hyper-parameters")
 
 
 def copied(done, tmp_path):
@@ -873,6 +882,7 @@ def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(done, tmp_
     assert len(load_study(study.path).looks()) == 1
     record = json.loads((study.path / "study.json").read_text())
     record["sealed"]["margin"] = 5.0
+    del record["baselines"]
     (study.path / "study.json").write_text(json.dumps(record))
     with pytest.raises(InvalidInput, match="`sealed` was edited since"):
         load_study(study.path)

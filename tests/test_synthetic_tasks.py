@@ -206,8 +206,17 @@ def test_n_grams_read_no_further_than_their_window():
     }
     alone = -fitted.log_probabilities(np.array([[1]]), np.array([2]))
     np.testing.assert_allclose(fitted.losses(batch)[0, 0], alone)
-    with pytest.raises(Exception, match="too long for a vocabulary"):
-        NGrams.fit(np.arange(9), 50_000, 4)
+
+
+def test_n_grams_of_large_vocabularies_are_the_formula(rng):
+    """Tokens as digits of one number would not fit into 64 bits."""
+    large = 1_000_000 + rng.integers(0, 4, 80)
+    fitted = NGrams.fit(large, 2_000_000, 5)
+    p = plain_kneser_ney(large.tolist(), 2_000_000, 5)
+    rows = np.lib.stride_tricks.sliding_window_view(large[::-1], 5)
+    ours = np.exp(fitted.log_probabilities(rows[:, :-1], rows[:, -1]))
+    wanted = [p(int(row[-1]), tuple(row[:-1].tolist())) for row in rows]
+    np.testing.assert_allclose(ours, wanted, atol=1e-12)
 
 
 # ---------------------------------------------------------------- reading one's own output

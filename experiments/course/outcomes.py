@@ -13,6 +13,7 @@ from experiments.course.checks import WORKED
 from experiments.course.errata import ERRATA, Erratum
 from experiments.course.statements import STATEMENTS, Claim, Statement
 from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 
 FORECAST, FORGETS, KEEPS, FALLS = "forecast", "forgets", "keeps", "falls"
 SHRINKS = "shrinks"
@@ -171,7 +172,7 @@ def _over_scales(ladder: str, arm: str) -> str | None:
     if found is None:
         return None
     word = found["arms"][arm]["word"]
-    return OPEN if word.startswith(OPEN) else word
+    return OPEN if word.startswith((OPEN, CANNOT_TELL)) else word
 
 
 def _forecast(ladder: str) -> str | None:

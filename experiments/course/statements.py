@@ -333,7 +333,7 @@ STATEMENTS = (
         31,
         "A transformer predicts text better than recurrent nets of as many parameters.",
         "p(x_i | x_<i)",
-        "model.architecture, experiments.ngram",
+        "model.architecture, experiments.baselines",
         claims=(
             Claim("text_models", "LSTM", "worse"),
             Claim("text_models", "GRU", "worse"),

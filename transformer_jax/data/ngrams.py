@@ -5,26 +5,27 @@ import dataclasses
 import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.errors import InvalidInput
+
+NOTHING = -1  # stands where a text or a window has not begun
 
 
 @dataclasses.dataclass(frozen=True)
 class _Order:
-    """What was counted of the n-grams of one length, as sorted codes.
+    """What was counted of the n-grams of one length; a context is known by a number, below C.
 
     Attributes:
-      grams: codes of the n-grams, ascending.
-      counts: of each; of shorter n-grams than the longest, in how many ways they are continued to
-        the left.
-      contexts: codes of their first n - 1 tokens, ascending.
-      totals: sum of the counts after each context.
-      kinds: different tokens after each context.
+      contexts: codes of the contexts, ascending, [C]: first token and number of the rest.
+      grams: codes of the n-grams, ascending: number of the context and last token.
+      counts: of each n-gram; of shorter ones than the longest, in how many ways they are continued
+        to the left.
+      totals: sum of the counts after each context, [C].
+      kinds: different tokens after each context, [C].
       discount: what is taken off each count.
     """
 
+    contexts: np.ndarray
     grams: np.ndarray
     counts: np.ndarray
-    contexts: np.ndarray
     totals: np.ndarray
     kinds: np.ndarray
     discount: float
@@ -55,76 +56,98 @@ class NGrams:
           tokens: [N] int, the training text.
           vocab_size: V.
           order: longest n-gram, in tokens, at least 1.
-        Raises:
-          InvalidInput: n-grams of so many tokens of such a vocabulary have no code of 63 bits.
         """
-        if vocab_size ** (order + 1) >= 2**63:
-            raise InvalidInput(f"order={order}: too long for a vocabulary of {vocab_size} tokens")
-        tokens = np.asarray(tokens, np.int64)
-        longest = _codes(tokens, vocab_size, order)
-        counted: list[_Order] = []
-        for n in range(order, 0, -1):
+        begun = np.concatenate([np.full(order - 1, NOTHING), np.asarray(tokens, np.int64)])
+        rows = np.lib.stride_tricks.sliding_window_view(begun, order)
+        return cls.of_rows(rows, vocab_size)[-1]
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, vocab_size: int) -> "list[NGrams]":
+        """Counts targets and what stands before each; returns a model of each order from 1 on.
+
+        Args:
+          rows: [N, order] int: each target last, before it its context, nearest last; NOTHING where
+            nothing stands.
+          vocab_size: V.
+        """
+        count, order = rows.shape
+        targets = rows[:, -1].astype(np.int64)
+        context, contexts = np.zeros(count, np.int64), np.zeros(1, np.int64)
+        models: list[NGrams] = []
+        shorter: tuple[_Order, ...] = ()
+        gram, has_context = targets, np.arange(count)  # the number of each row's n-gram
+        for n in range(1, order + 1):
+            grams, counts = np.unique(gram[has_context], return_counts=True)
+            longest = _counted(contexts, grams, counts, vocab_size)
+            models.append(cls(vocab_size, (*shorter, longest)))
             if n == order:
-                grams, counts = np.unique(longest, return_counts=True)
-            else:  # each different token before is counted once
-                wider = np.unique(_codes(tokens, vocab_size, n + 1))
-                grams, counts = np.unique(wider % vocab_size**n, return_counts=True)
-            counted.append(_counted(grams, counts, vocab_size))
-        return cls(vocab_size, tuple(reversed(counted)))
+                break
+            first = rows[:, -n - 1].astype(np.int64)
+            has_context = np.flatnonzero((first != NOTHING) & (context != NOTHING))
+            codes = first[has_context] * len(contexts) + context[has_context]
+            wider_contexts, numbers = np.unique(codes, return_inverse=True)
+            context = np.full(count, NOTHING)
+            context[has_context] = numbers
+            wider = context * vocab_size + targets
+            # Of shorter n-grams, each different token before them is counted once.
+            _, one_of_each = np.unique(wider[has_context], return_index=True)
+            grams, counts = np.unique(gram[has_context[one_of_each]], return_counts=True)
+            shorter = (*shorter, _counted(contexts, grams, counts, vocab_size))
+            contexts, gram = wider_contexts, wider
+        return models
 
     def log_probabilities(self, contexts: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns log p(target | context) by all orders up to one more than the context is long.
 
         Args:
-          contexts: [N, C] int, the tokens before, last one last; more than needed are not read.
-          targets: [N] int.
+          contexts: [..., C] int, the tokens before, nearest last; more than needed are not read,
+            nor what stands before NOTHING.
+          targets: [...] int.
         Returns:
-          [N] nats, negative.
+          [...] nats, negative.
         """
-        probability = np.full(len(targets), 1 / self.vocab_size)
-        context = np.zeros(len(targets), np.int64)
-        for n, order in enumerate(self.orders, 1):
-            if n - 1 > contexts.shape[1]:
-                break
+        probability = np.full(targets.shape, 1 / self.vocab_size)
+        context = np.zeros(targets.shape, np.int64)
+        for n, order in enumerate(self.orders[: contexts.shape[-1] + 1], 1):
             if n > 1:
-                context += contexts[:, -(n - 1)].astype(np.int64) * self.vocab_size ** (n - 2)
-            counts = _look_up(order.grams, order.counts, context * self.vocab_size + targets)
-            totals = _look_up(order.contexts, order.totals, context)
-            kinds = _look_up(order.contexts, order.kinds, context)
-            known = totals > 0
+                first = contexts[..., -(n - 1)].astype(np.int64)
+                codes = first * len(self.orders[n - 2].contexts) + context
+                place, is_there = _find(order.contexts, codes)
+                context = np.where(is_there & (first >= 0) & (context >= 0), place, NOTHING)
+            place, is_there = _find(order.grams, context * self.vocab_size + targets)
+            counts = np.where(is_there & (context >= 0), order.counts[place], 0)
+            totals, kinds = order.totals[context], order.kinds[context]
             own = np.maximum(counts - order.discount, 0) + order.discount * kinds * probability
+            known = (context >= 0) & (totals > 0)
             probability = np.where(known, own / np.maximum(totals, 1), probability)
         return np.log(probability)
 
     def losses(self, batch: Batch) -> np.ndarray:
         """Returns -weight * log p of each target of a batch, [B, L]: only its window is read."""
-        tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
-        losses = np.zeros(targets.shape)
-        for place in range(targets.shape[1]):
-            first = max(0, place + 2 - len(self.orders))
-            before = tokens[:, first : place + 1]
-            losses[:, place] = -self.log_probabilities(before, targets[:, place])
-        return losses * batch["weights"]
+        rows = rows_before(batch, len(self.orders))
+        return -self.log_probabilities(rows[..., :-1], rows[..., -1]) * batch["weights"]
 
 
-def _codes(tokens: np.ndarray, vocab_size: int, n: int) -> np.ndarray:
-    """The number that stands for each n-gram of a text: its tokens as digits."""
-    count = max(len(tokens) - n + 1, 0)
-    codes = np.zeros(count, np.int64)
-    for place in range(n):
-        codes = codes * vocab_size + tokens[place : place + count]
-    return codes
+def rows_before(batch: Batch, order: int) -> np.ndarray:
+    """Returns each target after the tokens that a decoder has read: [B, L, order], see of_rows."""
+    tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
+    padded = np.pad(tokens, ((0, 0), (max(order - 2, 0), 0)), constant_values=NOTHING)
+    before = [padded[:, n : n + targets.shape[1]] for n in range(order - 1)]
+    return np.stack([*before, targets], -1)
 
 
-def _counted(grams: np.ndarray, counts: np.ndarray, vocab_size: int) -> _Order:
-    contexts, inverse = np.unique(grams // vocab_size, return_inverse=True)
-    totals, kinds = np.bincount(inverse, counts), np.bincount(inverse)
+def _counted(
+    contexts: np.ndarray, grams: np.ndarray, counts: np.ndarray, vocab_size: int
+) -> _Order:
+    context = grams // vocab_size
+    totals = np.bincount(context, counts, len(contexts))
+    kinds = np.bincount(context, minlength=len(contexts))
     once, twice = (counts == 1).sum(), (counts == 2).sum()
     discount = once / (once + 2 * twice) if once else 0.5
-    return _Order(grams, counts, contexts, totals, kinds, float(discount))
+    return _Order(contexts, grams, counts, totals, kinds, float(discount))
 
 
-def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The value of each wanted key, 0 where there is none."""
+def _find(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The place of each wanted key, and whether it is there."""
     places = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[places] == wanted, values[places], 0)
+    return places, keys[places] == wanted

@@ -21,6 +21,7 @@ from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import rule_for, stated, unknown_key
 from transformer_jax.studies.asking.arms import quick_arms
+from transformer_jax.studies.asking.gate import read_gate
 
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
@@ -70,6 +71,8 @@ class Design:
       primary: arms that the question is about; the others get intervals and no words. (): all.
       target: score from which on a run has solved its task, where means describe no run: arms are
         then judged by how many runs reach it, and when.
+      gate: simple method that the base has to beat before any verdict, and why that one; None: the
+        usual one of the task, see data/baselines.
       supersedes: why the same or a related question is asked again; not sealed.
       config: what arms change; with what the command line changed.
       exploratory: made on the command line.
@@ -90,6 +93,7 @@ class Design:
     also: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     primary: tuple[str, ...] = ()
     target: float | None = None
+    gate: tuple[str, str] | None = None
     supersedes: str = ""
     config: ConfigDict
     exploratory: bool = False
@@ -141,6 +145,7 @@ class Design:
         # Sealed where they say something, so that older seals stay what they were.
         sealed |= {"primary": self.primary} if self.primary else {}
         sealed |= {"target": self.target} if self.target is not None else {}
+        sealed |= {"gate": self.gate} if self.gate else {}
         return json.loads(json.dumps(sealed))
 
 
@@ -207,6 +212,7 @@ _STUDY_KEYS = {
     "also": dict,
     "primary": tuple,
     "target": float,
+    "gate": dict,
     "supersedes": str,
 }
 _NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
@@ -271,6 +277,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         also=_also(where, study.get("also")),
         primary=_primary(where, study.get("primary"), base, arms),
         target=None if study.get("target") is None else float(study["target"]),
+        gate=read_gate(where, study.get("gate"), study.get("target")),
         supersedes=study.get("supersedes") or "",
         config=config,
         path=path,

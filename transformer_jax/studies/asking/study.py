@@ -28,7 +28,7 @@ from transformer_jax.studies.asking.design import Design, seal_of
 from transformer_jax.studies.asking.register import Contrast, contrasts_of
 
 # Changing one of these after the first cell makes every verdict worthless.
-_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target")
+_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate")
 
 
 class Study:

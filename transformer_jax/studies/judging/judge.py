@@ -28,6 +28,7 @@ from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.judging.adequacy import cannot_tell, whether_learned
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
 
@@ -89,6 +90,8 @@ def judge(study: Study) -> dict[str, Any]:
         if name in contrasts:
             related = register.looks(contrasts[name], "related", study.identity)
             by_arm[name]["related"] = [look.told() for look in related]
+    learned = _learned(study)
+    cannot_tell(by_arm, outcomes, sealed, learned, study.record.get("baselines"))
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
     verdicts = {
         "question": sealed["question"],
@@ -105,6 +108,7 @@ def judge(study: Study) -> dict[str, Any]:
         "coverage": 1 - statistics.FOR_MEANS * level,
         "contrasts": family,
         "tuned": bool(sealed["tuning"]),
+        "learned": learned,
         "values": {name: _summary(outcomes[name]) for name in study.arms},
         "arms": {name: by_arm[name] for name in arms},
         "also": {
@@ -178,6 +182,16 @@ def decide(
             found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
         found[name]["refusals"] = refusals[name]
     return found
+
+
+def _learned(study: Study) -> dict[str, Any] | None:
+    """The gate and what came of it; None of older studies, and where there is none."""
+    gate = study.record.get("baselines", {}).get("gate")
+    if gate is None:
+        return None
+    means = (study.cell(study.base, seed).means() for seed in study.seeds)
+    values = [value for mean in means if (value := mean.get(gate["metric"])) is not None]
+    return whether_learned(gate, values)
 
 
 def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:

@@ -16,6 +16,7 @@ from transformer_jax.studies.inference.scales import (
     over_scales,
     over_splits,
 )
+from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
 
 
@@ -42,7 +43,16 @@ def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict
         differences = [_differences(v["arms"][arm]) for v in verdicts]
         level = min(v["arms"][arm].get("level", v["level"]) for v in verdicts)
         shared = (differences, first["margin"], len(first["arms"]), level)
-        return over_splits(*shared) if key == SPLITS else over_scales(places, *shared)
+        told = over_splits(*shared) if key == SPLITS else over_scales(places, *shared)
+        words = {
+            value: v["arms"][arm]["words"]
+            for value, v in zip(values, verdicts, strict=True)
+            if v["arms"][arm]["verdict"] == CANNOT_TELL
+        }
+        if words:
+            where = ", ".join(f"{value:g}" for value in words)
+            return told | {"word": f"{next(iter(words.values()))} (at {where})"}
+        return told
 
     scores = [v["values"][v["base"]]["by_seed"] for v in verdicts]
     found = {

@@ -89,6 +89,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 ),
                 listed(tables.notes_on(verdicts)),
             ),
+            section("Has the base learned?", *_baselines(study)),
             section("Learning curves", place_for("curves"), _band_note(study)),
             section("What each arm costs", *_ledger(study)),
             section("Did the change take?", *_certificates(study)),
@@ -212,6 +213,22 @@ def _certificates(study: Study) -> list[str]:
 def _few(names: Sequence[str]) -> str:
     shown = ", ".join(names[:2])
     return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown or "–"
+
+
+def _baselines(study: Study) -> list[str]:
+    known = study.record.get("baselines")
+    if not known or not known["scores"]:
+        return []
+    learned = study.verdicts().get("learned")
+    told = "There is no gate."
+    if learned:
+        told = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
+    note = (
+        "Simple methods, trained on the whole training split and scored as the arms are. A base "
+        "that is not better than the gate gives no verdict."
+    )
+    rows = tables.baseline_rows(known)
+    return [paragraph(told), table(tables.BASELINE_HEADS, rows), paragraph(note, soft=True)]
 
 
 # ---------------------------------------------------------------- tuning

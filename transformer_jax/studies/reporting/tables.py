@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.study import Study, plain_cell
 
 if TYPE_CHECKING:
@@ -133,6 +134,35 @@ def show_plan(
             progress.say(f"  {name}: {spell_changes(arm.changes)}")
 
 
+BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
+
+
+def baseline_rows(known: Mapping[str, Any]) -> Rows:
+    """One row a method, that of the gate marked."""
+    method = (known["gate"] or {}).get("method")
+    return [
+        [
+            name + " (gate)" * (name == method),
+            spell(scores["test"].get("loss")),
+            spell(scores["test"].get("accuracy")),
+        ]
+        for name, scores in known["scores"].items()
+    ]
+
+
+def baselines_as_text(known: Mapping[str, Any]) -> str:
+    """What simple methods reach, for a terminal, and what the base has to beat."""
+    gate = known["gate"]
+    told = "gate       none: no simple method is known for such a task, or the study has a target"
+    if gate is not None:
+        told = (
+            f"gate       the base has to be better than {METHODS[gate['method']]}: "
+            f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
+        )
+    table = as_text(BASELINE_HEADS, baseline_rows(known)) + "\n" if known["scores"] else ""
+    return table + told
+
+
 def _direction(larger_is_better: bool) -> str:
     return "larger is better" if larger_is_better else "smaller is better"
 
@@ -211,6 +241,8 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     """What a reader has to know beside the table."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
+    learned = verdicts.get("learned")
+    notes += [f"has the base learned? {learned['told']}"] if learned else []
     if not verdicts.get("registered", True):
         notes.append(
             "the register beside the cells cannot be written: this look is not noted there"

@@ -26,13 +26,14 @@ from transformer_jax.studies.asking.cells import (
     code_hash,
 )
 from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.noise import as_lines, known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since
 from transformer_jax.studies.inference.power import detectable
 from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
 from transformer_jax.studies.judging.judge import judge
-from transformer_jax.studies.reporting.tables import show_plan
+from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.running import tuning
 from transformer_jax.studies.running.adoption import adopt as taken_over
 from transformer_jax.studies.running.cluster import Cluster
@@ -162,8 +163,12 @@ class Launch:
         self._place(self.estimate.how)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
+        self.baselines = self._baselines()
         states = {cell: cell.state() for cell in self._cells(self.arms)}
-        show_plan(design, self.arms, self.seeds, states, self.estimate, self.certificates, progress)
+        tables.show_plan(
+            design, self.arms, self.seeds, states, self.estimate, self.certificates, progress
+        )
+        progress.say(tables.baselines_as_text(self.baselines))
         known = known_noise(
             self.arms[design.base].config, Path(design.path).parent / "noise", design.metric
         )
@@ -175,6 +180,19 @@ class Launch:
         tasks = {name: arm.prepared.task for name, arm in self.arms.items()}
         for name in scored_on_other_data(tasks, design.base):
             progress.say(f"other data {name}: what it is scored on is not the base's: no verdict")
+
+    def _baselines(self) -> dict[str, Any]:
+        """What simple methods reach on the base's data, and which of them the base has to beat."""
+        base = self.arms[self.design.base]
+        known: dict[str, Any] = self.study.record.get("baselines", {})
+        if known.get("data") != base.data:
+            with self.progress.busy("scoring simple methods"):
+                scores, usual = self.builder.baselines(base)
+            known = {"data": base.data, "scores": scores, "usual": usual}
+        gate: dict[str, Any] | None = None
+        if self.design.target is None:
+            gate = gate_of(self.design.gate, known["usual"], known["scores"])
+        return {**known, "gate": gate}
 
     def _resolution(self, known: Mapping[str, Any] | None) -> str:
         """What so many seeds and contrasts can show, in margins where the noise is known."""
@@ -270,7 +288,6 @@ class Launch:
     def finish(self) -> None:
         """Judges, writes every file, and says what came out."""
         from transformer_jax.studies.reporting.report import write_report
-        from transformer_jax.studies.reporting.tables import show_verdicts
 
         study = self.study
         for name, nbytes in self.workers.peak_bytes.items():
@@ -283,7 +300,7 @@ class Launch:
         verdicts = judge(study)
         study.write_cells()
         report = write_report(study)
-        show_verdicts(study, verdicts, self.progress)
+        tables.show_verdicts(study, verdicts, self.progress)
         self.progress.say(f"study   {study.path}/ (study.json, cells.csv, verdicts.json, ...)")
         self.progress.say(f"report  {report}")
         lost = self.workers.lost
@@ -303,6 +320,7 @@ class Launch:
             "config_path": self.design.path,
             "overrides": dict(self.design.overrides),
             "counted": first.prepared.task.counted,
+            "baselines": self.baselines,
             "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
             "timing": self.estimate.told or self.study.record.get("timing", ""),
             "commands": [*self.study.record.get("commands", []), _command()],

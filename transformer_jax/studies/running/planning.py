@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
@@ -37,6 +38,7 @@ from transformer_jax.training.warm_start import fingerprint_of
 _WORTH_MEASURING = 120.0  # seconds of a study's loop below which no other way can pay
 _COMPILATIONS = 40  # the same in times that compiling takes, so that measuring is a small part
 _TRIAL_MEMBERS = 8
+_BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
 
 
 @dataclasses.dataclass
@@ -157,6 +159,14 @@ class ArmBuilder:
         arm = self.make(name, name, found)
         arm.matched = dict(found)
         return arm
+
+    @staticmethod
+    def baselines(arm: Arm) -> Baselines:
+        """What simple methods reach on an arm's data, found once in a process."""
+        key = arm.data, arm.config.training.steps
+        if key not in _BASELINES:
+            _BASELINES[key] = baselines_of(arm.prepared.task, arm.config.training.steps)
+        return _BASELINES[key]
 
     def certificates(
         self, arms: Mapping[str, Arm], known: Mapping[str, Any]

@@ -1,0 +1,44 @@
+"""Scores simple methods on the data of a config: what a model of it has to beat.
+
+Example:
+  python -m experiments.baselines --config=configs/shakespeare.py
+  python -m experiments.baselines --config=configs/digits.py --json
+"""
+
+import json
+
+from experiments.command import Parser, execute
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments and prints a row for each method."""
+    parser = Parser("baselines", __doc__, takes_config=True)
+    parser.add_argument("--json", action="store_true", help="one JSON object, for a program")
+    arguments = parser.read(argv)
+    config = arguments.config
+
+    from transformer_jax.data.baselines import baselines_of
+    from transformer_jax.studies.reporting.tables import as_text, spell
+    from transformer_jax.training.build import make_task
+    from transformer_jax.training.own import own_modules
+
+    scores, gate = baselines_of(make_task(config, allow=own_modules(config)), config.training.steps)
+    if arguments.json:
+        print(json.dumps({"scores": scores, "gate": gate}))
+        return
+    if not scores:
+        print(f"no simple method is known for data.task={config.data.task}")
+        return
+    columns = [
+        (split, metric) for split in ("validation", "test") for metric in ("loss", "accuracy")
+    ]
+    rows = [
+        [name, *[spell(by_split[split].get(metric)) for split, metric in columns]]
+        for name, by_split in scores.items()
+    ]
+    print(as_text(["simple method", *[f"{split} {metric}" for split, metric in columns]], rows))
+    print(f"a study's base has to be better than: {gate}")
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,268 @@
+"""What simple methods reach on a task: a model that is not above them has not learned it yet.
+
+Text: interpolated Kneser–Ney models of 1 to 6 tokens, see ngrams; hidden tokens are predicted from
+the nearest on both sides. Labels: the most frequent class; a linear model (logistic regression with
+an L2 penalty, of which the validation split chooses the strength) on pixels, vectors, or TF-IDF
+weights of tokens and pairs of neighbours (Wang and Manning 2012, aclanthology.org/P12-2018); for
+images and vectors the nearest neighbour (Cover and Hart 1967). All learn from the whole training
+split and are scored on the targets that a model is scored on.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
+from transformer_jax.data.tasks import (
+    Batch,
+    Classification,
+    LanguageModelling,
+    MaskedLanguageModelling,
+    Task,
+    Translation,
+)
+
+Scores = dict[str, dict[str, float]]  # split -> metric -> score
+LONGEST = 6  # n-gram
+_MOST_TOKENS = 20_000_000  # that are counted, of a longer text
+_ROWS = 256
+_ITERATIONS = 100  # of L-BFGS
+_STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # of the penalty, strongest first
+_SCORED = ("validation", "test")
+
+
+class Baselines(NamedTuple):
+    """What simple methods reach.
+
+    Attributes:
+      scores: method -> split -> loss in nats or accuracy or both.
+      gate: the method that a base has to beat unless a study says another; None: none is known.
+    """
+
+    scores: dict[str, Scores]
+    gate: str | None
+
+
+def baselines_of(task: Task, steps: int) -> Baselines:
+    """Trains and scores every simple method that a task allows.
+
+    Args:
+      task: whose batches tell what is asked: a class for each example, or a token at each place.
+      steps: training batches that are read of a task whose training split cannot be listed.
+    Returns:
+      The scores; of a task with other inputs or targets, none.
+    """
+    first = task.batch(0, 0)
+    inputs, shape = first["inputs"], np.shape(first["targets"])
+    names, sizes = inputs.keys(), task.sizes
+    scores: dict[str, Scores] = {}
+    gate = None
+    is_text = "tokens" in names and len(shape) == 2 and np.shape(inputs["tokens"]) == shape
+    if is_text and "vocab_size" in sizes:
+        scores, gate = _of_text(task, steps), "4-gram"
+    elif len(shape) == 1 and names & {"tokens", "images", "vectors"} and "num_classes" in sizes:
+        scores = _of_labels(task, steps, has_words="tokens" in names)
+        gate = "nearest neighbour" if "images" in names else "linear model"
+    floor = task.protocol.get("floor")
+    if floor is not None:
+        scores["known floor"] = {split: {"loss": float(floor)} for split in _SCORED}
+    return Baselines(scores, gate)
+
+
+def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
+    if isinstance(task, Classification | Translation):
+        return task.evaluation_batches("train", _ROWS)
+    return (task.batch(0, step) for step in range(steps))
+
+
+# ---------------------------------------------------------------- text
+
+
+def _of_text(task: Task, steps: int) -> dict[str, Scores]:
+    both_sides = isinstance(task, MaskedLanguageModelling)
+    if isinstance(task, LanguageModelling | MaskedLanguageModelling):
+        train = task.splits["train"]
+        text = train.windows(np.zeros(1, int), min(len(train), _MOST_TOKENS))
+        whole: Batch = {"inputs": {"tokens": text[:, :-1]}, "targets": text[:, 1:], "weights": 1}
+        if both_sides:
+            whole = {"inputs": {"tokens": text}, "targets": text, "weights": 1}
+        rows = (_rows_around if both_sides else rows_before)(whole, LONGEST)[0]
+    else:
+        rows = _scored_rows(_training_batches(task, steps))
+    models = NGrams.of_rows(rows, int(task.sizes["vocab_size"]))
+    sums = {split: np.zeros((len(models), 2)) for split in _SCORED}
+    right = {split: 0.0 for split in _SCORED}
+    usual = np.argmax(np.bincount(rows[:, -1]))
+    for split in _SCORED:
+        for batch in task.evaluation_batches(split, _ROWS):
+            weights = np.asarray(batch["weights"], np.float64)
+            rows = (_rows_around if both_sides else rows_before)(batch, LONGEST)
+            right[split] += float((weights * (rows[..., -1] == usual)).sum())
+            for n, model in enumerate(models):
+                told = model.log_probabilities(rows[..., :-1], rows[..., -1])
+                sums[split][n] += (-told * weights).sum(), weights.sum()
+    scores: dict[str, Scores] = {
+        f"{n}-gram": {
+            split: {"loss": float(s[n - 1, 0] / s[n - 1, 1])} for split, s in sums.items()
+        }
+        for n in range(1, LONGEST + 1)
+    }
+    for split in _SCORED:
+        scores["1-gram"][split]["accuracy"] = right[split] / float(sums[split][0, 1])
+    return scores
+
+
+def _scored_rows(batches: Iterable[Batch]) -> np.ndarray:
+    """Returns the targets of batches that are scored, each after its context, [N, LONGEST]."""
+    found, count = [], 0
+    for batch in batches:
+        rows = rows_before(batch, LONGEST)[np.asarray(batch["weights"]) > 0]
+        found.append(rows)
+        count += len(rows)
+        if count >= _MOST_TOKENS:
+            break
+    return np.concatenate(found)
+
+
+def _rows_around(batch: Batch, order: int) -> np.ndarray:
+    """Returns targets after their neighbours, nearest last: left, right, second left, ..."""
+    tokens, targets = np.asarray(batch["inputs"]["tokens"]), np.asarray(batch["targets"])
+    distances = [-1, 1, -2, 2, -3, 3][: order - 1]
+    wide, length = np.pad(tokens, ((0, 0), (3, 3)), constant_values=NOTHING), tokens.shape[1]
+    around = [wide[:, 3 + d : 3 + d + length] for d in reversed(distances)]
+    return np.stack([*around, targets], -1)
+
+
+# ---------------------------------------------------------------- labels
+
+
+def _of_labels(task: Task, steps: int, has_words: bool) -> dict[str, Scores]:
+    train = _examples(_training_batches(task, steps))
+    scored = {split: _examples(task.evaluation_batches(split, _ROWS)) for split in _SCORED}
+    classes = int(task.sizes["num_classes"])
+    counts = np.bincount(train[1], minlength=classes)
+    shares = np.log((counts + 1) / (counts + 1).sum())
+    features = _text_features(train[0]) if has_words else _flat
+    x = features(train[0])
+    their = {split: (features(inputs), labels) for split, (inputs, labels) in scored.items()}
+    scores: dict[str, Scores] = {"majority": {}, "linear model": {}}
+    weights, least = np.zeros(0), np.inf
+    for fitted in _fitted(x, train[1], classes):
+        loss = _scores_of(fitted, their["validation"])["loss"]
+        if loss >= least:
+            break  # a weaker penalty only fits the training split better
+        weights, least = fitted, loss
+    for split, (inputs, labels) in their.items():
+        scores["majority"][split] = {
+            "loss": float(-shares[labels].mean()),
+            "accuracy": float((labels == counts.argmax()).mean()),
+        }
+        scores["linear model"][split] = _scores_of(weights, (inputs, labels))
+        if not has_words:
+            found = train[1][_nearest(inputs, x)]
+            method = scores.setdefault("nearest neighbour", {})
+            method[split] = {"accuracy": float((found == labels).mean())}
+    return scores
+
+
+def _examples(batches: Iterable[Batch]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns inputs [N, ...] and labels [N] of all examples that are scored."""
+    inputs: dict[str, list[np.ndarray]] = {}
+    labels, count = [], 0
+    for batch in batches:
+        kept = np.asarray(batch["weights"]) > 0
+        for name, array in batch["inputs"].items():
+            inputs.setdefault(name, []).append(np.asarray(array)[kept])
+        labels.append(np.asarray(batch["targets"])[kept])
+        count += sum(np.asarray(array)[kept].size for array in batch["inputs"].values())
+        if count >= 10 * _MOST_TOKENS:
+            break
+    joined = {name: np.concatenate(arrays) for name, arrays in inputs.items()}
+    return joined, np.concatenate(labels)
+
+
+def _flat(inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns pixels, or vectors with 0 beyond the end of a sequence, as rows [N, F] float64."""
+    values = np.asarray(inputs["images"] if "images" in inputs else inputs["vectors"], np.float64)
+    if "segments" in inputs and "vectors" in inputs:
+        values = values * (inputs["segments"] > 0)[..., None]
+    return values.reshape(len(values), -1)
+
+
+def _text_features(inputs: dict[str, np.ndarray]) -> Callable[[dict[str, np.ndarray]], Any]:
+    """Returns what turns texts into sparse rows [N, F] of TF-IDF weights, of length 1."""
+    from scipy import sparse
+
+    def codes_of(inputs: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        tokens = inputs["tokens"].astype(np.int64) + 1
+        tokens += inputs["types"] * _SECOND if "types" in inputs else 0
+        tokens *= inputs["segments"] > 0 if "segments" in inputs else 1
+        pairs = np.where((tokens[:, 1:] > 0) & (tokens[:, :-1] > 0), tokens[:, 1:], 0)
+        codes = np.concatenate([tokens, pairs * _PAIRS + tokens[:, :-1] * (pairs > 0)], 1)
+        rows = np.broadcast_to(np.arange(len(tokens))[:, None], codes.shape)
+        return rows[codes > 0], codes[codes > 0]
+
+    rows, codes = codes_of(inputs)
+    seen = np.unique(np.stack([codes, rows]), axis=1)  # each once in an example
+    known, examples = np.unique(seen[0], return_counts=True)
+    known, examples = known[examples > 1], examples[examples > 1]
+    rarity = np.log(len(inputs["tokens"]) / examples) + 1
+
+    def features(inputs: dict[str, np.ndarray]) -> Any:
+        rows, codes = codes_of(inputs)
+        places = np.minimum(np.searchsorted(known, codes), max(len(known) - 1, 0))
+        kept = known[places] == codes if len(known) else np.zeros(len(codes), bool)
+        shape = (len(inputs["tokens"]), len(known))
+        counts = sparse.csr_matrix((np.ones(kept.sum()), (rows[kept], places[kept])), shape)
+        counts.data = (1 + np.log(counts.data)) * rarity[counts.indices]
+        lengths = np.sqrt(counts.multiply(counts).sum(1)).A1
+        return sparse.diags(1 / np.maximum(lengths, 1e-9)) @ counts
+
+    return features
+
+
+_SECOND = 1 << 22  # tokens of a second text are other tokens
+_PAIRS = 1 << 24
+
+
+def _fitted(x: Any, labels: np.ndarray, classes: int) -> Iterator[np.ndarray]:
+    """Yields weights [F + 1, K] of each strength: mean loss + strength / 2 |weights|^2 is least."""
+    from scipy import optimize, special
+
+    count, width = x.shape
+    hot = np.eye(classes)[labels]
+
+    def loss(flat: np.ndarray, strength: float) -> tuple[float, np.ndarray]:
+        w = flat.reshape(width + 1, classes)
+        logits = x @ w[:-1] + w[-1]
+        log_p = logits - special.logsumexp(logits, 1, keepdims=True)
+        error = (np.exp(log_p) - hot) / count
+        gradient = np.concatenate([x.T @ error + strength * w[:-1], error.sum(0, keepdims=True)])
+        value = -(hot * log_p).sum() / count + strength / 2 * (w[:-1] ** 2).sum()
+        return value, gradient.ravel()
+
+    start = np.zeros((width + 1) * classes)
+    for strength in _STRENGTHS:
+        options = {"maxiter": _ITERATIONS}
+        start = optimize.minimize(loss, start, strength, "L-BFGS-B", jac=True, options=options).x
+        yield start.reshape(width + 1, classes)
+
+
+def _scores_of(weights: np.ndarray, examples: tuple[Any, np.ndarray]) -> dict[str, float]:
+    from scipy import special
+
+    x, labels = examples
+    logits = x @ weights[:-1] + weights[-1]
+    losses = special.logsumexp(logits, 1) - logits[np.arange(len(labels)), labels]
+    accuracy = float((logits.argmax(1) == labels).mean())
+    return {"loss": float(losses.mean()), "accuracy": accuracy}
+
+
+def _nearest(queries: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Returns the row of `known` that is nearest to each query, by Euclidean distance."""
+    lengths = (known**2).sum(1)
+    parts = range(0, len(queries), _ROWS)
+    return np.concatenate(
+        [(lengths - 2 * queries[p : p + _ROWS] @ known.T).argmin(1) for p in parts]
+    )

@@ -1,0 +1,142 @@
+"""Whether a base has learned, and whether a metric leaves room for a difference.
+
+A base that is not above a simple method says nothing about parts of transformers, nor does a
+difference between scores that are all perfect, or all no better than those of a guess.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.studies.asking.gate import FLOORS, METHODS
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.statistics import (
+    BETTER,
+    IDENTICAL,
+    SAME,
+    UNRESOLVED,
+    WORSE,
+    paired_t,
+)
+
+CANNOT_TELL = "cannot tell"  # a verdict beside those of inference/statistics
+_ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words for what was trained
+LEVEL = 0.05  # at which a base is above its gate
+
+
+def passed(values: Sequence[float], score: float, larger_is_better: bool) -> bool:
+    """Whether scores are above a fixed one, by a one-sided t test.
+
+    A base that is no better than the simple method passes in at most 5 % of looks; of one seed its
+    score is taken as it is.
+
+    Args:
+      values: of each seed of the base, [n].
+      score: of the simple method.
+      larger_is_better: direction of the metric.
+    """
+    gains = (1 if larger_is_better else -1) * (np.asarray(values, float) - score)
+    if len(gains) < 2:
+        return bool((gains > 0).all() and len(gains))
+    mean, _, p = paired_t(gains, float(np.abs(values).max()))
+    return bool(mean > 0 and p / 2 <= LEVEL)
+
+
+def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[str, Any]:
+    """Returns the gate with what came of it: the base's mean, whether it passed, and words.
+
+    Args:
+      gate: method, metric, score and reason.
+      values: of that metric on the test split, of each seed of the base.
+    """
+    holds = passed(values, gate["score"], gate["metric"] == "accuracy")
+    mean = float(np.mean(values)) if len(values) else None
+    told = "the base has no score"
+    if mean is not None:
+        is_above = mean > gate["score"] if gate["metric"] == "accuracy" else mean < gate["score"]
+        word = "better" if holds else "not surely better" if is_above else "no better"
+        told = (
+            f"the base's test/{gate['metric']} of {mean:.4g} is {word} than {gate['score']:.4g}, "
+            f"what {METHODS[gate['method']]} reaches"
+        )
+    return {**gate, "base": mean, "passed": holds, "told": told}
+
+
+def at_an_end(
+    base: Sequence[float],
+    arm: Sequence[float],
+    best: float | None,
+    floor: float | None,
+    margin: float,
+    larger_is_better: bool,
+) -> str:
+    """Returns in which way two arms are at an end of their metric; empty where they are not.
+
+    Args:
+      base: scores of each seed.
+      arm: the same.
+      best: the best score there is, if that is known.
+      floor: of a guess that reads nothing, if that is known.
+      margin: the smallest difference that matters.
+      larger_is_better: direction of the metric.
+    """
+    sign = 1 if larger_is_better else -1
+    if not len(base) or not len(arm):
+        return ""
+    means = [sign * float(np.mean(values)) for values in (base, arm)]
+    if best is not None and min(means) >= sign * best - margin:
+        return f"base and arm are both within {margin:g} of {best:.4g}, the best there is"
+    if floor is not None and max(means) <= sign * floor + margin:
+        return f"neither base nor arm is {margin:g} better than {floor:.4g}, that of a guess"
+    return ""
+
+
+def ends_of(
+    scores: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str
+) -> tuple[float | None, float | None]:
+    """Returns the best score of a metric and that of a guess, None where they are not known.
+
+    Args:
+      scores: method -> split -> metric -> score, of data/baselines.
+      metric: name, without its split.
+    """
+    best = scores.get("known floor", {}).get("test", {}).get(metric)
+    if metric.endswith("accuracy"):
+        best = 1.0
+    floors = [scores[name]["test"].get(metric) for name in FLOORS if name in scores]
+    return best, next((floor for floor in floors if floor is not None), None)
+
+
+def cannot_tell(
+    by_arm: Mapping[str, dict[str, Any]],
+    outcomes: Mapping[str, Mapping[int, Outcome]],
+    sealed: Mapping[str, Any],
+    learned: Mapping[str, Any] | None,
+    known: Mapping[str, Any] | None,
+) -> None:
+    """Replaces words about models where the base has not learned, or the metric leaves no room.
+
+    Args:
+      by_arm: what was decided of each arm; changed.
+      outcomes: arm -> seed -> outcome.
+      sealed: what was asked.
+      learned: of whether_learned; None: there is no gate.
+      known: what study.json says of simple methods; None of older studies.
+    """
+    if known is None or sealed.get("target") is not None:
+        return
+    metric = sealed["metric"].removeprefix("test/")
+    values = {
+        name: [o.value for o in found.values() if o.value is not None]
+        for name, found in outcomes.items()
+    }
+    rest = (*ends_of(known["scores"], metric), sealed["margin"], sealed["larger_is_better"])
+    for name, arm in by_arm.items():
+        if arm["verdict"] not in _ABOUT_MODELS:
+            continue
+        told = at_an_end(values[sealed["base"]], values[name], *rest)
+        if learned is not None and not learned["passed"]:
+            told = "the base has not learned"
+        if told:
+            arm |= {"verdict": CANNOT_TELL, "words": f"{CANNOT_TELL}: {told}"}
