@@ -20,7 +20,9 @@ class Parser(argparse.ArgumentParser):
     With `takes_config`, `--config=FILE` is required and every `--config.KEY=VALUE` is collected.
     """
 
-    def __init__(self, verb: str, description: str, takes_config: bool = False) -> None:
+    def __init__(
+        self, verb: str, description: str, takes_config: bool = False, config_required: bool = True
+    ) -> None:
         """Names the command as the user types it."""
         super().__init__(
             prog=f"python -m experiments.{verb}",
@@ -31,7 +33,8 @@ class Parser(argparse.ArgumentParser):
         )
         self.takes_config = takes_config
         if takes_config:
-            self.add_argument("--config", required=True, help="a Python file with get_config()")
+            what = "a Python file with get_config()"
+            self.add_argument("--config", required=config_required, help=what)
 
     def add_allow(self) -> None:
         """Takes the modules of a run's own classes that may be imported."""
@@ -62,7 +65,10 @@ class Parser(argparse.ArgumentParser):
             raise InvalidInput(
                 f"{wrong}: no such flag{suggest(wrong, flags)}\nsee {self.prog} --help"
             )
-        if self.takes_config:
+        if self.takes_config and arguments.config is None:
+            if overrides:
+                raise InvalidInput(f"--config.{next(iter(overrides))}: without a --config=FILE")
+        elif self.takes_config:
             arguments.config_path, arguments.overrides = arguments.config, overrides
             arguments.file = ConfigFile(arguments.config)
             arguments.config = arguments.file.config(overrides)

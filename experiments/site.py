@@ -56,7 +56,8 @@ _REFERENCE = {
     "Studies": (
         *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
         *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),
-        *("studies.inference.variance_components", "studies.judging.judge"),
+        *("studies.inference.variance_components", "studies.inference.evidence"),
+        *("studies.judging.judge", "studies.judging.referee"),
     ),
 }
 

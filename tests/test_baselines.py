@@ -145,7 +145,7 @@ def test_a_base_no_better_than_the_simple_method_passes_in_one_look_of_twenty(rn
 
 
 def test_what_came_of_a_gate_is_told_in_words():
-    gate = {"method": "4-gram", "metric": "loss", "score": 1.8, "reason": "usual"}
+    gate = {"method": "4-gram", "metric": "loss", "split": "test", "score": 1.8, "reason": "usual"}
     told = [whether_learned(gate, v)["told"] for v in ([1.7, 1.71, 1.7], [1.6, 1.9], [2.0, 2.0])]
     words = [
         "better than 1.8, what a 4-gram model",
@@ -182,7 +182,8 @@ def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     assert design.sealed()["gate"] == ["2-gram", "12 updates"]
     scores = {"2-gram": {"test": {"loss": 2.5}}, "4-gram": {"test": {"loss": 1.8}}}
     found = gate_of(design.gate, "4-gram", scores)
-    assert found == {"method": "2-gram", "metric": "loss", "score": 2.5, "reason": "12 updates"}
+    assert (found["method"], found["metric"], found["split"]) == ("2-gram", "loss", "test")
+    assert (found["score"], found["reason"]) == (2.5, "12 updates")
     assert gate_of(None, "4-gram", scores)["score"] == 1.8
     assert gate_of(None, None, {}) is None
     with pytest.raises(InvalidInput, match="'majority': not for this task; expected one of 2-gram"):

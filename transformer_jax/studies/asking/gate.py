@@ -1,6 +1,6 @@
 """What a base has to beat before anything is said of its arms, by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
@@ -42,7 +42,10 @@ def read_gate(where: str, given: dict | None, target: float | None) -> tuple[str
 
 
 def gate_of(
-    asked: tuple[str, str] | None, usual: str | None, scores: Mapping[str, Any]
+    asked: Sequence[str] | None,
+    usual: str | None,
+    scores: Mapping[str, Any],
+    split: str = "test",
 ) -> dict[str, Any] | None:
     """Returns what a base is held against.
 
@@ -50,8 +53,9 @@ def gate_of(
       asked: method and reason that a study sealed.
       usual: method of the task.
       scores: method -> split -> metric -> score.
+      split: that both are scored on.
     Returns:
-      method, metric, score on the test split and reason; None where no method is known.
+      method, metric, its split, score and reason; None where no method is known.
     Raises:
       InvalidInput: what was asked for does not go with the task.
     """
@@ -65,5 +69,5 @@ def gate_of(
             f"{', '.join(known)}{suggest(method, known)}"
         )
     metric = "accuracy" if method in _OF_LABELS else "loss"
-    score = scores[method]["test"][metric]
-    return {"method": method, "metric": metric, "score": score, "reason": reason}
+    score = scores[method][split][metric]
+    return {"method": method, "metric": metric, "split": split, "score": score, "reason": reason}

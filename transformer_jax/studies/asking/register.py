@@ -5,17 +5,15 @@ study it is looked at again, and the first seeds count too. Its reach is one roo
 studies share, and the committed results; what was asked elsewhere nobody knows here.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.schema import completed, stated
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.studies.inference.outcome import Outcome
 
 NAME = "register.jsonl"
@@ -101,29 +99,12 @@ class Earlier(NamedTuple):
         }
 
 
-class Register:
+class Register(AppendedRows):
     """The register of one root; without a file it is empty."""
 
     def __init__(self, root: Path) -> None:
         """Reads nothing yet."""
-        self._file = inside(root, NAME)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Everything that was noted, oldest first; a torn line is left out."""
-        rows = []
-        if self._file.exists():
-            for line in self._file.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    rows.append(json.loads(line))
-        return rows
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Appends a row, in one write; nothing that stands there is ever changed."""
-        torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
-        line = "\n" * torn + json.dumps(row) + "\n"
-        with self._file.open("ab", buffering=0) as file:
-            file.write(line.encode())
-            os.fsync(file.fileno())
+        super().__init__(root, NAME)
 
     def note(self, row: Mapping[str, Any]) -> bool:
         """Adds a look that is not there yet, and says whether the register can be written."""

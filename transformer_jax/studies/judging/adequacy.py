@@ -47,8 +47,8 @@ def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[st
     """Returns the gate with what came of it: the base's mean, whether it passed, and words.
 
     Args:
-      gate: method, metric, score and reason.
-      values: of that metric on the test split, of each seed of the base.
+      gate: of gate_of.
+      values: of that metric on that split, of each seed of the base.
     """
     holds = passed(values, gate["score"], gate["metric"] == "accuracy")
     mean = float(np.mean(values)) if len(values) else None
@@ -57,8 +57,8 @@ def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[st
         is_above = mean > gate["score"] if gate["metric"] == "accuracy" else mean < gate["score"]
         word = "better" if holds else "not surely better" if is_above else "no better"
         told = (
-            f"the base's test/{gate['metric']} of {mean:.4g} is {word} than {gate['score']:.4g}, "
-            f"what {METHODS[gate['method']]} reaches"
+            f"the base's {gate['split']}/{gate['metric']} of {mean:.4g} is {word} than "
+            f"{gate['score']:.4g}, what {METHODS[gate['method']]} reaches"
         )
     return {**gate, "base": mean, "passed": holds, "told": told}
 

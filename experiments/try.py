@@ -1,0 +1,192 @@
+r"""Tries one change on a base: keeps it, drops it or cannot tell yet. For people and for programs.
+
+A change is screened beside the base over the same few seeds. What looks good is trained again, with
+the base, on fresh seeds, until the evidence is enough to keep it; then it is part of the base. Over
+all tries, thousands of them, at most 5 % of what is kept is expected to be false (see AGENTS.md).
+
+Example:
+  python -m experiments.try --base=runs/tries --config=configs/tiny.py --gate=1-gram \
+    --change=optimizer.learning_rate=0.003 --budget=5m
+  python -m experiments.try --base=runs/tries --change=model.num_heads=4,model.depth=3 --json
+  python -m experiments.try --base=runs/tries --list
+
+Exit code: 0 kept, 10 dropped, 11 undecided (the same change again goes on); 2 a wrong change.
+"""
+
+import json
+import re
+import sys
+from typing import Any
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import changed, to_json
+from transformer_jax.options.marks import metric_facts
+from transformer_jax.options.rule import suggest
+
+EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, tries the change, and ends with the exit code of what came out."""
+    parser = Parser("try", __doc__, takes_config=True, config_required=False)
+    parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
+    parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
+    parser.add_argument("--budget", default="10m", help="time after which no run begins (10m)")
+    parser.add_argument("--json", action="store_true", help="one JSON line, for a program")
+    parser.add_argument("--list", action="store_true", help="everything that was tried")
+    parser.add_argument("--power", action="store_true", help="simulate what tries would find")
+    parser.add_argument("--metric", help="at the beginning: what is judged (loss, or accuracy)")
+    parser.add_argument(
+        "--margin", type=float, default=0.0, help="at the beginning: by more than (0)"
+    )
+    parser.add_argument("--gate", help="at the beginning: simple method that the base has to beat")
+    arguments = parser.read(argv)
+    if arguments.power:
+        _show_power()
+        return
+    if arguments.base is None:
+        raise InvalidInput("--base=DIR is missing: where base, journal and runs are kept")
+    budget = _seconds(arguments.budget)
+    change = _change(arguments.change) if arguments.change else {}
+    if not change and not arguments.list:
+        raise InvalidInput("--change=KEY=VALUE is missing; or --list, or --power")
+
+    from transformer_jax.studies.asking.tries import Journal
+
+    journal = Journal(arguments.base)
+    if arguments.list:
+        _show(journal, arguments.json)
+        return
+    _begin(journal, arguments, change)
+    use_compilation_cache()
+
+    from transformer_jax.runs.directory import RunDirectory
+    from transformer_jax.runs.interruption import StopSignal
+    from transformer_jax.runs.progress import Progress
+    from transformer_jax.studies.judging.referee import Referee
+    from transformer_jax.studies.running.pairs import TrainedPairs
+
+    with RunDirectory(journal.path).locked(), StopSignal() as stop:
+        progress = Progress(sys.stderr)
+        referee = Referee(
+            journal,
+            lambda this: TrainedPairs(journal, this, progress, stop, journal.path),
+            progress,
+        )
+        found = referee.attempt(change, budget)
+        progress.close()
+    found["metric"] = f"validation/{(journal.begun or {})['metric']}"
+    print(json.dumps(found) if arguments.json else told_of(found), flush=True)
+    sys.exit(EXIT[found["outcome"]])
+
+
+def _begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
+    """Writes what everything begins with, where nothing has begun."""
+    if journal.begun is not None:
+        if arguments.config is not None and to_json(arguments.config) != to_json(journal.config()):
+            raise InvalidInput(
+                f"--config={arguments.config_path}: {journal.path} began with another config; "
+                "leave --config out, or begin in another --base"
+            )
+        return
+    if arguments.config is None:
+        raise InvalidInput(
+            f"--base={journal.path}: nothing has begun there; give --config=FILE too"
+        )
+
+    from transformer_jax.studies.asking.gate import METHODS
+    from transformer_jax.studies.asking.metrics import METRICS
+
+    classifies = arguments.config.data.task.endswith("_classification")
+    metric = arguments.metric or ("accuracy" if classifies else "loss")
+    if metric not in METRICS:
+        raise InvalidInput(f"--metric={metric}: expected one of {', '.join(METRICS)}")
+    if arguments.gate is not None and arguments.gate not in METHODS:
+        raise InvalidInput(
+            f"--gate={arguments.gate}: expected one of {', '.join(METHODS)}"
+            f"{suggest(arguments.gate, METHODS)}"
+        )
+    if not 0 <= arguments.margin < float("inf"):
+        raise InvalidInput(f"--margin={arguments.margin}: expected a number >= 0")
+    changed(arguments.config, texts=change)  # a wrong one begins nothing
+    gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
+    facts = {"metric": metric, "larger_is_better": metric_facts(metric).larger_is_better}
+    journal.begin(arguments.config, {**facts, "margin": arguments.margin, "gate": gate})
+
+
+def _change(text: str) -> dict[str, str]:
+    """Reads KEY=VALUE,KEY=VALUE; values may hold commas."""
+    found = {}
+    for part in re.split(r",(?=[\w.]+=)", text):
+        key, equals, value = part.partition("=")
+        key = key.removeprefix("config.")
+        if not equals or not key:
+            raise InvalidInput(f"--change={text}: expected KEY=VALUE,KEY=VALUE,...")
+        if key == "seed" or key in found:
+            why = "seeds are the referee's" if key == "seed" else "it stands there twice"
+            raise InvalidInput(f"--change={text}: {key}: {why}")
+        found[key] = value
+    return found
+
+
+def _seconds(text: str) -> float:
+    """Reads 90s, 10m, 2h or a number of seconds."""
+    number, unit = re.fullmatch(r"([\d.]*)(.*)", text, re.DOTALL).groups()  # ty: ignore
+    try:
+        return float(number) * _UNITS[unit or "s"]
+    except (KeyError, ValueError):
+        raise InvalidInput(f"--budget={text}: expected a time, as 90s, 10m or 2h") from None
+
+
+def told_of(found: dict[str, Any]) -> str:
+    """What came of a try, in two lines."""
+    low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in found["interval"])
+    change = ",".join(f"{key}={value}" for key, value in found["change"].items())
+    estimate = "none" if found["estimate"] is None else f"{found['estimate']:+.4g}"
+    evidence = ""
+    if found["e_value"] is not None:
+        evidence = f"; e-value {found['e_value']:.3g} of {found['needed']:.3g}"
+    return (
+        f"{found['outcome']}  try {found['try']}: {change}: {found['reason']}\n"
+        f"{found['metric']} {estimate} [{low}, {high}], + is better; {found['seeds']} fresh seeds"
+        f"{evidence}; {found['seconds']:.0f} s; {found['level_left']:.0%} of the level is left"
+    )
+
+
+def _show(journal: Any, as_json: bool) -> None:
+    if journal.begun is None:
+        raise InvalidInput(f"--base={journal.path}: nothing has begun there")
+    tries, base = journal.tries(), journal.base()
+    if as_json:
+        ended = [each.ended for each in tries if each.ended is not None]
+        print(json.dumps({"base": base, "tries": ended, "level_left": journal.level_left()}))
+        return
+    for each in tries:
+        print(
+            told_of(each.ended) if each.ended else f"unfinished  try {each.number}: {each.change}"
+        )
+    print(f"kept so far: {base or 'nothing'}")
+
+
+def _show_power() -> None:
+    from transformer_jax.studies.inference.evidence import FDR, power
+    from transformer_jax.studies.reporting.tables import as_text
+
+    rows = []
+    for tries in _TRIES:
+        found = [power(tries, effect, repeats=max(4, 1000 // tries)) for effect in _EFFECTS]
+        falsely = max(each.false for each in found)
+        rows.append([str(tries), *[f"{each.power:.2f}" for each in found], f"{falsely:.3f}"])
+    heads = ["tries", *[f"power at {effect:g}" for effect in _EFFECTS], "false among kept"]
+    print(as_text(heads, rows))
+    print(
+        "effects in deviations of a paired difference; a tenth of the changes good, three tenths "
+        f"bad; what is promised: at most {FDR:g} of the kept ones false"
+    )
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,157 @@
+"""A base and one change of it, trained with the same seeds, for the referee.
+
+Scores are those of the validation split, so that the test split stays one that nobody chose by.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.options.config import changed, flatten
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
+from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.asking.gate import gate_of
+from transformer_jax.studies.asking.tries import Journal, Try, spelled
+from transformer_jax.studies.inference import evidence
+from transformer_jax.studies.judging.adequacy import whether_learned
+from transformer_jax.studies.judging.comparability import scored_otherwise
+from transformer_jax.studies.judging.referee import CannotTrain
+from transformer_jax.studies.running import fairness
+from transformer_jax.studies.running.planning import ArmBuilder, nothing_to_run
+from transformer_jax.studies.running.workers import Workers
+
+_BASE, _CHANGE = "base", "change"
+
+
+class TrainedPairs:
+    """See judging.referee.Pairs."""
+
+    def __init__(
+        self, journal: Journal, this: Try, progress: Progress, stop: StopSignal, root: Path
+    ) -> None:
+        """Makes base and change ready.
+
+        Args:
+          journal: with the base's config.
+          this: the change, and the base that it is tried on.
+          progress: where to tell how it goes.
+          stop: tells when to end.
+          root: holds `cells`.
+        Raises:
+          InvalidInput: the change does nothing, or is scored on other data.
+        """
+        self._where, self._told = journal.path, spelled(this.change)
+        self._progress, self._stop, self._root = progress, stop, root
+        self._asked = journal.begun or {}
+        config = changed(journal.config(), texts=this.base)
+        self._design = _design_of(config, this.change, self._asked["metric"])
+        builder = ArmBuilder(self._design)
+        with progress.busy("preparing base and change"):
+            self._arms = builder.arms()
+        for arm in self._arms.values():
+            arm.place("loop")
+        tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
+        if fairness.scored_on_other_data(tasks, _BASE):
+            self._refuse("what it is scored on is not the base's, so that no scores compare")
+        with progress.busy("looking whether the change took"):
+            builder.certificates(self._arms, {})
+        self._baselines = builder.baselines(self._arms[_BASE])
+        costs = {name: arm.cost for name, arm in self._arms.items()}
+        self.cost: Sequence[str] = [
+            line.partition(": ")[2] for line in fairness.unmatched(costs, _BASE)
+        ]
+
+    def missing(self, seeds: Sequence[int]) -> int:
+        """How many pairs are not there yet."""
+        pairs = [self._pair(seed) for seed in seeds]
+        return sum(any(cell.state() not in (DONE, DIVERGED) for cell in pair) for pair in pairs)
+
+    def train(self, seeds: Sequence[int]) -> None:
+        """Trains what is missing.
+
+        Raises:
+          CannotTrain: a run of the change did not get through.
+          Stop: one of the base did not.
+          Interrupted: a signal came; the running cells were saved.
+          InvalidInput: base and change are not scored alike, or the base has not learned.
+        """
+        cells = [cell for seed in seeds for cell in self._pair(seed)]
+        waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED)]
+        if waiting:
+            workers = Workers(nothing_to_run(self._arms, "loop"), self._progress, self._stop)
+            workers.run(self._arms, waiting, len(cells))
+            if self._stop.signal is not None:
+                told = "interrupted, the running cells are saved; the same change goes on"
+                raise Interrupted(self._stop.signal, told)
+        for cell in cells:
+            state = cell.state()
+            told = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
+            if state != DONE and cell.arm == _BASE:
+                raise Stop(f"--base={self._where}: the base does not train: {told}")
+            if state != DONE:
+                raise CannotTrain(told)
+        self._refuse_what_does_not_compare(seeds[0])
+        if 0 in seeds:
+            self._refuse_a_base_that_has_not_learned(seeds)
+
+    def differences(self, seeds: Sequence[int]) -> list[float]:
+        """Change less base of the pairs that are there, larger is better."""
+        sign = 1.0 if self._design.larger_is_better else -1.0
+        found = []
+        for pair in map(self._pair, seeds):
+            if all(cell.state() == DONE for cell in pair):
+                theirs, ours = (cell.means("validation")[self._design.metric] for cell in pair)
+                found.append(sign * (ours - theirs))
+        return found
+
+    def _pair(self, seed: int) -> list[Cell]:
+        return [
+            Cell(name, seed, cell_path(self._root, self._arms[name].hash, seed))
+            for name in (_BASE, _CHANGE)
+        ]
+
+    def _refuse(self, why: str) -> None:
+        raise InvalidInput(f"--change={self._told}: {why}")
+
+    def _refuse_what_does_not_compare(self, seed: int) -> None:
+        base, change = (RunDirectory(cell.path) for cell in self._pair(seed))
+        apart = scored_otherwise(base, change, self._design.metric)
+        if apart:
+            self._refuse(apart[0])
+
+    def _refuse_a_base_that_has_not_learned(self, seeds: Sequence[int]) -> None:
+        known = self._baselines
+        gate = gate_of(self._asked["gate"], known.gate, known.scores, "validation")
+        if gate is None:
+            return
+        values = [self._pair(seed)[0].means("validation")[gate["metric"]] for seed in seeds]
+        learned = whether_learned(gate, values)
+        if not learned["passed"]:
+            raise InvalidInput(
+                f"--base={self._where}: the base has not learned: {learned['told']}\n"
+                "train it longer, or begin in another --base with another --gate"
+            )
+
+
+def _design_of(config: ConfigDict, change: Mapping[str, str], metric: str) -> Design:
+    """Base and change as the two arms of a question."""
+    after = flatten(changed(config, texts=change))
+    arms: dict[str, dict[str, Any]] = {_BASE: {}, _CHANGE: {key: after[key] for key in change}}
+    return Design(
+        question=f"Is {spelled(change)} better?",
+        prediction="yes",
+        metric=metric,
+        margin=1.0,
+        margin_reason="not used",
+        looks=(evidence.SCREENING,),
+        base=_BASE,
+        arms=arms,
+        config=config,
+        exploratory=True,
+    )
