@@ -18,7 +18,9 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.register import Register, contrasts_of, pooled
+from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scales import TURNS, turns
 from transformer_jax.studies.inference.statistics import (
@@ -30,6 +32,7 @@ from transformer_jax.studies.inference.statistics import (
 from transformer_jax.studies.judging.adequacy import cannot_tell
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.judge import UNTUNED, Evidence, decide, look_of
+from transformer_jax.studies.judging.trials import domain_of, errors_of
 from transformer_jax.studies.reporting.figures import draw_forest
 from transformer_jax.studies.reporting.tables import (
     also_table,
@@ -134,7 +137,7 @@ def decided_again(folder: Path) -> dict[str, Any]:
         known = pooled(looks, outcomes[study.base], outcomes[arm], hashes, target)
         level = known.level(study.sealed["looks"], own)
         same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
-        evidence[arm] = Evidence(known.base, known.arm, level, same)
+        evidence[arm] = Evidence(known.base, known.arm, level, same, errors_of(study, arm))
         asked_before[arm] = [look.told() for look in looks] if known.counts else []
     decided = decide(study.sealed, evidence, refusals)
     known = study.record.get("baselines")
@@ -146,6 +149,7 @@ def decided_again(folder: Path) -> dict[str, Any]:
             "level": evidence[arm].level,
             "asked_before": asked_before[arm],
             "related": [look.told() for look in related],
+            **domain_of(study, arm, decided[arm].get("mean")),
         }
         verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)
     level = level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
@@ -319,11 +323,7 @@ def _section(
         for arm, found in verdicts["arms"].items()
         if beyond_this_text(found)
     ]
-    tuned = {
-        arm: facts["tuning"]["chosen"]
-        for arm, facts in study["arms"].items()
-        if facts.get("tuning")
-    }
+    tuned = {arm: its.chosen for arm, facts in study["arms"].items() if (its := tuned_of(facts))}
     lines = [
         f"## {name}",
         "",
@@ -342,8 +342,8 @@ def _section(
         as_markdown(heads, rows),
     ]
     if tuned:
-        key = study["sealed"]["tuning"]["key"]
-        lines += [f"Chosen {key}: " + ", ".join(f"{a} {v:g}" for a, v in tuned.items()) + ".", ""]
+        chosen = "; ".join(f"{arm}: {spell_setting(its)}" for arm, its in tuned.items())
+        lines += [f"Chosen by each arm: {chosen}.", ""]
     lines += [f"- {line}" for line in _asked_otherwise(name, verdicts)] + [""]
     if beyond:
         lines += [f"Also beyond this text: {', '.join(beyond)}.", ""]

@@ -10,8 +10,8 @@ from transformer_jax.studies.inference import power
 from transformer_jax.studies.inference import statistics as ours
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.solved import boschloo_p
-from transformer_jax.studies.running.tuning import learning_rate_sensitivity
+from transformer_jax.studies.inference.solved import boschloo_p, clopper_pearson
+from transformer_jax.studies.inference.tuned import sensitivity
 
 STUDIES = 20_000
 
@@ -145,7 +145,7 @@ def test_seeds_needed_never_looks_at_the_effect():
 
 
 def test_clopper_pearson_and_boschloo():
-    low, high = ours.clopper_pearson(2, 5)
+    low, high = clopper_pearson(2, 5)
     assert stats.binom.sf(1, 5, low) == pytest.approx(0.025)
     assert stats.binom.cdf(2, 5, high) == pytest.approx(0.025)
     assert boschloo_p((5, 5), (0, 5)) == pytest.approx(2.0**-10)
@@ -153,9 +153,7 @@ def test_clopper_pearson_and_boschloo():
 
 
 def test_sensitivity_by_hand():
-    assert learning_rate_sensitivity([2.0, 1.0, 9.0, math.nan], 4.0) == pytest.approx(
-        (2 + 1 + 4 + 4) / 4 - 1
-    )
+    assert sensitivity([2.0, 1.0, 9.0, math.nan], 4.0) == pytest.approx((2 + 1 + 4 + 4) / 4 - 1)
 
 
 # ---------------------------------------------------------------- the order of verdicts

@@ -31,6 +31,7 @@ from transformer_jax.studies.asking.arms import DROPS, parse_arm
 from transformer_jax.studies.asking.design import load_design, parse_seeds, seal_of
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.asking.tuning import Tuned, tuned_of
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import scored_otherwise
@@ -172,7 +173,7 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"also": {"x": {"data.length": 64}}}, "model.max_length, got 64, 64, 16"),
         ({"also": {"x": {"data.length": "a"}}}, "integers >= 1"),
         ({"tuning": {"key": "optimizer.learning_rate", "grid": 3}}, "lists of numbers"),
-        ({"tuning": {"key": "optimizer.weight_decay", "grid": (0, 0.1, 0.2)}}, "3 or more"),
+        ({"tuning": {"key": "optimizer.weight_decay", "grid": (0.1, 0.2)}}, "3 or more"),
         ({"tuning": {"key": "optimizer.learning_rate", "grid": (1, 1.1, 3)}}, "evenly"),
         ({"tuning": {"key": "a", "grids": (1, 2, 3)}}, "'grids' is unknown"),
     ],
@@ -722,17 +723,18 @@ def test_tuning_gives_every_arm_the_same_trials(tmp_path, monkeypatch):
     monkeypatch.setattr(launch.tuning, "tune", edited_meanwhile)
     study = run(load_design(str(path), {}), tmp_path / "s", range(3), progress=Silent())
     assert study.sealed["base_config"]["model.depth"] == 1
-    tuned = {name: arm["tuning"] for name, arm in study.arms.items()}
-    assert len({arm["trials"] for arm in tuned.values()}) == 1
-    assert len({tuple(arm["values"]) for arm in tuned.values()}) == 1
-    for name, arm in tuned.items():
-        best = arm["values"][int(np.nanargmin(arm["scores"]))]
-        assert arm["chosen"] == pytest.approx(best)
-        at_edge = best in (arm["values"][0], arm["values"][-1])
-        assert bool(arm["refused"]) == at_edge
-        assert study.arms[name]["changes"]["optimizer.learning_rate"] == arm["chosen"]
+    tuned = {name: tuned_of(arm) for name, arm in study.arms.items()}
+    assert len({its.runs for its in tuned.values()}) == 1
+    assert len({str([setting for setting, _ in its.tried]) for its in tuned.values()}) == 1
+    for name, its in tuned.items():
+        rates = [setting["optimizer.learning_rate"] for setting, _ in its.tried]
+        best = rates[int(np.nanargmin(its.first_scores))]
+        chosen = its.chosen["optimizer.learning_rate"]
+        assert chosen == pytest.approx(best)
+        assert bool(its.refused) == (best in (min(rates), max(rates)))
+        assert study.arms[name]["changes"]["optimizer.learning_rate"] == chosen
         config = RunDirectory(study.cell(name, 0).path).config()
-        assert config.optimizer.learning_rate == pytest.approx(arm["chosen"])
+        assert config.optimizer.learning_rate == pytest.approx(chosen)
         assert config.model.depth == 1  # what was sealed, not what the file says now
     assert "seed 77" not in (study.path / "report.html").read_text()
     assert study.verdicts()["tuned"] is True
@@ -857,7 +859,8 @@ def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):
 
 def test_a_base_whose_tuning_is_refused_gives_no_verdict(done, tmp_path):
     study = load_study(copied(done, tmp_path))
-    study.arms["learned"]["tuning"] = {"refused": "its best rate is at the edge of the grid"}
+    refused = Tuned({}, [], 0, "its best rate is at the edge of the grid")
+    study.arms["learned"]["tuning"] = refused._asdict()
     found = judge(study)["arms"]["fast"]
     assert found["verdict"] == "refused"
     assert "learned: its best rate is at the edge" in found["words"]

@@ -6,7 +6,6 @@ values) and get_study(); or made from `--arm` and `--drop`. Nothing here imports
 
 import dataclasses
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,32 +18,16 @@ from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own, suggest
-from transformer_jax.options.schema import rule_for, stated, unknown_key
+from transformer_jax.options.schema import stated
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.gate import read_gate
+from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_impossible_settings
 
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
 _EVALUATED = ("data.length", "evaluation.stride")
 _MOST_ARMS = 64
 _NAMED = 8  # arms that the question of a grid names
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """Options that each arm may choose for itself: on the validation split, with seeds of its own.
-
-    Attributes:
-      key: of the config, `optimizer.learning_rate` say.
-      grid: values, ascending, no step larger than a factor of 3.
-      seeds: of the tuning runs; none of them decides the verdict.
-      extensions: how often the grid may grow, for all arms, where an optimum is at its edge.
-    """
-
-    key: str
-    grid: tuple[float, ...]
-    seeds: tuple[int, ...] = (1000, 1001)
-    extensions: int = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +121,7 @@ class Design:
             "base": self.base,
             "base_config": {key: value for key, value in base.items() if key != "seed"},
             "arms": self.arms,
-            "tuning": dataclasses.asdict(self.tuning) if self.tuning else None,
+            "tuning": self.tuning.sealed() if self.tuning else None,
             "match": self.match,
             "also": self.also,
         }
@@ -272,7 +255,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         looks=looks,
         base=base,
         arms={name: dict(changes) for name, changes in arms.items()},
-        tuning=_tuning(where, study.get("tuning")),
+        tuning=read_tuning(where, study.get("tuning"), flatten(config)),
         match=_match(where, study.get("match")),
         also=_also(where, study.get("also")),
         primary=_primary(where, study.get("primary"), base, arms),
@@ -282,9 +265,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         config=config,
         path=path,
     )
-    for name in design.arms:
-        if design.tuning and design.tuning.key in design.arms[name]:
-            raise InvalidInput(f"{path}: arm {name!r} sets {design.tuning.key}, which is tuned")
+    refuse_impossible_settings(design)
     return checked_arms(design)
 
 
@@ -298,30 +279,6 @@ def checked_arms(design: Design) -> Design:
         config = design.config_of(name)
         _refuse_impossible_evaluations(design, name, config)
     return design
-
-
-def _tuning(where: str, given: dict | None) -> Tuning | None:
-    if not given:
-        return None
-    unknown = given.keys() - {"key", "grid", "seeds", "extensions"}
-    if unknown:
-        raise InvalidInput(f"{where}: tuning: {sorted(unknown)[0]!r} is unknown")
-    key, grid, seeds = (given.get(name, ()) for name in ("key", "grid", "seeds"))
-    seeds = seeds if "seeds" in given else (1000, 1001)
-    if not all(isinstance(values, list | tuple) and values for values in (grid, seeds)):
-        raise InvalidInput(f"{where}: tuning: grid and seeds: expected lists of numbers")
-    grid, rule = tuple(grid), rule_for(key, {})
-    if rule is None:
-        raise InvalidInput(f"{where}: tuning: {unknown_key(key)}")
-    if len(grid) < 3 or any(not rule.accepts(value) or not value > 0 for value in grid):
-        raise InvalidInput(f"{where}: tuning: grid={grid}: expected 3 or more of {rule.allowed}")
-    steps = [after / before for before, after in itertools.pairwise(grid)]
-    even = max(steps) <= 1.35 * min(steps)  # 1, 3, 10 is even enough
-    if not (even and all(1 < step <= 3.5 for step in steps)):
-        raise InvalidInput(
-            f"{where}: tuning: grid={grid}: each value 1 to 3 times the last, evenly"
-        )
-    return Tuning(key, grid, tuple(seeds), int(given.get("extensions", 2)))
 
 
 def _match(where: str, given: dict | None) -> tuple[str, tuple[str, ...]] | None:

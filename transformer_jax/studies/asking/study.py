@@ -231,7 +231,7 @@ class Study:
     def _is_as_sealed(self, name: str) -> bool:
         """Whether an arm changes what it was sealed to, beside what was matched or tuned."""
         arm, tuning = self.arms[name], self.sealed.get("tuning") or {}
-        found = {*arm.get("matched", {}), tuning.get("key")}
+        found = {*arm.get("matched", {}), tuning.get("key"), *tuning.get("options", {})}
         changes = renamed(arm.get("changes", {}))
         kept = {key: value for key, value in changes.items() if key not in found}
         return kept == self.sealed["arms"].get(name)

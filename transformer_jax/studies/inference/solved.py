@@ -14,6 +14,7 @@ import numpy as np
 from scipy import stats
 
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.power import ALPHA
 
 _MOST_PARTITIONS = 20_000  # of all runs into two groups; beyond, so many are drawn
 
@@ -120,3 +121,9 @@ def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:
     split = len(ours.solved)
     mean = float(scores[:split].mean()) if split else 0.0
     return permutation_p(scores[:split], scores[split:]), mean
+
+
+def clopper_pearson(count: int, trials: int, level: float = ALPHA) -> tuple[float, float]:
+    """Returns the exact interval of a probability from `count` of `trials`."""
+    found = stats.binomtest(count, trials).proportion_ci(1 - level, method="exact")
+    return float(found.low), float(found.high)

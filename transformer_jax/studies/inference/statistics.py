@@ -28,6 +28,7 @@ from transformer_jax.studies.inference.solved import (
     reached_by,
     sooner_p,
 )
+from transformer_jax.studies.inference.tuned import widened
 
 FEWEST_FOR_A_VERDICT = 3
 _MOST_SIGN_FLIPS = 20  # 2^20 sums at most
@@ -192,12 +193,6 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     return [float(q) for q in stats.false_discovery_control(p_values)] if len(p_values) else []
 
 
-def clopper_pearson(count: int, trials: int, level: float = ALPHA) -> tuple[float, float]:
-    """Returns the exact interval of a probability from `count` of `trials`."""
-    found = stats.binomtest(count, trials).proportion_ci(1 - level, method="exact")
-    return float(found.low), float(found.high)
-
-
 # ---------------------------------------------------------------- looks
 
 
@@ -235,6 +230,7 @@ def compare(
     paired: bool = True,
     primary: Collection[str] | None = None,
     target: float | None = None,
+    errors: Sequence[tuple[float, float]] = (),
 ) -> list[Contrast]:
     """Compares every arm with the base over the seeds that both have.
 
@@ -250,6 +246,7 @@ def compare(
       primary: arms that the question is about, None: all; others get the interval of one contrast,
         and no words.
       target: score from which on a run has solved it; then words are about that and not the mean.
+      errors: (standard error, degrees of freedom) of what is uncertain beside the seeds.
     """
     asked = [name for name in arms if primary is None or name in primary]
     size = max(family or 0, len(asked), 1)
@@ -258,6 +255,9 @@ def compare(
     for name, outcomes in arms.items():
         is_asked = name in asked
         pair = _Pair(base, outcomes, sign, paired)
+        if errors and pair.error > 0:
+            widened_by = widened(pair.mean, pair.error, pair.freedom, errors)
+            pair.error, pair.freedom, pair.p = widened_by
         contrast = pair.contrast(name, margin, level, size if is_asked else 1)
         if target is not None:
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]

@@ -31,6 +31,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.adequacy import cannot_tell, whether_learned
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
+from transformer_jax.studies.judging.trials import domain_of, errors_of
 
 _RUNNING_TEXT = ("language_modelling", "masked_language_modelling")
 _PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
@@ -45,12 +46,14 @@ class Evidence(NamedTuple):
       arm: the same of the arm.
       level: of this look at it.
       computes_the_same: whether both give every test example the same loss; None: not known.
+      errors: what is uncertain beside the seeds, see trials.errors_of.
     """
 
     base: Mapping[int, Outcome]
     arm: Mapping[int, Outcome]
     level: float
     computes_the_same: bool | None = None
+    errors: tuple[tuple[float, float], ...] = ()
 
 
 def judge(study: Study) -> dict[str, Any]:
@@ -76,7 +79,7 @@ def judge(study: Study) -> dict[str, Any]:
         known = pooled(looks, outcomes[study.base], outcomes[name], hashes, target)
         level = known.level(sealed["looks"], earlier)
         same = _computes_the_same(study, name)
-        evidence[name] = Evidence(known.base, known.arm, level, same)
+        evidence[name] = Evidence(known.base, known.arm, level, same, errors_of(study, name))
         asked_before[name] = [look.told() for look in looks] if known.counts else []
     by_arm = decide(sealed, evidence, refusals)
     family = family_of(sealed, arms)
@@ -86,6 +89,7 @@ def judge(study: Study) -> dict[str, Any]:
             own = [seed for seed in by_arm[name]["seeds"] if seed in study.seeds]
             by_arm[name]["beyond_this_text"] = _beyond(study, name, own, each)
         by_arm[name]["level"] = evidence[name].level
+        by_arm[name] |= domain_of(study, name, by_arm[name].get("mean"))
         by_arm[name]["asked_before"] = asked_before[name]
         if name in contrasts:
             related = register.looks(contrasts[name], "related", study.identity)
@@ -163,14 +167,14 @@ def decide(
       refusals: arm -> why it gets no verdict.
     """
     family, found = family_of(sealed, [*evidence]), {}
-    for name, (base, arm, level, computes_the_same) in evidence.items():
+    for name, (base, arm, level, computes_the_same, errors) in evidence.items():
         if refusals[name]:
             words = f"refused: {refusals[name][0]}"
             found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
         else:
             (contrast,) = statistics.compare(
                 base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
-                primary=sealed.get("primary"), target=sealed.get("target"),
+                primary=sealed.get("primary"), target=sealed.get("target"), errors=errors,
             )  # fmt: skip
             found[name] = as_plain(contrast)
             if contrast.verdict == statistics.IDENTICAL:

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.options.rule import is_number
 from transformer_jax.studies.asking.cells import read_details
 from transformer_jax.studies.asking.study import Study
+from transformer_jax.studies.asking.tuning import tuned_of
+from transformer_jax.studies.inference.tuned import expected_best
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 
 
@@ -39,29 +42,42 @@ def forest_of(verdicts: Mapping[str, Any], order: Sequence[str]) -> dict[str, An
     }
 
 
-def sensitivity_of(study: Study) -> dict[str, Any]:
-    """A line an arm over the tuned option; {} where nothing was tuned."""
-    series = []
-    for index, (name, arm) in enumerate(study.arms.items()):
-        tuned = arm.get("tuning")
-        if tuned:
-            scores = [None if s is None or math.isnan(s) else s for s in tuned["scores"]]
-            series.append(
-                {
-                    "name": name,
-                    "index": index,
-                    "x": tuned["values"],
-                    "mean": scores,
-                    "low": scores,
-                    "high": scores,
-                }
-            )
-    if not series:
+def tuning_charts(study: Study) -> dict[str, Any]:
+    """A chart for each tuned option of numbers, and one of the expected best of k trials."""
+    tuned = {name: its for name, arm in study.arms.items() if (its := tuned_of(arm))}
+    if not tuned:
         return {}
-    key = next(arm["tuning"]["key"] for arm in study.arms.values() if arm.get("tuning"))
-    label = f"validation split, {study.metric}"
-    chart = {"series": series, "xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
-    return {"sensitivity": {**chart, "logX": True, "points": True}}
+    larger, label = study.sealed["larger_is_better"], f"validation split, {study.metric}"
+    (share, _), *later = study.sealed["tuning"].get("rungs") or [(1, 0)]
+    label += f" at {share:.0%} of the updates" if later else ""
+    best, charts = max if larger else min, {}
+    first = next(iter(tuned.values()))
+    for place, key in enumerate(k for k, value in first.chosen.items() if is_number(value)):
+        series = []
+        for name, its in tuned.items():
+            scores: dict[float, list[float]] = {}
+            for (setting, _), score in zip(its.tried, its.first_scores, strict=True):
+                scores.setdefault(setting[key], [])
+                scores[setting[key]] += [score] if math.isfinite(score) else []
+            line = [best(scores[x]) if scores[x] else None for x in sorted(scores)]
+            series.append(_line(study, name, sorted(scores), line, line, line))
+        labels = {"xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
+        by_factors = all(x > 0 for line in series for x in line["x"])
+        charts[f"tuned-{place}"] = {**labels, "series": series, "logX": by_factors, "points": True}
+    series = []
+    for name, its in tuned.items():
+        found = expected_best(its.first_scores, larger)
+        low, high = ([m + side * spread for m, spread in found] for side in (-1, 1))
+        trials = list(range(1, len(found) + 1))
+        series.append(_line(study, name, trials, [mean for mean, _ in found], low, high))
+    told = f"expected best, {label}"
+    labels = {"xLabel": "trials", "yLabel": told, "title": told}
+    return {**charts, "tuned-trials": {**labels, "series": series, "points": True}}
+
+
+def _line(study: Study, arm: str, x: list, mean: list, low: list, high: list) -> dict[str, Any]:
+    index = list(study.arms).index(arm)
+    return {"name": arm, "index": index, "x": x, "mean": mean, "low": low, "high": high}
 
 
 def details_of(study: Study) -> dict[str, dict[int, dict]]:

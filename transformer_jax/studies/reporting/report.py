@@ -10,8 +10,10 @@ from typing import Any
 
 from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
+from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.study import Study, as_plain
-from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.asking.tuning import tuned_of
+from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.charts import (
     breakdowns_of,
@@ -20,7 +22,7 @@ from transformer_jax.studies.reporting.charts import (
     floor_of,
     forest_of,
     mean_of,
-    sensitivity_of,
+    tuning_charts,
 )
 from transformer_jax.studies.reporting.curves import curves_of
 from transformer_jax.studies.reporting.page import (
@@ -63,7 +65,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
-    charts = {**sensitivity_of(study), **where}
+    charts = {**tuning_charts(study), **where}
     data = as_plain(
         {
             "arms": arms,
@@ -94,9 +96,9 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
             section("What each arm costs", *_ledger(study)),
             section("Did the change take?", *_certificates(study)),
             section(
-                "Learning-rate sensitivity",
+                "Tuning",
                 *_tuning_table(study),
-                *map(place_for, sensitivity_of(study)),
+                *map(place_for, tuning_charts(study)),
             ),
             section("Where arms differ", *_where(study), *map(place_for, where)),
             section("Other evaluations", *_also(study, verdicts)),
@@ -142,12 +144,12 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
 def _ledger(study: Study) -> list[str]:
     heads = ["arm", "parameters", "without embeddings", "FLOPs per " + _one(study)]
     heads += [study.record["counted"], "updates", "training FLOPs", "memory, MiB"]
-    heads += ["tuning trials", "input RMS"]
+    heads += ["tuning runs", "input RMS"]
     rows, flagged = [], []
     base = study.arms[study.base]["cost"]
     for name, arm in study.arms.items():
         cost = arm["cost"]
-        trials, nbytes = arm.get("tuning", {}).get("trials", 0), arm.get("peak_bytes")
+        its, nbytes = tuned_of(arm), arm.get("peak_bytes")
         rows.append(
             [
                 name,
@@ -158,7 +160,7 @@ def _ledger(study: Study) -> list[str]:
                 spell(cost["updates"]),
                 f"{cost['flops'] * cost['counted']:.3g}",
                 spell(nbytes / 2**20 if nbytes else None, 1),
-                spell(trials),
+                spell(its.runs if its else 0),
                 spell(arm["certificate"]["input_rms"], 3),
             ]
         )
@@ -235,15 +237,21 @@ def _baselines(study: Study) -> list[str]:
 
 
 def _tuning_table(study: Study) -> list[str]:
-    tuned = {name: arm["tuning"] for name, arm in study.arms.items() if arm.get("tuning")}
+    tuned = {name: its for name, arm in study.arms.items() if (its := tuned_of(arm))}
     if not tuned:
         return []
-    heads = ["arm", "chosen", "trials", "sensitivity", "note"]
-    rows = [
-        [n, f"{t['chosen']:g}", spell(t["trials"]), spell(t["sensitivity"]), t["refused"] or "–"]
-        for n, t in tuned.items()
-    ]
-    note = "Sensitivity: mean over the grid of min(loss, initial loss) minus the best loss."
+    heads = ["arm", "chosen", "settings", "runs", "sensitivity", "missed by", "note"]
+    rows = []
+    for name, its in tuned.items():
+        missed = spell(its.refined["missed"]) if its.refined else "–"
+        counts = [spell(len(its.tried)), spell(its.runs), spell(its.sensitivity)]
+        rows.append([name, spell_setting(its.chosen), *counts, missed, its.refused or "–"])
+    note = (
+        "Sensitivity: mean over the settings of min(loss, initial loss) minus the best loss. "
+        "Missed by: root mean square of the score that is lost as a parabola's minimum is not "
+        "quite the true one; the intervals of the verdicts hold it. Expected best: of k trials "
+        "drawn from those that were made, on average and with the standard deviation."
+    )
     return [table(heads, rows), paragraph(note, soft=True)]
 
 
@@ -312,9 +320,7 @@ def _failures(study: Study) -> str:
             )
     diverged = [
         f"{name}: {value['diverged']} of {value['diverged'] + value['n']} diverged, exact interval "
-        + spell_interval(
-            statistics.clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2
-        )
+        + spell_interval(clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2)
         for name, value in study.verdicts()["values"].items()
         if value["diverged"]
     ]

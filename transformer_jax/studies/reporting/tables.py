@@ -92,12 +92,10 @@ def show_plan(
         f"{len(missing)} to run in about {clock(seconds)} ({estimate.how}; {estimate.told})",
     ]
     if design.tuning:
-        tuning = design.tuning
-        trials = len(tuning.grid) * len(tuning.seeds)
-        usual = estimate.seconds[design.base]
+        runs, usual = design.tuning.runs_of_an_arm(), sum(estimate.seconds[n] for n in arms)
         lines.append(
-            f"tuning      {tuning.key} over {', '.join(f'{v:g}' for v in tuning.grid)}: "
-            f"{trials} trials an arm, about {clock(usual * trials * len(arms))}"
+            f"tuning      {design.tuning.told()}: for each arm as much as {runs:g} of its runs, "
+            f"in all about {clock(usual * runs)}"
         )
     if design.exploratory:
         lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
@@ -255,7 +253,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             if beyond_this_text(arm):
                 told += f"; also beyond this text: {beyond_this_text(arm)}"
             notes.append(told)
-        notes += [f"{name}: {told}" for told in asked_elsewhere(arm)]
+        notes += [f"{name}: {told}" for told in [*asked_elsewhere(arm), *_of_trials(arm)]]
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (
             arm["p_alone"] <= verdicts["level"]
@@ -279,6 +277,19 @@ def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
     if arm.get("related"):
         told.append(f"the same change at another base, budget or rate: {_listed(arm['related'])}")
     return told
+
+
+def _of_trials(arm: Mapping[str, Any]) -> list[str]:
+    """From how many trials on the expected best of arm and base differs as their mean does."""
+    tuned = arm.get("tuned")
+    if not tuned or arm.get("mean") is None:
+        return []
+    trials, start = tuned["trials"], tuned["holds_from"]
+    if start is None:
+        return [f"the best of the {trials} trials on the validation split say otherwise"]
+    if start == 1:
+        return [f"the same direction for the expected best of any number of {trials} trials"]
+    return [f"this direction holds from {start} of {trials} trials on, before that the other"]
 
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:

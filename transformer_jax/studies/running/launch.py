@@ -30,6 +30,7 @@ from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.noise import as_lines, known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since
+from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.power import detectable
 from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
 from transformer_jax.studies.judging.judge import judge
@@ -151,9 +152,8 @@ class Launch:
         missing = [cell.arm for cell in self._cells(self.arms) if self._has_to_run(cell, True)]
         known = self.study.record.get("arms", {})
         is_tuned = all("tuning" in known.get(name, {}) for name in design.arms)
-        trials = 0 if is_tuned else tuning.count(design)
         with progress.busy("timing some steps"):
-            wanted = missing + [design.base] * trials
+            wanted = missing + ([] if is_tuned else self._trials())
             self.estimate = (
                 calibrate(self.arms, design.base, wanted, self.how)
                 if wanted
@@ -212,14 +212,18 @@ class Launch:
             told += f", {margins:.1f} margins by the noise of the base"
         return told
 
+    def _trials(self) -> list[str]:
+        """An arm for each whole run that the trials of its tuning cost."""
+        tuning = self.design.tuning
+        return [*self.design.arms] * math.ceil(tuning.runs_of_an_arm()) if tuning else []
+
     def _take_tuned(self) -> None:
         """Gives arms the values that their tuning chose in an earlier launch."""
         for name, known in self.study.record.get("arms", {}).items():
-            chosen = known.get("tuning", {}).get("chosen")
-            if name in self.arms and chosen is not None and self.design.tuning:
+            tuned = tuned_of(known)
+            if name in self.arms and tuned is not None and self.design.tuning:
                 matched = self.arms[name].matched
-                more = {**matched, self.design.tuning.key: chosen}
-                self.arms[name] = self.builder.make(name, name, more)
+                self.arms[name] = self.builder.make(name, name, {**matched, **tuned.chosen})
                 self.arms[name].matched = matched
 
     def _known_certificates(self) -> dict[str, dict]:
@@ -351,10 +355,13 @@ class Launch:
     def _tune(self, retry: bool) -> None:
         """Lets each arm choose, all with the same trials; writes what they chose."""
 
-        def run_trials(trials: Mapping[str, Arm]) -> dict[str, list[dict | None]]:
-            for trial in trials.values():
+        def run_trials(trials: Mapping[str, Arm], count: int) -> dict[str, list[dict | None]]:
+            base = self.arms[self.design.base].config.training.steps
+            for name, trial in trials.items():
                 trial.place(self.estimate.how)
-            seeds = self.design.tuning.seeds if self.design.tuning else ()
+                share = trial.config.training.steps / base
+                self.estimate.seconds[name] = share * self.estimate.seconds[self.design.base]
+            seeds = self.design.tuning.seeds[:count] if self.design.tuning else ()
             cells = [self._cell(trial, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
             found: dict[str, list[dict | None]] = {name: [] for name in trials}

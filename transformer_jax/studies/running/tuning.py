@@ -1,47 +1,38 @@
-"""Per-arm tuning under an equal budget: the same grid, trials and seeds for every arm.
+"""Per-arm tuning under an equal budget: the same settings, trials and seeds for every arm.
 
-Trials are scored on the validation split with seeds that no verdict uses. Where an arm's optimum is
-at the edge, the grid grows for all arms; where it stays there, the arm gets no verdict.
+Trials are ordinary cells, scored on the validation split with seeds that no verdict uses. Where an
+arm's optimum is at the edge of what was tried, more is tried by all arms; where it stays there, the
+arm gets no verdict.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
+import numpy as np
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
 from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.asking.settings import (
+    Setting,
+    Space,
+    are_numbers,
+    beyond,
+    edge_of,
+    grown,
+    grows_by_factors,
+    neighbours,
+    spell_setting,
+)
+from transformer_jax.studies.asking.tuning import Tuned, shortened
+from transformer_jax.studies.inference.tuned import parabola, sensitivity
 from transformer_jax.studies.running.planning import Arm, ArmBuilder
 
-# Trials -> the validation means of each seed: {} where it diverged, None without an outcome.
-RunTrials = Callable[[Mapping[str, Arm]], dict[str, list[dict | None]]]
-
-
-class Tuned(NamedTuple):
-    """What an arm's tuning gave.
-
-    Attributes:
-      key: of the config.
-      values: of the grid, ascending.
-      scores: mean over the tuning seeds, on the validation split; not a number where one diverged.
-      chosen: the best value.
-      sensitivity: see statistics.sensitivity.
-      trials: that this arm had.
-      refused: why the arm gets no verdict; "" if it may.
-    """
-
-    key: str
-    values: tuple[float, ...]
-    scores: tuple[float, ...]
-    chosen: float
-    sensitivity: float
-    trials: int
-    refused: str
-
-
-def count(design: Design) -> int:
-    """Returns how many trials a design plans, before any grid grows."""
-    if design.tuning is None:
-        return 0
-    return len(design.arms) * len(design.tuning.grid) * len(design.tuning.seeds)
+# Trials and the number of seeds -> the validation means of each seed: {} where it diverged, None
+# without an outcome.
+RunTrials = Callable[[Mapping[str, Arm], int], dict[str, list[dict | None]]]
+_MOVES = 4  # of a parabola, to where its middle is better than what is beside it
 
 
 def tune(
@@ -55,91 +46,163 @@ def tune(
       arms: name -> arm, made equal already.
       run_trials: trains them and returns the validation split's means of each seed.
     """
-    assert design.tuning is not None
-    key, grid = design.tuning.key, list(design.tuning.grid)
-    scores: dict[str, dict[float, float]] = {name: {} for name in arms}
-    starts: dict[str, float] = {}
-    lost: set[str] = set()
-    for growth in range(design.tuning.extensions + 1):
-        trials = {
-            f"{name} | {key}={value:g}": builder.make(
-                f"{name} | {key}={value:g}", name, {**arm.matched, key: value}
-            )
-            for name, arm in arms.items()
-            for value in grid
-            if value not in scores[name]
+    return _Search(design, builder, arms, run_trials).run()
+
+
+class _Search:
+    """The trials of all arms, and what they scored."""
+
+    def __init__(
+        self, design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
+    ) -> None:
+        assert design.tuning is not None
+        self.design, self.tuning, self.arms = design, design.tuning, arms
+        self.builder, self.run_trials = builder, run_trials
+        self.flat = flatten(design.config_of(design.base))
+        self.sign = -1.0 if design.larger_is_better else 1.0  # smaller is better from here on
+        self.losses: dict[tuple[str, int, str], list[float]] = {}  # by arm, rung, setting
+        self.lost: set[str] = set()
+        self.moving: set[str] = set()  # arms whose parabola has found no middle
+
+    def run(self) -> dict[str, Tuned]:
+        tuning, space = self.tuning, self.tuning.space()
+        best = self._race(space)
+        for growth in range(1, tuning.extensions + 1):
+            edges = {edge for name in self.arms for edge in self._edges(best[name], space)}
+            larger = space
+            for key, side in sorted(edges):
+                if self._may_grow(larger, key, side):
+                    larger = grown(larger, key, side, growth)
+            if larger is space:
+                break
+            space = larger
+            best = self._race(space)
+        refined = self._refine(best, space) if tuning.refine else {}
+        return {name: self._tuned(name, best[name], space, refined.get(name)) for name in self.arms}
+
+    # ---- trials
+
+    def _race(self, space: Space) -> dict[str, Setting]:
+        """Trains what is missing, rung by rung; returns each arm's best setting."""
+        left = {name: list(space.settings) for name in self.arms}
+        for rung in range(len(self.tuning.rungs)):
+            if rung:
+                left = {name: self._better_half(name, rung - 1, left[name]) for name in left}
+            self._train(left, rung)
+        last = len(self.tuning.rungs) - 1
+        return {name: min(left[name], key=lambda s: self._loss(name, last, s)) for name in left}
+
+    def _better_half(self, name: str, rung: int, settings: Sequence[Setting]) -> list[Setting]:
+        ranked = sorted(settings, key=lambda setting: self._loss(name, rung, setting))
+        return ranked[: -(-len(settings) // 2)]
+
+    def _train(self, settings: Mapping[str, Sequence[Setting]], rung: int) -> None:
+        """Trains those settings of each arm that were not tried at a rung."""
+        share, seeds = self.tuning.rungs[rung]
+        trials, key_of = {}, {}
+        for name, of_arm in settings.items():
+            for setting in of_arm:
+                key = name, rung, spell_setting(setting)
+                if key in self.losses:
+                    continue
+                brief = shortened(flatten(self.arms[name].config), share)
+                at = f" at {share:g} of the updates" if brief else ""
+                trial = f"{name} | {spell_setting(setting)}{at}"
+                more = {**self.arms[name].matched, **setting, **brief}
+                trials[trial] = self.builder.make(trial, name, more)
+                key_of[trial] = key
+        for trial, means in (self.run_trials(trials, seeds) if trials else {}).items():
+            self.lost |= {key_of[trial][0]} if None in means else set()
+            scores = [(row or {}).get(self.design.metric, math.nan) for row in means]
+            self.losses[key_of[trial]] = [self.sign * score for score in scores]
+
+    def _loss(self, name: str, rung: int, setting: Setting) -> float:
+        """Mean over the seeds; the worst there is where one diverged or has no outcome."""
+        losses = self.losses[name, rung, spell_setting(setting)]
+        mean = sum(losses) / len(losses)
+        return mean if math.isfinite(mean) else math.inf
+
+    # ---- edges
+
+    def _edges(self, best: Setting, space: Space) -> list[tuple[str, int]]:
+        """Options of numbers whose best value is at the edge of what was tried, and the side."""
+        sides = {
+            key: edge_of(best, key, space.settings, self.flat)
+            for key, values in space.values.items()
+            if are_numbers(values)
         }
-        results = run_trials(trials)
-        for name in arms:
-            for value in grid:
-                means = results.get(f"{name} | {key}={value:g}")
-                if means is not None:
-                    lost |= {name} if None in means else set()
-                    scores[name][value] = _mean(means, design.metric)
-                    starts[name] = math.log(_classes(trials[f"{name} | {key}={value:g}"]))
-        edges = {_edge(grid, scores[name], design.larger_is_better) for name in arms}
-        if growth < design.tuning.extensions:
-            is_whole = all(isinstance(value, int) for value in grid)
-            if -1 in edges:
-                below = grid[0] ** 2 / grid[1]
-                grid.insert(0, max(1, round(below)) if is_whole else below)
-            if 1 in edges:
-                above = grid[-1] ** 2 / grid[-2]
-                grid.append(round(above) if is_whole else above)
-        if edges <= {0}:
-            break
-    return {name: _tuned(design, grid, scores[name], starts[name], name in lost) for name in arms}
+        return [(key, side) for key, side in sides.items() if side]
 
+    def _may_grow(self, space: Space, key: str, side: int) -> bool:
+        """Whether all arms can be trained with a value beyond the edge."""
+        value = beyond(space, key, side)
+        try:
+            for name in self.arms:
+                self.design.config_of(name, {**self.arms[name].matched, key: value})
+        except InvalidInput:
+            return False
+        return value not in space.values[key]
 
-def _tuned(
-    design: Design, grid: list[float], scores: dict[float, float], start: float, is_lost: bool
-) -> Tuned:
-    assert design.tuning is not None
-    values = tuple(value for value in grid if value in scores)
-    found = tuple(scores[value] for value in values)
-    best = _best(values, scores, design.larger_is_better)
-    losses = [-s if design.larger_is_better else s for s in found]
-    initial = 0.0 if design.larger_is_better else start
-    at_edge = _edge(list(values), scores, design.larger_is_better) != 0
-    refused = f"its best {design.tuning.key} is at the edge of the grid" if at_edge else ""
-    refused = "some trials of its tuning have no outcome" if is_lost else refused
-    trials = len(values) * len(design.tuning.seeds)
-    sensitivity = learning_rate_sensitivity(losses, initial)
-    return Tuned(design.tuning.key, values, found, best, sensitivity, trials, refused)
+    # ---- a parabola
 
+    def _refine(self, best: dict[str, Setting], space: Space) -> dict[str, dict[str, Any]]:
+        """Reads the best value of one option off a parabola; `best` follows it."""
+        key, last, found = self.tuning.refine, len(self.tuning.rungs) - 1, {}
+        for _ in range(_MOVES):
+            around = {}
+            for name in self.arms.keys() - found.keys():
+                beside = neighbours(space, key, best[name][key])
+                if beside and not self._edges(best[name], space):
+                    values = (beside[0], best[name][key], beside[1])
+                    around[name] = [{**best[name], key: value} for value in values]
+            self._train(around, last)
+            for name, three in around.items():
+                losses = [self._loss(name, last, setting) for setting in three]
+                if losses[1] <= min(losses):
+                    found[name] = self._off_the_parabola(name, three)
+                    best[name] = {**best[name], key: found[name]["value"]}
+                else:
+                    best[name] = three[losses.index(min(losses))]
+            self.moving = {name for name in around if name not in found}
+        return found
 
-def _best(values: tuple[float, ...], scores: dict[float, float], larger: bool) -> float:
-    sign = 1.0 if larger else -1.0
+    def _off_the_parabola(self, name: str, three: Sequence[Setting]) -> dict[str, Any]:
+        key, last = self.tuning.refine, len(self.tuning.rungs) - 1
+        values = [setting[key] for setting in three]
+        by_factors = grows_by_factors(values)
+        losses = [self.losses[name, last, spell_setting(setting)] for setting in three]
+        worst = max((loss for of in losses for loss in of if math.isfinite(loss)), default=0.0)
+        known = [[loss if math.isfinite(loss) else worst for loss in of] for of in losses]
+        found = parabola(np.log(values) if by_factors else values, np.transpose(known))
+        value = math.exp(found.at) if by_factors else found.at
+        value = round(value) if isinstance(values[1], int) else float(f"{value:.3g}")
+        return {"key": key, "value": value, "between": values, **found._asdict()}
 
-    def merit(value: float) -> float:
-        return sign * scores[value] if math.isfinite(scores[value]) else -math.inf
+    # ---- what it gave
 
-    return max(values, key=merit)
+    def _tuned(
+        self, name: str, best: Setting, space: Space, refined: dict[str, Any] | None
+    ) -> Tuned:
+        edges, tried = self._edges(best, space), []
+        refused = f"its best {edges[0][0]} is at the edge of the grid" if edges else ""
+        if name in self.moving:
+            refused = f"its best {self.tuning.refine} was not found in {_MOVES} steps"
+        if name in self.lost:
+            refused = "some trials of its tuning have no outcome"
+        for setting in space.settings:
+            keys = [(name, rung, spell_setting(setting)) for rung in range(len(self.tuning.rungs))]
+            at = [self.losses[key] for key in keys if key in self.losses]
+            tried.append((setting, [self.sign * sum(losses) / len(losses) for losses in at]))
+        runs = sum(len(losses) for (arm, *_), losses in self.losses.items() if arm == name)
+        return Tuned(best, tried, runs, refused, self._sensitivity(name, space), refined)
 
-
-def _edge(grid: list[float], scores: dict[float, float], larger: bool) -> int:
-    """-1 or 1 where the best value is the first or the last of the grid."""
-    values = tuple(value for value in grid if value in scores)
-    best = _best(values, scores, larger)
-    return -1 if best == values[0] else 1 if best == values[-1] else 0
-
-
-def _mean(means: list[dict | None], metric: str) -> float:
-    found = [(row or {}).get(metric, math.nan) for row in means]
-    return sum(found) / len(found) if found else math.nan
-
-
-def _classes(trial: Arm) -> int:
-    """How many answers a uniform guess has."""
-    sizes = trial.prepared.task.sizes
-    return sizes.get("num_classes") or sizes.get("vocab_size") or 2
-
-
-def learning_rate_sensitivity(losses: Sequence[float], initial: float) -> float:
-    """Returns the mean over a grid of min(loss, initial loss) - best loss.
-
-    Wortsman et al. 2023, arXiv:2309.14322, section 2.2. A loss that is no number counts as the
-    initial one.
-    """
-    capped = [min(loss, initial) if math.isfinite(loss) else initial for loss in losses]
-    return sum(capped) / len(capped) - min(capped)
+    def _sensitivity(self, name: str, space: Space) -> float | None:
+        """Of the only option, if that is one of numbers."""
+        (values, *others) = space.values.values()
+        if others or not are_numbers(values):
+            return None
+        sizes = self.arms[name].prepared.task.sizes
+        answers = sizes.get("num_classes") or sizes.get("vocab_size") or 2
+        initial = 0.0 if self.design.larger_is_better else math.log(answers)  # of a uniform guess
+        losses = [self._loss(name, 0, setting) for setting in space.settings]
+        return sensitivity(losses, initial)

@@ -1,0 +1,489 @@
+"""Tuning: what is tried, halving, a parabola, and what all of it adds to a verdict."""
+
+import itertools
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs import tiny
+from tests.test_studies import STUDY, study_file
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import changed
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies.asking.settings import first_space, grown
+from transformer_jax.studies.asking.tuning import Tuning, read_tuning, shortened, tuned_of
+from transformer_jax.studies.inference import statistics, tuned
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.running.launch import run
+from transformer_jax.studies.running.tuning import tune
+
+CONFIG = tiny.get_config()
+RATE, DROPOUT, KIND = "optimizer.learning_rate", "model.dropout_rate", "model.activation"
+
+
+# ---------------------------------------------------------------- trials without training
+
+
+class _Design(SimpleNamespace):
+    """What `tune` asks of a design."""
+
+    def config_of(self, arm, changes=None):
+        return changed(self.config, changes or {})
+
+
+class _Builder:
+    def __init__(self, design):
+        self.design = design
+
+    def make(self, name, arm, more):
+        return SimpleNamespace(name=name, arm=arm, changes=more)
+
+
+def tuned_by(losses, arms=("base",), larger=False, **tuning):
+    """Tunes arms whose validation losses are a function of (arm, changes, seed).
+
+    Returns:
+      arm -> Tuned, and the trials of each call: (names, number of seeds).
+    """
+    design = _Design(
+        config=CONFIG,
+        tuning=read_tuning("here", tuning, {}),
+        metric="score",
+        larger_is_better=larger,
+        base=arms[0],
+    )
+    task = SimpleNamespace(sizes={"vocab_size": 65})
+    ready = {
+        name: SimpleNamespace(config=CONFIG, matched={}, prepared=SimpleNamespace(task=task))
+        for name in arms
+    }
+    calls = []
+
+    def run_trials(trials, count):
+        calls.append((list(trials), count))
+        return {
+            name: [
+                None if (loss := losses(t.arm, t.changes, seed)) is None else {"score": loss}
+                for seed in range(count)
+            ]
+            for name, t in trials.items()
+        }
+
+    return tune(design, _Builder(design), ready, run_trials), calls
+
+
+def bowl(optimum, curvature=0.1):
+    """A parabola over the logarithm of the rate."""
+    return lambda arm, changes, seed: curvature * math.log(changes[RATE] / optimum) ** 2
+
+
+def test_the_best_of_a_grid_and_what_it_cost():
+    found, calls = tuned_by(bowl(2e-3), key=RATE, grid=(1e-3, 2e-3, 4e-3), seeds=(7, 8))
+    assert found["base"].chosen == {RATE: 2e-3}
+    assert (found["base"].runs, len(found["base"].tried), found["base"].refused) == (6, 3, "")
+    losses = [0.1 * math.log(2) ** 2, 0.0, 0.1 * math.log(2) ** 2]
+    assert found["base"].first_scores == pytest.approx(losses)
+    assert found["base"].sensitivity == pytest.approx(sum(losses) / 3)
+    assert len(calls) == 1
+
+
+def test_a_grid_grows_for_all_arms_to_where_one_has_its_optimum():
+    def losses(arm, changes, seed):
+        return bowl({"base": 2e-3, "other": 9e-3}[arm])(arm, changes, seed)
+
+    found, _ = tuned_by(losses, ("base", "other"), key=RATE, grid=(1e-3, 2e-3, 4e-3), seeds=(7,))
+    assert found["other"].chosen[RATE] == pytest.approx(8e-3)
+    assert found["other"].refused == found["base"].refused == ""
+    assert found["base"].tried[-1][0][RATE] == pytest.approx(16e-3)
+    assert found["base"].runs == found["other"].runs == 5
+
+
+def test_an_optimum_that_stays_at_the_edge_is_refused():
+    found, _ = tuned_by(bowl(1.0), key=RATE, grid=(1e-3, 2e-3, 4e-3), seeds=(7,), extensions=1)
+    assert found["base"].refused == f"its best {RATE} is at the edge of the grid"
+
+
+def test_an_optimum_at_the_limit_of_an_option_is_one():
+    def losses(arm, changes, seed):
+        return changes[DROPOUT]
+
+    found, calls = tuned_by(losses, key=DROPOUT, grid=(0.0, 0.1, 0.2), seeds=(7,))
+    assert found["base"].chosen == {DROPOUT: 0.0}
+    assert not found["base"].refused
+    assert len(calls) == 1
+
+
+def test_steps_of_a_difference_grow_by_it():
+    def losses(arm, changes, seed):
+        return (changes[DROPOUT] - 0.42) ** 2
+
+    found, _ = tuned_by(losses, key=DROPOUT, grid=(0.1, 0.2, 0.3), seeds=(7,))
+    assert found["base"].chosen[DROPOUT] == pytest.approx(0.4)
+
+
+def test_several_options_and_choices_are_combined():
+    def losses(arm, changes, seed):
+        best = 4e-3 if changes[KIND] == "relu" else 1e-3  # one by one, neither would be found
+        return bowl(best)(arm, changes, seed) - 0.05 * (changes[KIND] == "relu")
+
+    grid = {RATE: (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), KIND: ("gelu", "relu", "silu")}
+    found, calls = tuned_by(losses, options=grid, seeds=(7,))
+    assert found["base"].chosen == {RATE: 4e-3, KIND: "relu"}
+    assert len(calls[0][0]) == 15
+    assert found["base"].sensitivity is None
+
+
+def test_larger_may_be_better():
+    def scores(arm, changes, seed):
+        return -bowl(2e-3)(arm, changes, seed)
+
+    found, _ = tuned_by(scores, larger=True, key=RATE, grid=(1e-3, 2e-3, 4e-3), seeds=(7,))
+    assert found["base"].chosen == {RATE: 2e-3}
+    assert max(found["base"].first_scores) == 0
+
+
+def test_a_trial_that_diverged_is_the_worst_and_one_without_outcome_refuses():
+    def losses(arm, changes, seed):
+        return (
+            (math.nan if changes[RATE] > 3e-3 else bowl(9e-4)(arm, changes, seed))
+            if (arm == "base" or changes[RATE] < 3e-3)
+            else None
+        )
+
+    found, _ = tuned_by(
+        losses, ("base", "other"), key=RATE, grid=(5e-4, 1e-3, 2e-3, 4e-3), seeds=(7,)
+    )
+    assert found["base"].chosen == {RATE: 1e-3}
+    assert not found["base"].refused
+    assert found["other"].refused == "some trials of its tuning have no outcome"
+
+
+# ---------------------------------------------------------------- random search
+
+
+def test_random_settings_are_the_same_for_every_arm_and_cover_the_range():
+    options = {RATE: (1e-4, 1e-2), DROPOUT: (0.0, 0.4), "model.num_heads": (1, 8), KIND: ("a", "b")}
+    space = first_space(options, 200)
+    assert space == first_space(options, 200)
+    rates, dropout = (np.array([s[key] for s in space.settings]) for key in (RATE, DROPOUT))
+    assert stats.kstest(np.log(rates), stats.uniform(np.log(1e-4), np.log(100)).cdf).pvalue > 0.01
+    assert stats.kstest(dropout, stats.uniform(0, 0.4).cdf).pvalue > 0.01
+    assert {s["model.num_heads"] for s in space.settings} <= set(range(1, 9))
+    assert {s[KIND] for s in space.settings} == {"a", "b"}
+
+
+def test_a_random_range_grows_by_a_third_with_as_many_trials():
+    space = first_space({RATE: (1e-3, 8e-3)}, 6)
+    larger = grown(space, RATE, 1, 1)
+    assert larger.values[RATE] == pytest.approx((1e-3, 16e-3))
+    assert larger.settings[:6] == space.settings
+    assert len(larger.settings) == 8
+    assert all(8e-3 <= setting[RATE] <= 16e-3 for setting in larger.settings[6:])
+
+
+def test_a_random_search_finds_its_optimum():
+    found, _ = tuned_by(
+        bowl(2e-3), options={RATE: (2e-4, 2e-2), KIND: ("gelu", "relu")}, trials=16, seeds=(7,)
+    )
+    assert found["base"].chosen[RATE] == pytest.approx(2e-3, rel=0.5)
+    assert len(found["base"].tried) == 16
+
+
+# ---------------------------------------------------------------- halving
+
+
+def test_the_better_half_goes_on_to_more_updates_and_seeds():
+    seen = []
+
+    def losses(arm, changes, seed):
+        seen.append((changes[RATE], changes.get("training.steps"), seed))
+        # The best at a quarter of the updates is the second in the end.
+        shift = 1.6 if changes.get("training.steps", 10_000) < 20 else 1.0
+        return bowl(2e-3 * shift)(arm, changes, seed)
+
+    steps = CONFIG.training.steps
+    grid = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
+    rungs = ((0.25, 1), (0.5, 1), (1.0, 2))
+    found, calls = tuned_by(losses, key=RATE, grid=grid, seeds=(7, 8), rungs=rungs)
+    assert [(len(names), count) for names, count in calls] == [(6, 1), (3, 1), (2, 2)]
+    assert {s for _, s, _ in seen} == {round(0.25 * steps), round(0.5 * steps), None}
+    assert found["base"].chosen == {RATE: 2e-3}
+    assert found["base"].runs == 6 + 3 + 4
+    assert [len(scores) for _, scores in found["base"].tried] == [1, 1, 3, 3, 2, 1]
+
+
+def test_a_shorter_run_has_a_shorter_warm_up():
+    flat = {
+        "schedule.name": "warmup_cosine",
+        "schedule.warmup_cosine.warmup_steps": 100,
+        "training.steps": 1000,
+    }
+    assert shortened(flat, 1.0) == {}
+    assert shortened(flat, 0.25) == {
+        "training.steps": 250,
+        "schedule.warmup_cosine.warmup_steps": 25,
+    }
+    none = {**flat, "schedule.warmup_cosine.warmup_steps": 0}
+    assert shortened(none, 0.25) == {"training.steps": 250}
+
+
+def test_the_plan_tells_what_halving_costs():
+    tuning = Tuning({RATE: (1e-3, 2e-3, 4e-3, 8e-3)}, seeds=(7, 8), rungs=((0.25, 1), (0.5, 2)))
+    assert tuning.runs_of_an_arm() == 4 * 0.25 + 2 * 0.5 * 2
+    assert "4 at 25% of the updates with 1 seed, then 2 at 50%" in tuning.told()
+
+
+# ---------------------------------------------------------------- a parabola
+
+
+def test_a_parabola_finds_the_optimum_between_the_values():
+    def losses(arm, changes, seed):
+        return bowl(2.7e-3)(arm, changes, seed) + 0.3 * seed
+
+    grid = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+    found, _ = tuned_by(losses, key=RATE, grid=grid, seeds=(7, 8), refine=RATE)
+    assert found["base"].chosen[RATE] == pytest.approx(2.7e-3, rel=1e-3)
+    assert found["base"].refined["missed"] == pytest.approx(0, abs=1e-12)  # no noise
+
+
+def test_a_parabola_is_read_at_the_last_rung_and_moves_to_its_middle():
+    def losses(arm, changes, seed):
+        is_brief = "training.steps" in changes
+        return bowl(9e-3 if is_brief else 1.2e-3)(arm, changes, seed)
+
+    found, calls = tuned_by(
+        losses, key=RATE, grid=(5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 16e-3), seeds=(7, 8), refine=RATE,
+        rungs=((0.25, 1), (1.0, 2)),
+    )  # fmt: skip
+    assert found["base"].chosen[RATE] == pytest.approx(1.2e-3, rel=2e-3)
+    assert [len(names) for names, _ in calls] == [6, 3, 1, 1, 1]  # a step each
+
+
+def test_a_parabola_beside_a_limit_is_none():
+    def losses(arm, changes, seed):
+        return changes[DROPOUT]
+
+    found, _ = tuned_by(losses, key=DROPOUT, grid=(0.0, 0.1, 0.2), refine=DROPOUT)
+    assert found["base"].chosen == {DROPOUT: 0.0}
+    assert found["base"].refined is None
+    assert not found["base"].refused
+
+
+def test_a_parabola_of_a_random_search():
+    found, _ = tuned_by(bowl(2e-3), options={RATE: (2e-4, 2e-2)}, trials=8, refine=RATE)
+    assert found["base"].chosen[RATE] == pytest.approx(2e-3, rel=1e-2)
+
+
+def test_the_error_of_the_parabola_is_that_of_least_squares():
+    random = np.random.default_rng(0)
+    x = np.log([1e-3, 2e-3, 4e-3])
+    losses = (
+        0.1 * (x - np.log(2.4e-3)) ** 2 + random.normal(0, 0.01, (4, 3)) + [[0.2], [0], [1], [3]]
+    )
+    found = tuned.parabola(x, losses)
+    # The same with a column a seed, where numpy fits a parabola to all points at once.
+    rows = [[v * v, v, *np.eye(4)[seed]] for seed in range(4) for v in x]
+    design, y = np.array(rows), losses.reshape(-1)
+    coefficients, residual, *_ = np.linalg.lstsq(design, y)
+    c, b = coefficients[:2]
+    variance = float(residual[0]) / (12 - 6)
+    covariance = variance * np.linalg.inv(design.T @ design)[:2, :2]
+    gradient = np.array([b / (2 * c**2), -1 / (2 * c)])
+    assert found.freedom == 6
+    assert found.is_inside
+    assert found.at == pytest.approx(-b / (2 * c), rel=1e-6)
+    assert found.deviation == pytest.approx(math.sqrt(gradient @ covariance @ gradient), rel=1e-4)
+    assert found.missed == pytest.approx(math.sqrt(3) * c * found.deviation**2, rel=1e-4)
+
+
+def test_without_a_minimum_between_the_values_the_middle_stays():
+    found = tuned.parabola([0.0, 1.0, 2.0], [[0.1, 0.0, -0.1], [-0.1, 0.0, 0.1]])
+    assert (found.at, found.is_inside) == (1.0, False)
+    assert found.missed > 0
+
+
+def _false_verdicts(curvature, noise, studies, **tuning):
+    """Share of studies with a word, of two arms that are equal at their own best rates."""
+    random, found = np.random.default_rng(1), 0
+    options = {"key": RATE, "grid": tuple(1e-3 * 2.0**i for i in range(6)), "seeds": (7, 8)}
+    for _ in range(studies):
+        optimum = {arm: 2.5 + random.uniform(-0.5, 0.5) for arm in ("base", "arm")}
+
+        def loss(arm, changes, seed, optimum=optimum):
+            gap = math.log2(changes[RATE] / 1e-3) - optimum[arm]
+            return curvature * gap**2 + random.normal(0, noise)
+
+        chosen, _ = tuned_by(loss, tuple(optimum), **options, **tuning)
+        base, arm = (
+            {seed: Outcome(loss(name, its.chosen, seed)) for seed in range(5)}
+            for name, its in chosen.items()
+        )
+        refined = [its.refined for its in chosen.values() if its.refined]
+        errors = [(its["missed"], its["freedom"]) for its in refined]
+        (contrast,) = statistics.compare(base, {"a": arm}, 1e-9, False, errors=errors)
+        found += contrast.verdict in ("better", "worse")
+    return found / studies
+
+
+@pytest.fixture
+def cheap_configs(monkeypatch):
+    """Options of a config that is not read again for each of thousands of trials."""
+    flat = {"schedule.name": "constant", "training.steps": 1000}
+    monkeypatch.setattr("transformer_jax.studies.running.tuning.flatten", lambda config: flat)
+
+
+@pytest.mark.parametrize(
+    ("curvature", "noise", "rungs"),
+    [(0.03, 0.003, ()), (0.01, 0.01, ((0.25, 1), (1.0, 2))), (0.1, 0.03, ((0.25, 1), (1.0, 2)))],
+)
+def test_equal_arms_differ_by_their_grid_and_not_by_their_parabolas(
+    cheap_configs, curvature, noise, rungs
+):
+    # A mean has 0.8 * 0.05 of the level; of 500 studies a standard error is 0.009.
+    share = _false_verdicts(curvature, noise, 500, refine=RATE, rungs=rungs)
+    assert share < 0.04 + 3 * 0.009
+
+
+def test_a_grid_makes_equal_arms_differ(cheap_configs):
+    assert _false_verdicts(0.03, 0.003, 200) > 0.15
+
+
+# ---------------------------------------------------------------- what the trials say
+
+
+@pytest.mark.parametrize("larger", [True, False])
+def test_the_expected_best_is_the_mean_over_all_sets_of_trials(larger):
+    scores = [0.3, 0.9, math.nan, 0.5, 0.7]
+    best = max if larger else min
+    worst = 0.3 if larger else 0.9
+    known = [worst if math.isnan(score) else score for score in scores]
+    for k, (mean, spread) in enumerate(tuned.expected_best(scores, larger), 1):
+        bests = [best(chosen) for chosen in itertools.combinations(known, k)]
+        assert mean == pytest.approx(np.mean(bests))
+        assert spread == pytest.approx(np.std(bests), abs=1e-9)
+    assert tuned.expected_best([math.nan], larger) == []
+
+
+def test_from_how_many_trials_a_direction_holds():
+    fragile, robust = [1.0, 5.0, 6.0, 7.0], [2.0, 2.1, 2.2, 2.3]  # losses
+    assert tuned.holds_from(fragile, robust, False, 1) == 3
+    assert tuned.holds_from(fragile, robust, False, -1) is None
+    assert tuned.holds_from(robust, [3.0, 3.0, 3.0, 3.0], False, 1) == 1
+
+
+def test_two_errors_are_welchs():
+    random = np.random.default_rng(0)
+    ours, theirs = random.normal(0.5, 1, 5), random.normal(0, 3, 9)
+    parts = [(np.std(of, ddof=1) / math.sqrt(len(of)), len(of) - 1) for of in (ours, theirs)]
+    mean = float(ours.mean() - theirs.mean())
+    error, freedom, p = tuned.widened(mean, *parts[0], [parts[1]])
+    expected = stats.ttest_ind(ours, theirs, equal_var=False)
+    assert p == pytest.approx(expected.pvalue)
+    assert (error, freedom) == pytest.approx((mean / expected.statistic, expected.df))
+
+
+def test_a_verdict_holds_the_error_of_tuning():
+    base = {s: Outcome(1.0 + 0.01 * s) for s in range(5)}
+    arm = {s: Outcome(0.95 + 0.011 * s) for s in range(5)}
+    (sure,) = statistics.compare(base, {"a": arm}, 0.01, False)
+    (unsure,) = statistics.compare(base, {"a": arm}, 0.01, False, errors=[(0.05, 4)])
+    assert sure.verdict == "better"
+    assert unsure.verdict == "unresolved"
+    assert unsure.mean == sure.mean
+    assert unsure.p > sure.p
+
+
+# ---------------------------------------------------------------- what is declared
+
+
+@pytest.mark.parametrize(
+    ("tuning", "told"),
+    [
+        ({"options": {RATE: (1e-3, 1e-2)}}, "3 or more"),
+        ({"options": {RATE: (1e-3, 1e-2, 2e-2)}, "trials": 8}, "two ends"),
+        ({"options": {KIND: ("gelu",)}}, "2 or more choices"),
+        ({"options": {KIND: ("gelu", "rely")}}, "rely"),
+        ({"options": {}}, "not empty"),
+        ({"options": {RATE: (1e-3, 2e-3, 4e-3)}, "key": RATE}, "give either"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "rungs": ((0.5, 1), (0.25, 2))}, "rungs="),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "rungs": ((0.5, 1),)}, "with all 2 seeds"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "refine": DROPOUT}, "one of its options"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "refine": RATE, "seeds": (7,)}, "2 or more seeds"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "trials": -1}, "trials=-1"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "rung": 1}, "'rung' is unknown"),
+    ],
+)  # fmt: skip
+def test_a_wrong_tuning_is_refused_before_anything_runs(tmp_path, tuning, told):
+    with pytest.raises(InvalidInput, match=told) as refused:
+        load_design(study_file(tmp_path, tuning=tuning), {})
+    assert str(refused.value).count("\n") < 8
+
+
+def test_a_value_that_no_arm_can_be_trained_with_is_refused(tmp_path):
+    tuning = {"options": {"training.accumulation": (1, 2, 3)}}
+    with pytest.raises(InvalidInput, match=r"arm 'learned'.*accumulation=3"):
+        load_design(study_file(tmp_path, tuning=tuning), {})
+
+
+def test_one_grid_is_sealed_as_it_always_was(tmp_path):
+    tuning = {"key": RATE, "grid": (1e-3, 3e-3, 9e-3), "seeds": (77,), "extensions": 1}
+    short = load_design(study_file(tmp_path, tuning=tuning), {})
+    assert short.sealed()["tuning"] == json.loads(json.dumps(tuning))
+    whole = {"options": {RATE: (1e-3, 3e-3, 9e-3)}, "seeds": (77,), "extensions": 1}
+    assert load_design(study_file(tmp_path, tuning=whole), {}).sealed() == short.sealed()
+    more = {**whole, "seeds": (77, 78), "refine": RATE}
+    assert load_design(study_file(tmp_path, tuning=more), {}).sealed()["tuning"]["refine"] == RATE
+
+
+def test_older_studies_tell_what_they_tried():
+    older = {
+        "key": RATE, "values": [1e-3, 2e-3], "scores": [2.0, None], "chosen": 1e-3,
+        "sensitivity": 0.5, "trials": 4, "refused": "",
+    }  # fmt: skip
+    found = tuned_of({"tuning": older})
+    assert found.chosen == {RATE: 1e-3}
+    assert found.runs == 4
+    assert found.first_scores[0] == 2.0
+    assert math.isnan(found.first_scores[1])
+    assert tuned_of({}) is None
+
+
+# ---------------------------------------------------------------- a whole study
+
+
+@pytest.mark.commands
+def test_a_study_is_tuned_by_halving_and_a_parabola(tmp_path):
+    tuning = {
+        "options": {RATE: (2e-3, 4e-3, 8e-3, 16e-3, 32e-3), KIND: ("gelu", "relu")},
+        "seeds": (77, 78),
+        "rungs": ((0.25, 1), (1.0, 2)),
+        "refine": RATE,
+    }
+    path = study_file(tmp_path, tuning=tuning, looks=(3,), gate=None)
+    study = run(load_design(path, {}), tmp_path / "s", range(3), progress=Silent())
+    steps = study.base_config["training.steps"]
+    for name, arm in study.arms.items():
+        its = tuned_of(arm)
+        assert its.chosen.keys() == {RATE, KIND}
+        assert len(its.tried) >= 10
+        assert {k: arm["changes"][k] for k in its.chosen} == its.chosen
+        assert RunDirectory(study.cell(name, 0).path).config().training.steps == steps
+        if its.refined:
+            low, middle, high = its.refined["between"]
+            assert low <= its.chosen[RATE] <= high
+            assert its.refined["missed"] > 0
+    found = study.verdicts()["arms"]["none"]
+    assert study.verdicts()["tuned"] is True
+    assert found["tuned"]["trials"] == len(its.tried)
+    page = (study.path / "report.html").read_text()
+    assert "Expected best" in page
+    assert "Missed by" in page
+    again = run(load_design(path, {}), tmp_path / "s", range(3), progress=Silent())
+    assert again.arms == study.arms
+    assert again.sealed["prediction"] == STUDY["prediction"]
