@@ -31,7 +31,9 @@ from transformer_jax.studies.inference.statistics import (
 )
 from transformer_jax.studies.judging.adequacy import cannot_tell
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
-from transformer_jax.studies.judging.judge import UNTUNED, Evidence, decide, look_of
+from transformer_jax.studies.judging.budgets import over_budgets
+from transformer_jax.studies.judging.decision import UNTUNED, Evidence, decide, share_of_level
+from transformer_jax.studies.judging.judge import look_of
 from transformer_jax.studies.judging.trials import domain_of, errors_of
 from transformer_jax.studies.reporting.figures import draw_forest
 from transformer_jax.studies.reporting.tables import (
@@ -129,13 +131,14 @@ def decided_again(folder: Path) -> dict[str, Any]:
     shown = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     own = [len(seeds) for seeds, _ in shown][: verdicts["look"] - 1]
     contrasts, register = contrasts_of(study.sealed), Register(HERE / "results")
+    share = share_of_level(study.sealed)
     evidence, asked_before = {}, {}
     for arm in verdicts["arms"]:
         looks = register.looks(contrasts[arm], "same", study.identity)
         hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
         target = study.sealed.get("target")
         known = pooled(looks, outcomes[study.base], outcomes[arm], hashes, target)
-        level = known.level(study.sealed["looks"], own)
+        level = share * known.level(study.sealed["looks"], own)
         same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
         evidence[arm] = Evidence(known.base, known.arm, level, same, errors_of(study, arm))
         asked_before[arm] = [look.told() for look in looks] if known.counts else []
@@ -146,13 +149,13 @@ def decided_again(folder: Path) -> dict[str, Any]:
         beyond = {"beyond_this_text": found.get("beyond_this_text")}
         related = register.looks(contrasts[arm], "related", study.identity)
         more = {
-            "level": evidence[arm].level,
             "asked_before": asked_before[arm],
             "related": [look.told() for look in related],
             **domain_of(study, arm, decided[arm].get("mean")),
         }
         verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)
-    level = level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
+    over_budgets(verdicts["arms"], verdicts.get("budgets", {}), study.sealed, known)
+    level = share * level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
     return verdicts | {"level": level, "coverage": 1 - FOR_MEANS * level}
 
 

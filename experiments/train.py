@@ -4,6 +4,8 @@ Example:
   python -m experiments.train --config=configs/shakespeare.py --workdir=runs/a
   python -m experiments.train --config=configs/shakespeare.py --workdir=runs/b \
     --config.model.depth=6
+  python -m experiments.train --config=configs/shakespeare.py --workdir=runs/a --extend \
+    --config.training.steps=4000
 """
 
 from pathlib import Path
@@ -25,12 +27,22 @@ def main(argv: list[str]) -> None:
         help="go on with a run that began with code whose bits differ",
     )
     parser.add_argument(
+        "--extend",
+        action="store_true",
+        help="go on with a run though training.steps, optimizer.learning_rate or schedule changed",
+    )
+    parser.add_argument(
         "--profile", action="store_true", help="trace some steps, into WORKDIR/profile (xprof)"
     )
     parser.add_allow()
     arguments = parser.read(argv)
     # What can be refused without jax is refused before its two seconds of import.
     directory = RunDirectory(arguments.workdir)
+    if arguments.extend:
+        from transformer_jax.training.branching import extend
+
+        for line in extend(arguments.config, directory, arguments.across_numerics):
+            print(f"extend {line}")
     directory.refuse_other_config(arguments.config)
     if not arguments.across_numerics:
         directory.refuse_other_numerics()

@@ -118,7 +118,9 @@ class Checkpoints:
             raise SaveFailed(_why_not_saved(self._folder, state, error)) from error
         self._remove_old()
 
-    def restore(self, template: Any, read_only: bool = False) -> Restored | None:
+    def restore(
+        self, template: Any, read_only: bool = False, at: int | None = None
+    ) -> Restored | None:
         """Returns the newest checkpoint that is whole, or None where there never was one.
 
         A damaged one is named, set aside, and the one before it is tried.
@@ -126,11 +128,12 @@ class Checkpoints:
         Args:
           template: tree of arrays or ShapeDtypeStructs, what the state must look like.
           read_only: leave damaged checkpoints where they are.
+          at: the step of the only one that is asked for; None: any.
         Raises:
           InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
             read or does not fit the template.
         """
-        for step in reversed(self.steps()):
+        for step in reversed([step for step in self.steps() if at in (None, step)]):
             path = self._folder / f"{step:08d}"
             damage = damage_of(path)
             if damage is None:

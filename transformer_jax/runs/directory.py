@@ -333,9 +333,13 @@ class RunDirectory:
                 "run began; choose another --workdir"
             )
 
-    def refuse_other_numerics(self) -> None:
-        """Raises InvalidInput where a run would go on with code that computes other bits."""
-        if not self.has_begun() or self.status() == "done":
+    def refuse_other_numerics(self, goes_on: bool = False) -> None:
+        """Raises InvalidInput where a run would go on with code that computes other bits.
+
+        Args:
+          goes_on: whether one that is done would go on too.
+        """
+        if not self.has_begun() or (self.status() == "done" and not goes_on):
             return
         manifest = self.manifest()
         known = [manifest.get("numerics", 1)]

@@ -56,7 +56,8 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts["when"] = status.when[:16].replace("T", " ")
     facts["step"] = status.step
     facts |= _flat(_json(path, "config.json"))
-    facts["parameters"] = _json(path, "manifest.json").get("parameters")
+    manifest = _json(path, "manifest.json")
+    facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
     facts |= {key: value for key, value in _last_row(path).items()}
     return facts
 

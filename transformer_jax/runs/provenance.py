@@ -5,7 +5,9 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -104,3 +106,9 @@ def _git(*arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def command_line() -> str:
+    """Returns what the user typed, as far as it can be known."""
+    verb = Path(sys.argv[0]).stem
+    return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])

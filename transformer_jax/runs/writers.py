@@ -1,9 +1,10 @@
 """Metrics to where a team looks at them, beside metrics.jsonl, which is always written."""
 
+import contextlib
 import hashlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -105,3 +106,28 @@ def make_writers(
       step: that the run starts or resumes from.
     """
     return [WRITERS[name][0](workdir, config, step) for name in names]
+
+
+@contextlib.contextmanager
+def writing_to(
+    names: Sequence[str], workdir: Path, config: Mapping[str, Any], step: int
+) -> Generator[Callable[[list[dict]], None]]:
+    """Gives a function that takes rows to all writers, which are closed behind it.
+
+    Args:
+      names: of writers.
+      workdir: of the run.
+      config: full key -> value.
+      step: that is resumed from.
+    """
+    writers = make_writers(names, workdir, config, step)
+
+    def write(rows: list[dict]) -> None:
+        for writer in writers:
+            writer.add(rows)
+
+    try:
+        yield write
+    finally:
+        for writer in writers:
+            writer.close()

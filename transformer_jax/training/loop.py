@@ -26,9 +26,10 @@ from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.pictures import draw_loss_curve
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog, row_of_step
-from transformer_jax.runs.writers import make_writers, refuse_missing_writers
+from transformer_jax.runs.writers import refuse_missing_writers, writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
+from transformer_jax.training.branching import Parent, begin_in, kept_states
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
@@ -125,6 +126,8 @@ class Training:
         stop: StopSignal,
         cell: Mapping[str, Any] | None = None,
         at_end: Callable[[Run], None] = lambda run: None,
+        parent: Parent | None = None,
+        keeps: Collection[int] = (),
     ) -> None:
         """Touches nothing yet.
 
@@ -137,9 +140,13 @@ class Training:
           cell: further entries of the manifest, if the run is a cell of a study, which writes no
             sample and no picture of its own.
           at_end: is called with what was trained, for a cell only.
+          parent: where a new run begins instead of its own start, if that state is there.
+          keeps: updates after which the state is kept for runs that begin there; in between
+            nothing is saved then.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
+        self.parent, self.keeps = parent, keeps
         self.demonstration = demonstration_of(config.data.task)
         folder, keep = directory.file("checkpoints"), config.checkpoint.keep
         self.checkpoints = Checkpoints(folder, keep, self._warn)
@@ -164,7 +171,8 @@ class Training:
         if self.drawn is None and directory.step < steps:
             announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
         directory.write_status("running")
-        with self._writers() as write:
+        flat, names = configs.flatten(self.config), self.config.logging.writers
+        with writing_to(names, directory.path, flat, directory.step) as write:
             state = yield from self._take_steps(state, write)
         return self._finish(state)
 
@@ -192,24 +200,6 @@ class Training:
             if must_end and not is_last:
                 raise self._interrupted()
         return state
-
-    @contextlib.contextmanager
-    def _writers(self) -> Generator[Callable[[list[dict]], None]]:
-        """Where rows go beside metrics.jsonl."""
-        config, directory = self.config, self.directory
-        writers = make_writers(
-            config.logging.writers, directory.path, configs.flatten(config), directory.step
-        )
-
-        def write(rows: list[dict]) -> None:
-            for writer in writers:
-                writer.add(rows)
-
-        try:
-            yield write
-        finally:
-            for writer in writers:
-                writer.close()
 
     # ---- starting
 
@@ -250,6 +240,8 @@ class Training:
     def _restore_or_start(self) -> TrainState:
         self.checkpoints.tidy()
         restored = self.checkpoints.restore(self.prepared.template)
+        if restored is None and self.parent is not None:
+            restored = begin_in(self.parent, self.prepared.template, self.directory)
         if restored is None and self.directory.status() == "done":
             raise InvalidInput(
                 f"--workdir={self.directory.path}: the run is done but its checkpoints are gone; "
@@ -364,9 +356,15 @@ class Training:
         return (self.cell or {}).get("how", "loop") == "loop"
 
     def _save(self, state: TrainState) -> None:
+        step, extra = self.directory.step, {"pending": self.log.pending}
         try:
-            extra = {"pending": self.log.pending}
-            self.checkpoints.save(self.directory.step, unstack_blocks(state), extra)
+            if step in self.keeps:
+                kept_states(self.directory, len(self.keeps)).save(
+                    step, unstack_blocks(state), extra
+                )
+            elif self.keeps and step < self.config.training.steps and self.stop.signal is None:
+                return
+            self.checkpoints.save(step, unstack_blocks(state), extra)
             self.unsaved = None
         except SaveFailed as error:
             self.unsaved = str(error)

@@ -20,6 +20,7 @@ from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import stated
 from transformer_jax.studies.asking.arms import quick_arms
+from transformer_jax.studies.asking.budgets import read_budgets, refuse_impossible_budgets
 from transformer_jax.studies.asking.gate import read_gate
 from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_impossible_settings
 
@@ -56,6 +57,8 @@ class Design:
         then judged by how many runs reach it, and when.
       gate: simple method that the base has to beat before any verdict, and why that one; None: the
         usual one of the task, see data/baselines.
+      budgets: shares of the updates at which arms are compared too, the longest first, while the
+        verdict holds.
       supersedes: why the same or a related question is asked again; not sealed.
       config: what arms change; with what the command line changed.
       exploratory: made on the command line.
@@ -77,6 +80,7 @@ class Design:
     primary: tuple[str, ...] = ()
     target: float | None = None
     gate: tuple[str, str] | None = None
+    budgets: tuple[float, ...] = ()
     supersedes: str = ""
     config: ConfigDict
     exploratory: bool = False
@@ -129,6 +133,7 @@ class Design:
         sealed |= {"primary": self.primary} if self.primary else {}
         sealed |= {"target": self.target} if self.target is not None else {}
         sealed |= {"gate": self.gate} if self.gate else {}
+        sealed |= {"budgets": self.budgets} if self.budgets else {}
         return json.loads(json.dumps(sealed))
 
 
@@ -196,6 +201,7 @@ _STUDY_KEYS = {
     "primary": tuple,
     "target": float,
     "gate": dict,
+    "budgets": tuple,
     "supersedes": str,
 }
 _NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
@@ -261,11 +267,13 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         primary=_primary(where, study.get("primary"), base, arms),
         target=None if study.get("target") is None else float(study["target"]),
         gate=read_gate(where, study.get("gate"), study.get("target")),
+        budgets=read_budgets(where, study.get("budgets"), study.get("target")),
         supersedes=study.get("supersedes") or "",
         config=config,
         path=path,
     )
     refuse_impossible_settings(design)
+    refuse_impossible_budgets(design)
     return checked_arms(design)
 
 

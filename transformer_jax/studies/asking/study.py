@@ -28,7 +28,7 @@ from transformer_jax.studies.asking.design import Design, seal_of
 from transformer_jax.studies.asking.register import Contrast, contrasts_of
 
 # Changing one of these after the first cell makes every verdict worthless.
-_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate")
+_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate", "budgets")
 
 
 class Study:
@@ -107,20 +107,34 @@ class Study:
         """Every cell that was asked for, all arms of a seed before the next seed."""
         return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
-    def cell(self, arm: str, seed: int) -> Cell:
-        """One of them."""
-        return Cell(arm, seed, cell_path(self.root, self.arms[arm]["hash"], seed))
+    def cell(self, arm: str, seed: int, budget: str = "") -> Cell:
+        """One of them, or the one of a shorter budget, a key of the arm's `budgets`."""
+        facts = self.arms[arm]["budgets"][budget] if budget else self.arms[arm]
+        return Cell(arm, seed, cell_path(self.root, facts["hash"], seed))
+
+    def shorter_cells(self) -> list[tuple[str, Cell]]:
+        """Budget and cell, of every shorter budget that was asked for."""
+        return [
+            (budget, self.cell(arm, seed, budget))
+            for seed in self.seeds
+            for arm, facts in self.arms.items()
+            for budget in facts.get("budgets", ())
+        ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict a cell: arm, seed, state, path, parameters, what it scored."""
-        rows = []
-        for cell in self.cells():
+        """One dict a cell: arm, seed, state, path, parameters, what it scored.
+
+        Where shorter budgets were asked for, `budget` is its share of the arm's updates.
+        """
+        rows, shorter = [], self.shorter_cells()
+        for budget, cell in [*(("1", cell) for cell in self.cells()), *shorter]:
             state = cell.state()
             means = cell.means() if state in (DONE, DIVERGED) else {}
             scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
             where = os.path.relpath(cell.path, self.path)
             known = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
-            rows.append(known | {"parameters": self._parameters(cell.arm)} | scores)
+            part = {"budget": float(budget)} if shorter else {}
+            rows.append(known | part | {"parameters": self._parameters(cell.arm)} | scores)
         return rows
 
     def _parameters(self, arm: str) -> int | None:
@@ -323,3 +337,11 @@ def _is_a_number(text: str) -> bool:
 def now() -> str:
     """The time, UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def way_to(root: Path, path: Path) -> str:
+    """Returns the way from a study to its root, so that both can be moved together."""
+    try:
+        return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
+    except ValueError:
+        return str(root.absolute())

@@ -86,6 +86,8 @@ def computed_otherwise(
     for kind, word in (("initial", "weights behind initial."), ("own_rows", "code of ")):
         both = ours.get(kind, {}).keys() & theirs.get(kind, {}).keys()
         found += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]
+    if ours.get("legs") != theirs.get("legs"):
+        found.append("one was extended, so its first updates were not of this config")
     if "model.dtype" not in changed and one.config().model.dtype != other.config().model.dtype:
         found.append("other precision")
     return found

@@ -6,7 +6,7 @@ The words better, worse, no different, ... are decided in inference/statistics.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,30 +30,13 @@ from transformer_jax.studies.inference.new_text import beyond_this_text, by_clus
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.adequacy import cannot_tell, whether_learned
 from transformer_jax.studies.judging.breakdowns import taken_apart
+from transformer_jax.studies.judging.budgets import over_budgets
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
+from transformer_jax.studies.judging.decision import Evidence, decide, family_of, share_of_level
 from transformer_jax.studies.judging.trials import domain_of, errors_of
 
 _RUNNING_TEXT = ("language_modelling", "masked_language_modelling")
 _PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
-UNTUNED = ", at the base's hyper-parameters"  # stands behind verdicts between untuned arms
-
-
-class Evidence(NamedTuple):
-    """What an arm is judged by.
-
-    Attributes:
-      base: seed -> outcome.
-      arm: the same of the arm.
-      level: of this look at it.
-      computes_the_same: whether both give every test example the same loss; None: not known.
-      errors: what is uncertain beside the seeds, see trials.errors_of.
-    """
-
-    base: Mapping[int, Outcome]
-    arm: Mapping[int, Outcome]
-    level: float
-    computes_the_same: bool | None = None
-    errors: tuple[tuple[float, float], ...] = ()
 
 
 def judge(study: Study) -> dict[str, Any]:
@@ -67,17 +50,21 @@ def judge(study: Study) -> dict[str, Any]:
     outcomes = {name: _outcomes(study, name) for name in study.arms}
     refusals = {name: _refusals(study, name) for name in arms}
     seeds = [seed for seed in study.seeds if seed in outcomes[study.base]]
-    cells = sorted(arm["hash"] for arm in study.arms.values())
+    cells = sorted(
+        part["hash"]
+        for arm in study.arms.values()
+        for part in (arm, *arm.get("budgets", {}).values())
+    )
     drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
-    contrasts = study.contrasts()
+    contrasts, share = study.contrasts(), share_of_level(sealed)
     evidence, asked_before = {}, {}
     for name in arms:
         looks = register.looks(contrasts[name], "same", study.identity) if name in contrasts else []
         hashes = (study.arms[study.base]["hash"], study.arms[name]["hash"])
         target = sealed.get("target")
         known = pooled(looks, outcomes[study.base], outcomes[name], hashes, target)
-        level = known.level(sealed["looks"], earlier)
+        level = share * known.level(sealed["looks"], earlier)
         same = _computes_the_same(study, name)
         evidence[name] = Evidence(known.base, known.arm, level, same, errors_of(study, name))
         asked_before[name] = [look.told() for look in looks] if known.counts else []
@@ -88,7 +75,6 @@ def judge(study: Study) -> dict[str, Any]:
             each = statistics.FOR_MEANS * evidence[name].level / family  # that of its interval
             own = [seed for seed in by_arm[name]["seeds"] if seed in study.seeds]
             by_arm[name]["beyond_this_text"] = _beyond(study, name, own, each)
-        by_arm[name]["level"] = evidence[name].level
         by_arm[name] |= domain_of(study, name, by_arm[name].get("mean"))
         by_arm[name]["asked_before"] = asked_before[name]
         if name in contrasts:
@@ -96,7 +82,9 @@ def judge(study: Study) -> dict[str, Any]:
             by_arm[name]["related"] = [look.told() for look in related]
     learned = _learned(study)
     cannot_tell(by_arm, outcomes, sealed, learned, study.record.get("baselines"))
-    level = statistics.level_of_look(len(seeds), sealed["looks"], earlier)
+    budgets = _scores_of_budgets(study)
+    over_budgets(by_arm, budgets, sealed, study.record.get("baselines"))
+    level = share * statistics.level_of_look(len(seeds), sealed["looks"], earlier)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -119,6 +107,7 @@ def judge(study: Study) -> dict[str, Any]:
             name: _evaluated_otherwise(study, key_of(changes), level)
             for name, changes in sealed.get("also", {}).items()
         },
+        **({"budgets": budgets} if budgets else {}),
         **taken_apart(study),
     }
     if not all(refusals.values()) and any(value["n"] for value in verdicts["values"].values()):
@@ -148,66 +137,37 @@ def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
-    """Returns how many contrasts share a level: the primary ones, or all that were ever asked."""
-    sealed_arms = [name for name in sealed["arms"] if name != sealed["base"]]
-    return len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
-
-
-def decide(
-    sealed: Mapping[str, Any],
-    evidence: Mapping[str, Evidence],
-    refusals: Mapping[str, list[str]],
-) -> dict[str, dict[str, Any]]:
-    """Returns what is said of each arm, from its scores alone.
-
-    Args:
-      sealed: what was asked.
-      evidence: arm -> what it is judged by.
-      refusals: arm -> why it gets no verdict.
-    """
-    family, found = family_of(sealed, [*evidence]), {}
-    for name, (base, arm, level, computes_the_same, errors) in evidence.items():
-        if refusals[name]:
-            words = f"refused: {refusals[name][0]}"
-            found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
-        else:
-            (contrast,) = statistics.compare(
-                base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
-                primary=sealed.get("primary"), target=sealed.get("target"), errors=errors,
-            )  # fmt: skip
-            found[name] = as_plain(contrast)
-            if contrast.verdict == statistics.IDENTICAL:
-                if _is_perfect(arm, sealed["metric"]):
-                    found[name]["words"] = "identical: every answer of both is right"
-                elif computes_the_same is False:
-                    words = "refused: the same score in every seed, by other losses"
-                    found[name] |= {"verdict": statistics.REFUSED, "words": words}
-            found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
-        found[name]["refusals"] = refusals[name]
+def _scores_of_budgets(study: Study) -> dict[str, Any]:
+    """What shorter budgets are judged by, the longest first: updates, outcomes and refusals."""
+    found = {}
+    for share in reversed(study.sealed.get("budgets", ())):
+        budget = f"{share:g}"
+        if all(budget in arm.get("budgets", {}) for arm in study.arms.values()):
+            outcomes = {name: _outcomes(study, name, budget) for name in study.arms}
+            found[budget] = {
+                "updates": {n: arm["budgets"][budget]["updates"] for n, arm in study.arms.items()},
+                "outcomes": {
+                    name: {str(seed): list(outcome) for seed, outcome in by_seed.items()}
+                    for name, by_seed in outcomes.items()
+                },
+                "refusals": {
+                    name: _refusals(study, name, budget)
+                    for name in study.arms
+                    if name != study.base
+                },
+                "learned": _learned(study, budget),
+            }
     return found
 
 
-def _learned(study: Study) -> dict[str, Any] | None:
+def _learned(study: Study, budget: str = "") -> dict[str, Any] | None:
     """The gate and what came of it; None of older studies, and where there is none."""
     gate = study.record.get("baselines", {}).get("gate")
     if gate is None:
         return None
-    means = (study.cell(study.base, seed).means() for seed in study.seeds)
+    means = (study.cell(study.base, seed, budget).means() for seed in study.seeds)
     values = [value for mean in means if (value := mean.get(gate["metric"])) is not None]
     return whether_learned(gate, values)
-
-
-def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:
-    """Whether no score could be better, so that equal ones say nothing against the change."""
-    return metric.endswith("accuracy") and all(o.value == 1 for o in outcomes.values())
-
-
-def _untuned(verdict: str) -> str:
-    """What limits a verdict between arms that were not tuned."""
-    gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
-    limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)
-    return UNTUNED if limited else ""
 
 
 def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict[str, Any]]:
@@ -235,9 +195,9 @@ def _score(study: Study, arm: str, seed: int, key: str) -> float | None:
     return details.get("also", {}).get(key, {}).get(study.metric)
 
 
-def _outcomes(study: Study, arm: str) -> dict[int, Outcome]:
+def _outcomes(study: Study, arm: str, budget: str = "") -> dict[int, Outcome]:
     """Seed -> outcome of the cells that have one: missing and failed cells have none."""
-    cells = [study.cell(arm, seed) for seed in study.seeds]
+    cells = [study.cell(arm, seed, budget) for seed in study.seeds]
     asked = (study.metric, study.sealed.get("target"))
     return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in (DONE, DIVERGED)}
 
@@ -266,13 +226,13 @@ def _summary(outcomes: dict[int, Outcome]) -> dict[str, Any]:
     }
 
 
-def _refusals(study: Study, arm: str) -> list[str]:
+def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
     """Why an arm gets no verdict beside the base; empty where it may."""
     found = [f"{key} changed after the first cell" for key in study.record["refused"]]
     for name in (arm, study.base):
         refused = study.arms[name].get("tuning", {}).get("refused")
         found += [f"{name}: {refused}"] if refused else []
-    cells = {name: [study.cell(name, s) for s in study.seeds] for name in (arm, study.base)}
+    cells = {n: [study.cell(n, seed, budget) for seed in study.seeds] for n in (arm, study.base)}
     states = {name: [cell.state() for cell in group] for name, group in cells.items()}
     for name, group in states.items():
         lost = [state for state in group if state not in (DONE, DIVERGED)]

@@ -75,6 +75,24 @@ def tuning_charts(study: Study) -> dict[str, Any]:
     return {**charts, "tuned-trials": {**labels, "series": series, "points": True}}
 
 
+def budget_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart of each arm's difference and interval over the updates; {} without budgets."""
+    series = []
+    for name, arm in verdicts["arms"].items():
+        points = [(study.arms[name]["cost"]["updates"], arm)] if "budgets" in arm else []
+        for share, its in arm.get("budgets", {}).items():
+            points.append((verdicts["budgets"][share]["updates"][name], its))
+        kept = [(x, its) for x, its in sorted(points, key=lambda p: p[0]) if its.get("interval")]
+        columns = [[x, its["mean"], *its["interval"]] for x, its in kept]
+        if kept:
+            series.append(_line(study, name, *map(list, zip(*columns, strict=True))))
+    if not series:
+        return {}
+    label = f"difference of test {study.metric} from {study.base}; up is better"
+    labels = {"xLabel": "updates of the run", "yLabel": label, "title": f"{label}, over updates"}
+    return {"budgets": {**labels, "series": series, "points": True}}
+
+
 def _line(study: Study, arm: str, x: list, mean: list, low: list, high: list) -> dict[str, Any]:
     index = list(study.arms).index(arm)
     return {"name": arm, "index": index, "x": x, "mean": mean, "low": low, "high": high}

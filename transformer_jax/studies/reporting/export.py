@@ -45,7 +45,7 @@ def export_study(path: str | Path, out: Path, weights: bool = False) -> Path:
         for file in entries(study.path)
         if file.is_file() and file.name not in (_LOCK, "study.json")
     }
-    for cell in study.cells():
+    for cell in [*study.cells(), *(cell for _, cell in study.shorter_cells())]:
         files = [inside(cell.path, file) for file in _OF_A_CELL]
         files += walk(inside(cell.path, "checkpoints")) if weights else []
         members |= {

@@ -17,6 +17,7 @@ from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.charts import (
     breakdowns_of,
+    budget_charts,
     by_position_of,
     details_of,
     floor_of,
@@ -65,7 +66,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
-    charts = {**tuning_charts(study), **where}
+    charts = {**tuning_charts(study), **budget_charts(study, verdicts), **where}
     data = as_plain(
         {
             "arms": arms,
@@ -98,9 +99,12 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
             section(
                 "Tuning",
                 *_tuning_table(study),
-                *map(place_for, tuning_charts(study)),
+                *_places(tuning_charts(study)),
             ),
-            section("Where arms differ", *_where(study), *map(place_for, where)),
+            section(
+                "Shorter budgets", *_budgets(verdicts), *_places(budget_charts(study, verdicts))
+            ),
+            section("Where arms differ", *_where(study), *_places(where)),
             section("Other evaluations", *_also(study, verdicts)),
             section("How arms differ in their configs", _config_table(study)),
             section("Failures", _failures(study)),
@@ -255,6 +259,26 @@ def _tuning_table(study: Study) -> list[str]:
     return [table(heads, rows), paragraph(note, soft=True)]
 
 
+def _budgets(verdicts: Mapping[str, Any]) -> list[str]:
+    rows = tables.budget_rows(verdicts)
+    if not rows:
+        return []
+    note = (
+        "Runs of a part of the updates, each with its own fall of the rate. A shorter budget is "
+        "tested only while the longer holds what is said of all updates. Band: the interval."
+    )
+    learned = [
+        f"after {budget['updates'][verdicts['base']]:,} updates {budget['learned']['told']}"
+        for budget in verdicts["budgets"].values()
+        if budget["learned"]
+    ]
+    return [table(tables.BUDGET_HEADS, rows), listed(learned), paragraph(note, soft=True)]
+
+
+def _places(charts: Mapping[str, Any]) -> list[str]:
+    return [place_for(name) for name in charts]
+
+
 # ---------------------------------------------------------------- where
 
 
@@ -307,12 +331,15 @@ def _config_table(study: Study) -> str:
 
 def _failures(study: Study) -> str:
     rows = []
-    for cell in study.cells():
+    shorter = [
+        (f"{cell.arm}, {float(b):.0%} of the updates", cell) for b, cell in study.shorter_cells()
+    ]
+    for name, cell in [*((cell.arm, cell) for cell in study.cells()), *shorter]:
         state = cell.state()
         if state != DONE:
             rows.append(
                 [
-                    cell.arm,
+                    name,
                     str(cell.seed),
                     state,
                     cell.reason() if state != DIVERGED else "an outcome",

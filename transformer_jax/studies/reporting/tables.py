@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.studies.asking.budgets import cost_of_budgets
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.study import Study, plain_cell
 
@@ -96,6 +97,13 @@ def show_plan(
         lines.append(
             f"tuning      {design.tuning.told()}: for each arm as much as {runs:g} of its runs, "
             f"in all about {clock(usual * runs)}"
+        )
+    if design.budgets:
+        costs, shares = cost_of_budgets(design), [f"{share:.0%}" for share in design.budgets]
+        seconds = len(seeds) * sum(estimate.seconds_of(n) * cost for n, cost in costs.items())
+        lines.append(
+            f"budgets     also at {', '.join(shares)} of the updates, while the verdict holds: "
+            f"about {clock(seconds)}"
         )
     if design.exploratory:
         lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
@@ -221,6 +229,8 @@ def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: "Progress
     """Prints the comparison."""
     progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
     progress.say(as_text(HEADS, verdict_rows(study, verdicts)))
+    if verdicts.get("budgets"):
+        progress.say(as_text(BUDGET_HEADS, budget_rows(verdicts)))
     for note in notes_on(verdicts):
         progress.say(note)
 
@@ -290,6 +300,21 @@ def _of_trials(arm: Mapping[str, Any]) -> list[str]:
     if start == 1:
         return [f"the same direction for the expected best of any number of {trials} trials"]
     return [f"this direction holds from {start} of {trials} trials on, before that the other"]
+
+
+BUDGET_HEADS = ("arm", "updates", "difference", "interval", "verdict")
+
+
+def budget_rows(verdicts: Mapping[str, Any]) -> Rows:
+    """One row an arm and budget, the whole first; none where no shorter budget was asked for."""
+    rows = []
+    for name, arm in verdicts["arms"].items():
+        at = {"1": arm, **arm.get("budgets", {})} if "budgets" in arm else {}
+        for share, its in at.items():
+            updates = verdicts["budgets"][share]["updates"][name] if share != "1" else "all"
+            told = [signed(its.get("mean")), spell_interval(its.get("interval"))]
+            rows.append([name, spell(updates), *told, its["verdict"]])
+    return rows
 
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from transformer_jax.errors import Stop
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.budgets import Branching
 from transformer_jax.studies.asking.cells import (
     DIVERGED,
     DONE,
@@ -71,7 +72,8 @@ def run_as_jobs(
     workers.progress.say(f"jobs   {len(jobs)} with {len(order)} cells ({cluster.kind})")
     what = (design, str(root.absolute()), workers.estimate)
     batches = [
-        [(c.arm, arms[c.arm].changes, arms[c.arm].hash, c.seed) for c in job] for job in jobs
+        [(c.arm, a.changes, a.hash, c.seed, a.branching) for c in job for a in [arms[c.arm]]]
+        for job in jobs
     ]
     _submit(cluster, inside(workdir, "jobs"), what, batches, workers.stop, report_ended)
     for cell in waiting:
@@ -84,7 +86,7 @@ def _submit(
     cluster: Cluster,
     folder: Path,
     what: tuple,
-    batches: Sequence[Sequence[tuple[str, dict, str, int]]],
+    batches: Sequence[Sequence[tuple[str, dict, str, int, Branching]]],
     stop: StopSignal,
     report_ended: Callable[[], None],
 ) -> None:
@@ -94,7 +96,7 @@ def _submit(
       cluster: where to.
       folder: for the jobs' logs.
       what: design, root and estimate, as `train_cells` takes them.
-      batches: of (arm, changes of it, its cells' folder, seed).
+      batches: of (arm, changes of it, its cells' folder, seed, how it branches).
       stop: tells when to end.
       report_ended: is called now and then, to show what became of the cells.
     """
@@ -124,7 +126,7 @@ def train_cells(
     design: Design,
     root: str,
     estimate: Estimate,
-    batch: Sequence[tuple[str, dict[str, Any], str, int]],
+    batch: Sequence[tuple[str, dict[str, Any], str, int, Branching]],
 ) -> list[str]:
     """What a job does: trains cells of a study that another process has sealed and will judge.
 
@@ -132,7 +134,7 @@ def train_cells(
       design: of the study.
       root: that holds `cells`.
       estimate: how to compute, and how long cells take.
-      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed).
+      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed; branching).
     Returns:
       How each cell ended.
     Raises:
@@ -141,11 +143,12 @@ def train_cells(
     """
     with StopSignal() as stop:
         arms: dict[str, Arm] = {}
-        for name, changes, folder, _ in batch:
+        for name, changes, folder, _, branching in batch:
             if name not in arms:
                 of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
                 arms[name] = ArmBuilder(of_arm).make(name, name)
                 arms[name].place(estimate.how)
+                arms[name].branching = branching
                 if arms[name].hash != folder:
                     raise Stop(
                         f"{name}: code, jax or device are not those where the study was launched; "
@@ -153,7 +156,7 @@ def train_cells(
                     )
         cells = [
             Cell(name, seed, cell_path(Path(root), arms[name].hash, seed))
-            for name, _, _, seed in batch
+            for name, _, _, seed, _ in batch
         ]
         Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))
         return [cell.state() for cell in cells]

@@ -4,8 +4,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import shlex
-import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.runs.provenance import surroundings
+from transformer_jax.runs.provenance import command_line, surroundings
 from transformer_jax.studies.asking.cells import (
     DIVERGED,
     DONE,
@@ -29,14 +27,16 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.noise import as_lines, known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
-from transformer_jax.studies.asking.study import Study, as_plain, changed_since
+from transformer_jax.studies.asking.study import Study, as_plain, changed_since, way_to
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.power import detectable
 from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
+from transformer_jax.studies.judging.decision import share_of_level
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.running import tuning
 from transformer_jax.studies.running.adoption import adopt as taken_over
+from transformer_jax.studies.running.branches import branches_of, drop_kept_states
 from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.fairness import scored_on_other_data, unmatched
@@ -45,7 +45,7 @@ from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate,
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.loop import refuse_what_is_not_installed
 
-_FOUND = ("tuning", "peak_bytes")  # of an arm, by earlier launches
+_FOUND = ("tuning", "peak_bytes", "budgets")  # of an arm, by earlier launches
 
 
 class CellsLost(Stop):
@@ -169,9 +169,8 @@ class Launch:
             design, self.arms, self.seeds, states, self.estimate, self.certificates, progress
         )
         progress.say(tables.baselines_as_text(self.baselines))
-        known = known_noise(
-            self.arms[design.base].config, Path(design.path).parent / "noise", design.metric
-        )
+        noise = Path(design.path).parent / "noise"
+        known = known_noise(self.arms[design.base].config, noise, design.metric)
         progress.say(self._resolution(known))
         if known:
             progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
@@ -200,8 +199,8 @@ class Launch:
         if design.target is not None:
             return f"solved at  {design.target:g}: counts and updates until then are compared"
         contrasts = len(design.primary) or max(len(self.arms) - 1, 1)
-        level = level_of_look(count, design.looks) * FOR_MEANS / contrasts
-        effect = detectable(count, level)
+        level = share_of_level(design.sealed()) * level_of_look(count, design.looks)
+        effect = detectable(count, level * FOR_MEANS / contrasts)
         told = (
             f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
             "80 % power an effect of "
@@ -263,7 +262,12 @@ class Launch:
             self._adopt()
         if self.design.tuning:
             self._tune(retry)
+        branches = self._branches()
         self._run_cells(self.arms, self._cells(self.arms), retry)
+        if branches:
+            cells = [self._cell(arm, seed) for seed in self.seeds for arm in branches.values()]
+            self._run_cells(branches, cells, retry)
+            drop_kept_states(self._cells(self.arms), cells)
         with self.progress.busy("looking closer at the cells"):
             for cell in self.study.cells():
                 if cell.state() == DONE and self.stop.signal is None:
@@ -319,7 +323,7 @@ class Launch:
         first = self.arms[self.design.base]
         around, _ = surroundings()
         facts = {
-            "root": _relative(self.root, self.study.path),
+            "root": way_to(self.root, self.study.path),
             "how": self.estimate.how,
             "config_path": self.design.path,
             "overrides": dict(self.design.overrides),
@@ -327,7 +331,7 @@ class Launch:
             "baselines": self.baselines,
             "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
             "timing": self.estimate.told or self.study.record.get("timing", ""),
-            "commands": [*self.study.record.get("commands", []), _command()],
+            "commands": [*self.study.record.get("commands", []), command_line()],
             "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
         }
         if not self.study.record.get("began"):
@@ -381,6 +385,18 @@ class Launch:
             self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
         self.study.write()
 
+    def _branches(self) -> dict[str, Arm]:
+        """The arms of shorter budgets, by their own names; notes where their cells are."""
+        branches = {}
+        for name, share, arm in branches_of(self.design, self.builder, self.arms):
+            arm.place(self.estimate.how)
+            steps, whole = arm.config.training.steps, self.arms[name].config.training.steps
+            seconds = self.estimate.seconds_of(name) * (steps - arm.branching.step) / whole
+            self.estimate.seconds[arm.name], branches[arm.name] = seconds, arm
+            its = self.study.arms[name].setdefault("budgets", {})
+            its[f"{share:g}"] = {"hash": arm.hash, "updates": steps}
+        return branches
+
     def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
         waiting = [cell for cell in cells if self._has_to_run(cell, retry)]
         for cell in cells:
@@ -412,17 +428,3 @@ def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:
     if not study.record or changed_since(study.sealed, design.sealed()):
         return {}
     return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}
-
-
-def _command() -> str:
-    """What the user typed, as far as it can be known."""
-    verb = Path(sys.argv[0]).stem
-    return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])
-
-
-def _relative(root: Path, path: Path) -> str:
-    """The way from a study to its root, so that both can be moved together."""
-    try:
-        return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
-    except ValueError:
-        return str(root.absolute())

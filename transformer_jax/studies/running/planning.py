@@ -17,6 +17,7 @@ from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.provenance import surroundings
+from transformer_jax.studies.asking.budgets import WHOLE, Branching
 from transformer_jax.studies.asking.cells import cell_hash
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running import fairness
@@ -54,6 +55,7 @@ class Arm:
       data: digest of its task.
       hash: of its cells' folder.
       matched: the field that was solved for, and its value.
+      branching: how its runs go together with shorter or longer ones.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Arm:
     data: str
     hash: str = ""
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
+    branching: Branching = WHOLE
 
     def place(self, how: str) -> None:
         """Gives the arm its folder for a way of computing."""

@@ -2,8 +2,9 @@
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,7 +12,7 @@ from ml_collections import ConfigDict
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, code_hash
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path, code_hash
 from transformer_jax.studies.running.batched import (
     Group,
     Member,
@@ -23,6 +24,7 @@ from transformer_jax.studies.running.batched import (
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.planning import Arm, Estimate
 from transformer_jax.studies.running.study_progress import StudyProgress
+from transformer_jax.training.branching import Parent
 from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
 
@@ -134,7 +136,12 @@ class Workers:
 
     def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
         brief = width * self.estimate.seconds_of(arm.name) < _BRIEF
-        config = with_seed(arm.config, cell.seed, brief)
+        branching = arm.branching
+        config = with_seed(arm.config, cell.seed, brief, branching.keeps)
+        parent = None
+        if branching.trunk:
+            trunk = cell_path(cell.path.parents[2], branching.trunk, cell.seed)
+            parent = Parent(trunk, branching.step)
         facts = {
             "code": code_hash(),
             "computed": computed(self.estimate.how),
@@ -150,14 +157,26 @@ class Workers:
 
         progress = board.of(cell)
         return Training(
-            config, directory, lambda: prepared, progress, self.stop, cell=facts, at_end=at_end
-        )
+            config, directory, lambda: prepared, progress, self.stop,
+            cell=facts, at_end=at_end, parent=parent, keeps=branching.keeps,
+        )  # fmt: skip
 
 
-def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
-    """Returns an arm's config for one seed; a brief cell is saved at its end alone."""
+def with_seed(
+    config: ConfigDict, seed: int, brief: bool, keeps: Collection[int] = ()
+) -> ConfigDict:
+    """Returns an arm's config for one seed; a brief cell is saved at its end alone.
+
+    Args:
+      config: of the arm.
+      seed: of the run.
+      brief: whether it is so short that it is rather begun again.
+      keeps: updates after which its state is kept.
+    """
     copy = config.copy_and_resolve_references().unlock()
     copy.seed = seed
     if brief:
         copy.checkpoint.every = copy.training.steps
+    if keeps:
+        copy.checkpoint.every = math.gcd(*keeps)
     return copy.lock()

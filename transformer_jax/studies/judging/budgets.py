@@ -1,0 +1,70 @@
+"""From which budget on a verdict holds: shorter ones are looked at only while the longer hold.
+
+In a sequence that is fixed beforehand each test may have the whole level, since after the first
+that fails no other counts (Maurer, Hothorn and Lehmacher 1995; Westfall and Krishen 2001, J.
+Statistical Planning and Inference 99, 25-40). What a budget says is the word of the whole run.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.statistics import BETTER, SAME, WORSE
+from transformer_jax.studies.judging.adequacy import cannot_tell
+from transformer_jax.studies.judging.decision import UNTUNED, Evidence, decide
+
+_GO_ON = (BETTER, WORSE, SAME)  # words that can hold at a shorter budget
+NOT_TESTED = "not tested"
+
+
+def over_budgets(
+    by_arm: Mapping[str, dict[str, Any]],
+    budgets: Mapping[str, Mapping[str, Any]],
+    sealed: Mapping[str, Any],
+    known: Mapping[str, Any] | None,
+) -> None:
+    """Adds to each arm what its shorter budgets say, and to its words from where on they hold.
+
+    Args:
+      by_arm: what is said of each arm after all its updates; changed: `budgets`, `holds_from`.
+      budgets: share -> `updates`, `outcomes`, `refusals` and `learned` there, the longest first.
+      sealed: what was asked.
+      known: what study.json says of simple methods; None of older studies.
+    """
+    holds = {name: [arm["verdict"] in _GO_ON] for name, arm in by_arm.items()}
+    for share, its in budgets.items():
+        outcomes = {
+            name: {int(seed): Outcome(*told) for seed, told in by_seed.items()}
+            for name, by_seed in its["outcomes"].items()
+        }
+        base = outcomes[sealed["base"]]
+        evidence = {
+            name: Evidence(base, outcomes[name], arm["level"]) for name, arm in by_arm.items()
+        }
+        found = decide(sealed, evidence, its["refusals"])
+        cannot_tell(found, outcomes, sealed, its["learned"], known)
+        for name, arm in by_arm.items():
+            there = found[name]
+            told = {key: there.get(key) for key in ("mean", "interval", "verdict")}
+            told["words"] = there["words"].removesuffix(UNTUNED)
+            if not holds[name][-1]:
+                told |= {"verdict": NOT_TESTED, "words": NOT_TESTED}
+            arm.setdefault("budgets", {})[share] = told
+            holds[name].append(told["verdict"] == arm["verdict"])
+    for name, arm in by_arm.items() if budgets else ():
+        if holds[name][0]:
+            shares = [share for share, held in zip(budgets, holds[name][1:], strict=True) if held]
+            arm["holds_from"] = float(shares[-1]) if shares else 1.0
+            arm["words"] = _with_domain(arm, shares, budgets)
+
+
+def _with_domain(
+    arm: Mapping[str, Any], shares: list[str], budgets: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """The words, and from how many of the arm's updates on they hold."""
+    words, untuned = arm["words"].removesuffix(UNTUNED), arm["words"].endswith(UNTUNED) * UNTUNED
+    if shares:
+        updates = budgets[shares[-1]]["updates"][arm["arm"]]
+        return f"{words}; {arm['verdict']} from {updates:,} updates on{untuned}"
+    updates = budgets[next(iter(budgets))]["updates"][arm["arm"]]
+    return f"{words}; not shown at {updates:,} updates{untuned}"

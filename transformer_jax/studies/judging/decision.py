@@ -1,0 +1,89 @@
+"""The words of every arm, from its scores alone: no file and no cell is read here."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.studies.asking.study import as_plain
+from transformer_jax.studies.inference import statistics
+from transformer_jax.studies.inference.outcome import Outcome
+
+UNTUNED = ", at the base's hyper-parameters"  # stands behind verdicts between untuned arms
+
+
+class Evidence(NamedTuple):
+    """What an arm is judged by.
+
+    Attributes:
+      base: seed -> outcome.
+      arm: the same of the arm.
+      level: of this look at it.
+      computes_the_same: whether both give every test example the same loss; None: not known.
+      errors: what is uncertain beside the seeds, see trials.errors_of.
+    """
+
+    base: Mapping[int, Outcome]
+    arm: Mapping[int, Outcome]
+    level: float
+    computes_the_same: bool | None = None
+    errors: tuple[tuple[float, float], ...] = ()
+
+
+def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
+    """Returns how many contrasts share a level: the primary ones, or all that were ever asked."""
+    sealed_arms = [name for name in sealed["arms"] if name != sealed["base"]]
+    return len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
+
+
+def decide(
+    sealed: Mapping[str, Any],
+    evidence: Mapping[str, Evidence],
+    refusals: Mapping[str, list[str]],
+) -> dict[str, dict[str, Any]]:
+    """Returns what is said of each arm, from its scores alone.
+
+    Args:
+      sealed: what was asked.
+      evidence: arm -> what it is judged by.
+      refusals: arm -> why it gets no verdict.
+    """
+    family, found = family_of(sealed, [*evidence]), {}
+    for name, (base, arm, level, computes_the_same, errors) in evidence.items():
+        if refusals[name]:
+            words = f"refused: {refusals[name][0]}"
+            found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
+        else:
+            (contrast,) = statistics.compare(
+                base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
+                primary=sealed.get("primary"), target=sealed.get("target"), errors=errors,
+            )  # fmt: skip
+            found[name] = as_plain(contrast)
+            if contrast.verdict == statistics.IDENTICAL:
+                if _is_perfect(arm, sealed["metric"]):
+                    found[name]["words"] = "identical: every answer of both is right"
+                elif computes_the_same is False:
+                    words = "refused: the same score in every seed, by other losses"
+                    found[name] |= {"verdict": statistics.REFUSED, "words": words}
+            found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
+        found[name] |= {"refusals": refusals[name], "level": level}
+    return found
+
+
+def share_of_level(sealed: Mapping[str, Any]) -> float:
+    """Returns what is left of a level where words go on to shorter budgets.
+
+    Of one interval at most one end can fail the truth: a half of the level each. Better, worse and
+    no different are three sequences of budgets, which may fail apart: a third of the level each.
+    """
+    return 2 / 3 if sealed.get("budgets") else 1.0
+
+
+def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:
+    """Whether no score could be better, so that equal ones say nothing against the change."""
+    return metric.endswith("accuracy") and all(o.value == 1 for o in outcomes.values())
+
+
+def _untuned(verdict: str) -> str:
+    """What limits a verdict between arms that were not tuned."""
+    gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
+    limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)
+    return UNTUNED if limited else ""

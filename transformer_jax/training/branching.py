@@ -1,0 +1,130 @@
+"""A run that begins where another one was, and one that goes on with another config."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options import config as configs
+from transformer_jax.runs.checkpoints import Checkpoints, Restored
+from transformer_jax.runs.directory import RunDirectory
+
+BRANCHES = "branches"  # of a run: states that others begin with
+_MAY_CHANGE = ("training.steps", "optimizer.learning_rate", "schedule.")
+_CELLS = "cells"
+
+
+class Parent(NamedTuple):
+    """Where a run begins.
+
+    Attributes:
+      path: of another run's directory, of the same config but for the updates to come.
+      step: updates that it had taken.
+    """
+
+    path: Path
+    step: int
+
+
+def kept_states(directory: RunDirectory, count: int = 1) -> Checkpoints:
+    """Returns the states of a run that others may begin with."""
+    return Checkpoints(directory.file(BRANCHES), count, lambda told: None)
+
+
+def begin_in(parent: Parent, template: Any, directory: RunDirectory) -> Restored | None:
+    """Returns the state that a run begins with, and takes over the rows until then.
+
+    Args:
+      parent: where.
+      template: what the state must look like.
+      directory: of the run that begins.
+    Returns:
+      None where the parent has no such state, or none that is whole.
+    """
+    source = RunDirectory(parent.path)
+    try:
+        restored = kept_states(source).restore(template, read_only=True, at=parent.step)
+    except InvalidInput:  # damaged, or of another model: the run begins at its own start
+        return None
+    if restored is not None:
+        directory.cut_metrics(0)
+        directory.append_metrics([row for row in source.metrics() if row["step"] <= parent.step])
+        begun = {"run": f"{parent.path.parent.name}/{parent.path.name}", "step": parent.step}
+        directory.write_json("manifest.json", directory.manifest() | {"parent": begun})
+    return restored
+
+
+def extend(config: ConfigDict, directory: RunDirectory, across_numerics: bool = False) -> list[str]:
+    """Lets a run go on with more updates or another rate, from its newest checkpoint.
+
+    The manifest's `legs` say from which update on what was changed, and the scores until then.
+
+    Args:
+      config: of what is to come.
+      directory: of a run.
+      across_numerics: whether it may go on though it began with other numerics.
+    Returns:
+      What changes, in words.
+    Raises:
+      InvalidInput: there is no run, it is a cell of a study, or something else would change.
+    """
+    where = f"--workdir={directory.path}"
+    if not directory.has_begun():
+        raise InvalidInput(f"{where}: no run to extend; leave --extend away to begin one")
+    manifest = directory.manifest()
+    if "cell" in manifest or _CELLS in directory.path.absolute().parts:
+        raise InvalidInput(
+            f"{where}: a cell of a study, which is found by what it is: nothing may change in it"
+        )
+    changed = {
+        key: pair
+        for key, pair in configs.differences(directory.config(), config).items()
+        if not key.startswith(configs.CADENCE)
+    }
+    other = [key for key in changed if not key.startswith(_MAY_CHANGE)]
+    if other:
+        there, now = changed[other[0]]
+        raise InvalidInput(
+            f"{where}: --extend changes {other[0]}, {there} there, {now} now\n"
+            "it may change training.steps, optimizer.learning_rate and schedule"
+        )
+    steps = Checkpoints(directory.file("checkpoints")).steps()
+    step = steps[-1] if steps else 0
+    if config.training.steps < step:
+        raise InvalidInput(
+            f"{where}: training.steps={config.training.steps}: the run has {step} updates; "
+            "expected more"
+        )
+    if not changed:
+        return []
+    if not across_numerics:
+        directory.refuse_other_numerics(goes_on=True)
+    leg = {"from": step, "changed": changed, "scores": _means(directory.evaluation())}
+    legs = manifest.get("legs", [])
+    if not legs or {**legs[-1], "time": ""} != {**_plain(leg), "time": ""}:  # not after a kill
+        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        legs = [*legs, {**_plain(leg), "time": time}]
+    directory.step = step
+    with directory.locked():
+        directory.write_json("manifest.json", manifest | {"legs": legs})
+        directory.write_status("interrupted")
+        directory.write_text("config.json", configs.to_json(config))
+    return [
+        f"{key}: {there} until update {step}, then {now}" for key, (there, now) in changed.items()
+    ]
+
+
+def _means(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of each split, without what they were measured by."""
+    return {
+        split: {name: value for name, value in scores.items() if isinstance(value, int | float)}
+        for split, scores in evaluation.items()
+        if split in ("validation", "test")
+    }
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
