@@ -23,8 +23,8 @@ from transformer_jax.studies.reporting.ladder import as_text, judge_ladder
 from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments and runs the study."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Reads the arguments and runs the study; returns its verdicts."""
     parser = Parser("ablate", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the study's directory: new, or to go on")
     parser.add_argument("--seeds", default="5", help="5 means 0 to 4; 5:10 means 5 to 9 (5)")
@@ -64,6 +64,7 @@ def main(argv: list[str]) -> None:
         metavar="KEY=VALUE",
         help="for submitit: timeout_min=60, slurm_partition=gpu, gpus_per_node=1, ...",
     )
+    parser.add_json()
     arguments = parser.read(argv)
     cluster = None
     if arguments.executor:
@@ -87,16 +88,18 @@ def main(argv: list[str]) -> None:
         "cluster": cluster,
     }
     if ladder is None:
-        run(design, arguments.workdir, seeds, root=arguments.root, **options)
-        return
+        study = run(design, arguments.workdir, seeds, root=arguments.root, **options)
+        return {"study": arguments.workdir, "verdicts": study.verdicts()}
     root = arguments.root or Path(arguments.workdir).parent
     for value, design in ladder.rungs.items():
         print(f"rung   {ladder.key}={value:g}", flush=True)
         run(design, rung_path(arguments.workdir, ladder.key, value), seeds, root=root, **options)
+    found: dict[str, Any] = {}
     if not arguments.dry_run:
         found = judge_ladder(arguments.workdir, ladder.key, list(ladder.rungs))
         print(as_text(found))
         print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
+    return {"ladder": arguments.workdir, "verdicts": found}
 
 
 if __name__ == "__main__":

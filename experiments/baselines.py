@@ -5,15 +5,15 @@ Example:
   python -m experiments.baselines --config=configs/digits.py --json
 """
 
-import json
+from typing import Any
 
 from experiments.command import Parser, execute
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments and prints a row for each method."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Reads the arguments and prints a row for each method; returns scores and gate."""
     parser = Parser("baselines", __doc__, takes_config=True)
-    parser.add_argument("--json", action="store_true", help="one JSON object, for a program")
+    parser.add_json()
     arguments = parser.read(argv)
     config = arguments.config
 
@@ -23,12 +23,10 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.own import own_modules
 
     scores, gate = baselines_of(make_task(config, allow=own_modules(config)), config.training.steps)
-    if arguments.json:
-        print(json.dumps({"scores": scores, "gate": gate}))
-        return
+    found = {"scores": scores, "gate": gate}
     if not scores:
         print(f"no simple method is known for data.task={config.data.task}")
-        return
+        return found
     columns = [
         (split, metric) for split in ("validation", "test") for metric in ("loss", "accuracy")
     ]
@@ -38,6 +36,7 @@ def main(argv: list[str]) -> None:
     ]
     print(as_text(["simple method", *[f"{split} {metric}" for split, metric in columns]], rows))
     print(f"a study's base has to be better than: {gate}")
+    return found
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ MEASURES = {
 }
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments; without --worker, runs the rounds and prints the tables."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Without --worker, runs the rounds, prints the tables and returns the figures."""
     parser = Parser("bench", __doc__)
     parser.add_argument("--what", default=",".join(WHAT), help="which, by comma (all)")
     parser.add_argument("--programs", help="which of them, by comma (all)")
@@ -82,11 +82,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--worker", choices=workers, metavar="WHAT:PROGRAM", help="measured in this process"
     )
+    parser.add_json()
     arguments = parser.read(argv)
     if arguments.worker:
         what, _, name = arguments.worker.partition(":")
-        print(json.dumps(WHAT[what].measure(name, arguments)))
-        return
+        return dict(WHAT[what].measure(name, arguments))
     jobs = _jobs(arguments)
     machine = machine_name()
     print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
@@ -108,12 +108,13 @@ def main(argv: list[str]) -> None:
             for name, value in figures.items():
                 found.setdefault(name, {}).setdefault(job.partition(":")[2], []).append(value)
     _print_tables(found)
+    about = {"machine": machine, "shape": arguments.shape, "dtype": arguments.dtype}
+    stored = {**about, "figures": found}
     if arguments.out:
-        stored = {"machine": machine, "shape": arguments.shape, "dtype": arguments.dtype}
-        text = json.dumps(stored | {"figures": found}, indent=1) + "\n"
         Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(arguments.out).write_text(text, encoding="utf-8")
+        Path(arguments.out).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         print(f"\nwrote {arguments.out}")
+    return stored
 
 
 def _jobs(arguments: Any) -> list[str]:
@@ -260,7 +261,7 @@ WHAT = {
 
 def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
     """What the worker measured; None, with the reason, where the program cannot run."""
-    command = [sys.executable, "-m", "experiments.bench", f"--worker={job}", *options]
+    command = [sys.executable, "-m", "experiments.bench", f"--worker={job}", "--json", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])

@@ -1,17 +1,25 @@
 """How every command reads its arguments and how it ends. Nothing here imports jax."""
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options.config import ConfigFile
 from transformer_jax.options.explained import as_text
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
+
+
+class Result(NamedTuple):
+    """What a command found, where its exit code says something too."""
+
+    found: Any
+    exit_code: int
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,6 +53,10 @@ class Parser(argparse.ArgumentParser):
             metavar="MODULE",
             help="import this module if the run names a class in it; several times for several",
         )
+
+    def add_json(self) -> None:
+        """Takes --json: what `main` returns is printed as one line, everything else to stderr."""
+        self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
 
     def error(self, message: str) -> NoReturn:
         """Refuses in our words instead of printing the usage."""
@@ -117,10 +129,21 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def execute(main: Callable[[list[str]], None]) -> NoReturn:
-    """Runs a command; what the user has to know ends it with a message and no traceback."""
+def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command; what the user has to know ends it with a message and no traceback.
+
+    Args:
+      main: takes the arguments; what it returns is printed where they hold --json.
+      argv: the arguments; those of the process if not given.
+    """
+    asked = list(sys.argv[1:] if argv is None else argv)
+    for_people = sys.stderr if "--json" in asked else sys.stdout
     try:
-        main(sys.argv[1:])
+        with contextlib.redirect_stdout(for_people):
+            found = main(asked)
+        result = found if isinstance(found, Result) else Result(found, 0)
+        if "--json" in asked:
+            _print_json(result.found)
         sys.stdout.flush()
     except Stop as error:
         lines = str(error).splitlines()
@@ -132,4 +155,13 @@ def execute(main: Callable[[list[str]], None]) -> NoReturn:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
-    sys.exit(0)
+    sys.exit(result.exit_code)
+
+
+def _print_json(found: Any) -> None:
+    """One line; no number that JSON does not know."""
+    import json
+
+    from transformer_jax.studies.asking.study import as_plain
+
+    print(json.dumps(as_plain(found), allow_nan=False))

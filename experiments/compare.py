@@ -6,6 +6,7 @@ Example:
 """
 
 from pathlib import Path
+from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
@@ -16,8 +17,8 @@ from transformer_jax.studies.reporting.tables import as_text
 _PICTURES = (".png", ".svg", ".pdf")
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments and prints the table, the warnings and the verdict."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Prints the table, the warnings and the verdict; returns them."""
     parser = Parser("compare", __doc__)
     parser.add_argument("directories", nargs="+", metavar="DIR", help="studies, or runs")
     parser.add_argument(
@@ -28,19 +29,18 @@ def main(argv: list[str]) -> None:
         default="comparison.html",
         help="of runs: a page, or a picture of the metric (comparison.html)",
     )
+    parser.add_json()
     arguments = parser.read(argv)
     studies = [path for path in arguments.directories if is_study(path)]
     if studies and len(studies) < len(arguments.directories):
         raise InvalidInput("compare: expected studies or runs, not both")
     if studies:
-        for path in studies:
-            _judge(load_study(path))
-        return
-    _compare_runs(arguments.directories, arguments.metric, Path(arguments.out))
+        return {"studies": {path: _judge(load_study(path)) for path in studies}}
+    return _compare_runs(arguments.directories, arguments.metric, Path(arguments.out))
 
 
-def _judge(study: Study) -> None:
-    """Judges a study again, from what its cells hold now."""
+def _judge(study: Study) -> dict[str, Any]:
+    """Judges a study again, from what its cells hold now; returns what verdicts.json holds."""
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.judging.judge import judge
     from transformer_jax.studies.reporting.report import write_report
@@ -51,9 +51,10 @@ def _judge(study: Study) -> None:
     report = write_report(study)
     show_verdicts(study, verdicts, Progress())
     print(f"report  {report}")
+    return verdicts
 
 
-def _compare_runs(paths: list[str], metric: str, out: Path) -> None:
+def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:
     from transformer_jax.studies.reporting.comparison import Comparison
 
     if out.suffix not in (".html", *_PICTURES):
@@ -62,10 +63,11 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> None:
     if len(runs) < 2:
         raise InvalidInput("compare: expected two or more different run directories, or a study")
     comparison = Comparison(runs, metric)
-    print(as_text(["", *runs], comparison.rows()))
-    for warning in comparison.warnings():
+    rows, warnings, verdict = comparison.rows(), comparison.warnings(), comparison.verdict()
+    print(as_text(["", *runs], rows))
+    for warning in warnings:
         print(f"warning: {warning}")
-    print(comparison.verdict())
+    print(verdict)
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".html":
         out.write_text(comparison.page(), encoding="utf-8")
@@ -73,8 +75,10 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> None:
     else:
         from transformer_jax.runs.pictures import draw_comparison
 
-        rows = {name: run.metrics() for name, run in runs.items()}
-        print(f"picture: {draw_comparison(rows, metric, out)}")
+        drawn = {name: run.metrics() for name, run in runs.items()}
+        print(f"picture: {draw_comparison(drawn, metric, out)}")
+    table = {name: dict(zip(runs, values, strict=True)) for name, *values in rows}
+    return {"runs": table, "warnings": warnings, "verdict": verdict, "page": str(out)}
 
 
 if __name__ == "__main__":

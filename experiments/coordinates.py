@@ -5,17 +5,20 @@ Example:
     --config.model.parametrisation=mup
 """
 
+from typing import Any
+
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 
 _DRIFT = 0.25  # a size that goes with more than the fourth root of the width is marked
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments and prints the table."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Prints the table and returns it: sizes and slopes by place."""
     parser = Parser("coordinates", __doc__, takes_config=True)
     parser.add_argument("--widths", default="64,128,256", help="at least two, separated by commas")
     parser.add_argument("--steps", default="4", help="updates before the activations are measured")
+    parser.add_json()
     arguments = parser.read(argv)
     widths = _integers("--widths", arguments.widths)
     (steps,) = _integers("--steps", arguments.steps)
@@ -42,14 +45,16 @@ def main(argv: list[str]) -> None:
     for name in ("place", *(f"width {width}" for width in widths), "slope", "slope of change"):
         is_name = name == "place"
         table.add_column(name, justify="left" if is_name else "right", no_wrap=is_name)
-    drifting = 0
+    drifting, found = 0, {}
     for name, place in places.items():
         slopes = place.slopes(widths)
+        found[name] = {"rms": [*map(float, place.rms)], "slopes": [*map(float, slopes)]}
         drifting += any(abs(slope) > _DRIFT for slope in slopes)
         marked = [f"{slope:+.2f}{' !' if abs(slope) > _DRIFT else ''}" for slope in slopes]
         table.add_row(name, *(f"{size:.4f}" for size in place.rms), *marked)
     Console().print(table)
     print(f"{drifting} of {len(places)} places go with the width (a slope beyond {_DRIFT})")
+    return {"widths": widths, "steps": steps, "places": found, "drifting": drifting}
 
 
 def _integers(flag: str, text: str) -> list[int]:

@@ -4,6 +4,8 @@ Example:
   python -m experiments.evaluate --workdir=runs/a --split=test --stride=32
 """
 
+from typing import Any
+
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
@@ -11,14 +13,15 @@ from transformer_jax.options.rule import is_own
 from transformer_jax.runs.directory import RunDirectory
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, loads the run and its data, and prints the means and the protocol."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Loads the run and its data; prints and returns the means and the protocol."""
     parser = Parser("evaluate", __doc__)
     parser.add_argument("--workdir", required=True, help="the run's directory")
     parser.add_argument("--split", default="test", choices=SPLITS, help="which part (test)")
     parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
     parser.add_allow()
+    parser.add_json()
     arguments = parser.read(argv)
     directory = RunDirectory(arguments.workdir)
     config = directory.config()
@@ -57,6 +60,7 @@ def main(argv: list[str]) -> None:
             why = "of the finished run" if name in asked else "needs --allow"
             print(f"{name}: not measured here, {why}; evaluation.json has it")
     print("  ".join(f"{name} {value}" for name, value in protocol.items()))
+    return {"split": arguments.split, "means": means, "protocol": protocol}
 
 
 if __name__ == "__main__":

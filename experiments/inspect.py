@@ -15,14 +15,15 @@ from transformer_jax.options.rule import is_own
 _MOST_WORDS = 64
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, looks at the prompt, and writes a picture and its arrays."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Looks at the prompt, writes a picture and its arrays, and returns what it prints."""
     parser = Parser("inspect", __doc__)
     parser.add_argument("--workdir", required=True, help="the run's directory")
     parser.add_argument("--prompt", required=True, help="text for the model")
     parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
     parser.add_argument("--sites", help="names, with *, of further arrays for the .npz: A,B,...")
     parser.add_allow()
+    parser.add_json()
     arguments = parser.read(argv)
     out = Path(arguments.out)
     if out.suffix not in (".png", ".svg", ".pdf"):
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> None:
         arrays |= {name: np.asarray(value[0], np.float32) for name, value in values.items()}
     there = sites_of(run.model, run.params, inputs)
     has_attention = any(name.endswith(".weights") for name in there)
-    maps = {}
+    maps, told_of = {}, {}
     if has_attention or not arguments.sites:
         maps = attention_maps(run.model, run.params, inputs)
     for layer, weights in maps.items():
@@ -61,12 +62,15 @@ def main(argv: list[str]) -> None:
         others = similarity[~np.eye(len(similarity), dtype=bool)]
         told = f"; heads alike {others.mean():.2f} (1: the same)" if others.size else ""
         entropy = arrays[f"{layer}/entropy"].mean(-1)
+        alike = float(others.mean()) if others.size else None
+        told_of[layer] = {"entropy": entropy.tolist(), "heads_alike": alike}
         print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{told}")
     if maps:
         draw_attention({layer: np.asarray(w[0]) for layer, w in maps.items()}, words, out)
         print(f"wrote {out}")
     np.savez(out.with_suffix(".npz"), **arrays)
     print(f"wrote {out.with_suffix('.npz')}")
+    return {"words": words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
 
 
 def _tokens_of(run: Any, prompt: str, allow: list[str]) -> tuple[list[str], Any]:

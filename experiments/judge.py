@@ -9,7 +9,6 @@ docs/verdicts.md says how to read the words, and `transformer_jax.judge` is the 
 """
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments and prints a table, or JSON."""
+def main(argv: list[str]) -> list[Any]:
+    """Reads the arguments, prints a table and returns what is said of each arm."""
     parser = Parser("judge", __doc__)
     parser.add_argument("--scores", required=True, help="a CSV file with arm, seed, value")
     parser.add_argument("--base", required=True, help="the arm that others are compared with")
@@ -30,9 +29,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--earlier_looks", default="", help="seeds of each look before: 5")
     parser.add_argument("--target", type=float, help="value from which on a run has solved it")
     parser.add_argument("--workdir", help="for a page, tables and a register of earlier looks")
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_json()
     arguments = parser.read(argv)
-    from transformer_jax.studies.asking.study import as_plain
     from transformer_jax.studies.inference.scores import judge, outcomes_of
     from transformer_jax.studies.reporting.scores import HEADS, judge_in, rows_of
     from transformer_jax.studies.reporting.tables import as_text
@@ -53,12 +51,10 @@ def main(argv: list[str]) -> None:
         if arguments.workdir
         else judge(rows, **asked)
     )
-    if arguments.json:
-        print(json.dumps(as_plain(results), indent=1))
-        return
     print(as_text(HEADS, rows_of(results, outcomes_of(rows))))
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")
+    return results
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -18,12 +18,13 @@ _METRICS = {
 }
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, runs the crossed design, and writes the ledger beside the config."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Runs the crossed design, writes the ledger beside the config, and returns it."""
     parser = Parser("noise", __doc__, takes_config=True)
     parser.add_argument("--levels", type=int, default=4, help="seeds of each factor (4)")
     parser.add_argument("--metric", choices=_METRICS, help="(what the config's study is judged by)")
     parser.add_argument("--out", help="the ledger (noise/NAME.json beside the config)")
+    parser.add_json()
     arguments = parser.read(argv)
     if arguments.levels < 2:
         raise InvalidInput(f"--levels={arguments.levels}: expected at least 2")
@@ -85,6 +86,7 @@ def main(argv: list[str]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print("\n".join([*as_lines(found), f"wrote {out}"]))
+    return found
 
 
 def _judged_metric(file: Any) -> str:

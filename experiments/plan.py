@@ -36,8 +36,8 @@ _ENVIRONMENT = {
 }
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, compiles the step and its variants, prints what they need."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Compiles the step and its variants, prints what they need, and returns the plans."""
     parser = Parser("plan", __doc__, takes_config=True)
     parser.add_argument("--device", default="cpu", help="v5e, v5p, v6e, h100, a100 or cpu (cpu)")
     parser.add_argument(
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> None:
         action="store_true",
         help="compile as a run does, 7 times as long for a TPU; else it says up to 22 %% more",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_json()
     parser.add_argument("--out", help="a JSON file for the figures")
     parser.add_allow()
     arguments = parser.read(argv)
@@ -78,21 +78,18 @@ def main(argv: list[str]) -> None:
         configs |= {n: _variant(arguments, changes) for n, changes in remedies.items()}
     plans = {}
     for number, (name, (changes, config)) in enumerate(configs.items(), 1):
-        if sys.stderr.isatty() or not arguments.json:
-            print(f"compiling {number} of {len(configs)}: {name} ...", file=sys.stderr, flush=True)
+        print(f"compiling {number} of {len(configs)}: {name} ...", file=sys.stderr, flush=True)
         plans[name] = make_plan(config, device, changes, arguments.thorough, arguments.allow)
-    figures = json.dumps({n: plan.to_dict() for n, plan in plans.items()}, indent=1)
+    figures = {name: plan.to_dict() for name, plan in plans.items()}
     if out:
-        out.write_text(figures + "\n")
-    if arguments.json:
-        print(figures)
-        return
+        out.write_text(json.dumps(figures, indent=1) + "\n")
     print(f"{arguments.config_path} on {device.kind}")
     print("\n".join(_described(plans["as it stands"])))
     if len(plans) > 1:
         print("\n".join(_compared(plans)))
     if device.remark:
         print(f"note   {device.remark}")
+    return figures
 
 
 def _changes_of(text: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ Example:
 from experiments.command import Parser, execute, use_compilation_cache
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, loads the run and prints its answer."""
+def main(argv: list[str]) -> dict[str, str]:
+    """Loads the run; prints and returns its answer."""
     parser = Parser("sample", __doc__)
     parser.add_argument("--workdir", required=True, help="the run's directory")
     parser.add_argument("--prompt", default="\n", help="text for the model (a line break)")
@@ -19,6 +19,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--top_p", type=float, default=1.0, help="nucleus probability (1)")
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text (0)")
     parser.add_allow()
+    parser.add_json()
     arguments = parser.read(argv)
     use_compilation_cache()
 
@@ -26,8 +27,11 @@ def main(argv: list[str]) -> None:
     from transformer_jax.training.showcases import demonstration_of
 
     options = vars(arguments)
+    del options["json"]
     run = load_run(options.pop("workdir"), allow=options.pop("allow"))
-    print(demonstration_of(run.config.data.task).answer(run, **options))
+    answer = demonstration_of(run.config.data.task).answer(run, **options)
+    print(answer)
+    return {"prompt": arguments.prompt, "answer": answer}
 
 
 if __name__ == "__main__":

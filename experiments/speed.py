@@ -30,12 +30,13 @@ _BATCH_TOKENS = 2048
 _WRITTEN = 16  # tokens in one call, so that calling costs little
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, runs the rounds, prints the table and writes it if asked."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Runs the rounds, prints the table, writes it if asked, and returns it."""
     parser = Parser("speed", __doc__, takes_config=True)
     parser.add_argument("--lengths", default="64,128,256,512", help="tokens (64,128,256,512)")
     parser.add_argument("--rounds", type=int, default=7, help="of all programs (7)")
     parser.add_argument("--out", help="a JSON file for the figures")
+    parser.add_json()
     arguments = parser.read(argv)
     parts = arguments.lengths.split(",")
     if not all(part.isdecimal() and _WRITTEN < int(part) <= _BATCH_TOKENS for part in parts):
@@ -71,12 +72,13 @@ def main(argv: list[str]) -> None:
         for length, ratios in by_length.items():
             middle = statistics.median(ratios)
             print(f"  {length:>5} tokens  {middle:8.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    stored = {"machine": machine, "config": arguments.config_path, "ratios": found}
     if arguments.out:
         out = Path(arguments.out)
         out.parent.mkdir(parents=True, exist_ok=True)
-        stored = {"machine": machine, "config": arguments.config_path, "ratios": found}
         out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         print(f"\nwrote {out}")
+    return stored
 
 
 def measure(config: Any, length: int, rounds: int) -> dict[str, list[float]]:

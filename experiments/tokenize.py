@@ -7,6 +7,7 @@ Example:
 """
 
 from pathlib import Path
+from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.data.sources.files import refuse_missing
@@ -18,8 +19,8 @@ from transformer_jax.options.rule import bounded
 from transformer_jax.options.schema import RULES
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, trains or loads a tokenizer and writes the shards."""
+def main(argv: list[str]) -> dict[str, Any]:
+    """Trains or loads a tokenizer and writes the shards; returns what they hold."""
     parser = Parser("tokenize", __doc__)
     parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
     parser.add_argument("--out", required=True, help="a new or empty folder")
@@ -33,6 +34,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("--document_separator", help="line that ends a document (none)")
     parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
+    parser.add_json()
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
     refuse_missing(arguments.source, "text")
@@ -55,6 +57,7 @@ def main(argv: list[str]) -> None:
     pieces = read_pieces(arguments.source, arguments.document_separator)
     count = write_shards(pieces, tokenizer, Path(arguments.out), arguments.shard_tokens)
     print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")
+    return {"tokens": count, "vocab_size": tokenizer.vocab_size, "shards": arguments.out}
 
 
 if __name__ == "__main__":

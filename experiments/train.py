@@ -9,6 +9,7 @@ Example:
 """
 
 from pathlib import Path
+from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.sources.files import refuse_missing
@@ -17,7 +18,7 @@ from transformer_jax.options.tables import names_own
 from transformer_jax.runs.directory import RunDirectory
 
 
-def main(argv: list[str]) -> None:
+def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and trains."""
     parser = Parser("train", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the run's directory: new, or to resume")
@@ -35,6 +36,7 @@ def main(argv: list[str]) -> None:
         "--profile", action="store_true", help="trace some steps, into WORKDIR/profile (xprof)"
     )
     parser.add_allow()
+    parser.add_json()
     arguments = parser.read(argv)
     # What can be refused without jax is refused before its two seconds of import.
     directory = RunDirectory(arguments.workdir)
@@ -55,7 +57,7 @@ def main(argv: list[str]) -> None:
 
     from transformer_jax.training.loop import train
 
-    train(
+    last = train(
         arguments.config,
         arguments.workdir,
         allow=arguments.allow,
@@ -69,6 +71,7 @@ def main(argv: list[str]) -> None:
         print(
             "profile    none: all steps were one call of the program, of which the second is traced"
         )
+    return {"run": arguments.workdir, "last": last, "evaluation": directory.evaluation()}
 
 
 if __name__ == "__main__":

@@ -13,12 +13,11 @@ Example:
 Exit code: 0 kept, 10 dropped, 11 undecided (the same change again goes on); 2 a wrong change.
 """
 
-import json
 import re
 import sys
 from typing import Any
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, Result, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, to_json
 from transformer_jax.options.marks import metric_facts
@@ -29,13 +28,13 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
 
 
-def main(argv: list[str]) -> None:
-    """Reads the arguments, tries the change, and ends with the exit code of what came out."""
+def main(argv: list[str]) -> Any:
+    """Tries the change; returns what came out with its exit code, or what was tried before."""
     parser = Parser("try", __doc__, takes_config=True, config_required=False)
     parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
     parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
     parser.add_argument("--budget", default="10m", help="time after which no run begins (10m)")
-    parser.add_argument("--json", action="store_true", help="one JSON line, for a program")
+    parser.add_json()
     parser.add_argument("--list", action="store_true", help="everything that was tried")
     parser.add_argument("--power", action="store_true", help="simulate what tries would find")
     parser.add_argument("--metric", help="at the beginning: what is judged (loss, or accuracy)")
@@ -45,8 +44,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--gate", help="at the beginning: simple method that the base has to beat")
     arguments = parser.read(argv)
     if arguments.power:
-        _show_power()
-        return
+        return _show_power()
     if arguments.base is None:
         raise InvalidInput("--base=DIR is missing: where base, journal and runs are kept")
     budget = _seconds(arguments.budget)
@@ -58,8 +56,7 @@ def main(argv: list[str]) -> None:
 
     journal = Journal(arguments.base)
     if arguments.list:
-        _show(journal, arguments.json)
-        return
+        return _show(journal)
     _begin(journal, arguments, change)
     use_compilation_cache()
 
@@ -79,8 +76,8 @@ def main(argv: list[str]) -> None:
         found = referee.attempt(change, budget)
         progress.close()
     found["metric"] = f"validation/{(journal.begun or {})['metric']}"
-    print(json.dumps(found) if arguments.json else told_of(found), flush=True)
-    sys.exit(EXIT[found["outcome"]])
+    print(told_of(found))
+    return Result(found, EXIT[found["outcome"]])
 
 
 def _begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
@@ -156,29 +153,28 @@ def told_of(found: dict[str, Any]) -> str:
     )
 
 
-def _show(journal: Any, as_json: bool) -> None:
+def _show(journal: Any) -> dict[str, Any]:
     if journal.begun is None:
         raise InvalidInput(f"--base={journal.path}: nothing has begun there")
     tries, base = journal.tries(), journal.base()
-    if as_json:
-        ended = [each.ended for each in tries if each.ended is not None]
-        print(json.dumps({"base": base, "tries": ended, "level_left": journal.level_left()}))
-        return
     for each in tries:
         print(
             told_of(each.ended) if each.ended else f"unfinished  try {each.number}: {each.change}"
         )
     print(f"kept so far: {base or 'nothing'}")
+    ended = [each.ended for each in tries if each.ended is not None]
+    return {"base": base, "tries": ended, "level_left": journal.level_left()}
 
 
-def _show_power() -> None:
+def _show_power() -> dict[str, Any]:
     from transformer_jax.studies.inference.evidence import FDR, power
     from transformer_jax.studies.reporting.tables import as_text
 
-    rows = []
+    rows, all_found = [], {}
     for tries in _TRIES:
         found = [power(tries, effect, repeats=max(4, 1000 // tries)) for effect in _EFFECTS]
         falsely = max(each.false for each in found)
+        all_found[tries] = dict(zip(map(str, _EFFECTS), found, strict=True))
         rows.append([str(tries), *[f"{each.power:.2f}" for each in found], f"{falsely:.3f}"])
     heads = ["tries", *[f"power at {effect:g}" for effect in _EFFECTS], "false among kept"]
     print(as_text(heads, rows))
@@ -186,6 +182,7 @@ def _show_power() -> None:
         "effects in deviations of a paired difference; a tenth of the changes good, three tenths "
         f"bad; what is promised: at most {FDR:g} of the kept ones false"
     )
+    return all_found
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Strict modes for the whole suite, and what several test files share."""
 
 import contextlib
-import functools
 import gc
 import hashlib
 import importlib
@@ -203,15 +202,11 @@ def attempt(verb, *arguments, cwd=ROOT):
     streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
     with contextlib.chdir(cwd), streams[0], streams[1]:
         try:
-            execute(functools.partial(_with_arguments, main, [str(a) for a in arguments]))
+            execute(main, [str(argument) for argument in arguments])
         except SystemExit as end:
             code = end.code
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
     return subprocess.CompletedProcess([verb, *arguments], code, out.getvalue(), err.getvalue())
-
-
-def _with_arguments(main, arguments, _):
-    main(arguments)
 
 
 def start_command(verb, *arguments, **environment):

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from experiments.bench import MEASURES
-from tests.conftest import attempt, command, refused, tiny_config
+from tests.conftest import TINY, attempt, command, refused, tiny_config
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training.loop import train
 
@@ -127,6 +128,37 @@ def test_compare_refuses_by_name(tiny_run, other_run, tmp_path):
     refused(attempt("compare", tiny_run, tmp_path), "no run here")
     refused(attempt("compare", tiny_run, other_run, "--metric=eval/los"), "eval/los", "eval/loss")
     refused(attempt("compare", tiny_run, other_run, "--out=report.doc"), "report.doc", ".html")
+
+
+def _told(verb, *arguments):
+    """What a program reads: one line of JSON, whatever people are told beside it."""
+    done = attempt(verb, *arguments, "--json")
+    (line,) = done.stdout.splitlines()
+    assert done.returncode == 0
+    return json.loads(line), done.stderr
+
+
+def test_results_are_one_line_of_json_for_programs(tiny_run, other_run, tmp_path):
+    run = f"--workdir={tiny_run}"
+    scored, for_people = _told("evaluate", run, "--split=validation")
+    stored = RunDirectory(tiny_run).evaluation()["validation"]
+    assert scored["means"]["loss"] == pytest.approx(stored["loss"])
+    assert f"loss {stored['loss']:.4f}" in for_people
+    text, _ = _told("sample", run, "--prompt=ROMEO:", "--num_tokens=5")
+    assert text["answer"].startswith(text["prompt"])
+    trained, _ = _told("train", f"--config={TINY}", run)
+    assert trained["evaluation"]["validation"]["loss"] == stored["loss"]
+    beside, _ = _told("compare", tiny_run, other_run, f"--out={tmp_path / 'page.html'}")
+    assert list(beside["runs"]["model.position"].values()) == ["learned", "rotary"]
+    rows, _ = _told("runs", "ls", f"--root={tiny_run.parent}", "--columns=run,status,legs")
+    assert rows == [{"run": "tiny", "status": "done", "legs": 0}]
+    picture = tmp_path / "attention.png"
+    seen, _ = _told("inspect", run, "--prompt=ROMEO:", f"--out={picture}")
+    assert seen["words"] == list("ROMEO:")
+    simple, _ = _told("baselines", f"--config={TINY}")
+    assert simple["gate"] == "4-gram"
+    wrong = attempt("evaluate", "--workdir=nowhere", "--json")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
 
 
 def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):
