@@ -14,7 +14,8 @@ Example:
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, execute, seconds_of, use_compilation_cache
+from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.arms import DROPS
 from transformer_jax.studies.asking.cells import HOWS
 from transformer_jax.studies.asking.design import design_of, parse_seeds
@@ -27,7 +28,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and runs the study; returns its verdicts."""
     parser = Parser("ablate", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the study's directory: new, or to go on")
-    parser.add_argument("--seeds", default="5", help="5 means 0 to 4; 5:10 means 5 to 9 (5)")
+    parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9 (5)")
+    parser.add_argument(
+        "--until",
+        choices=("decided",),
+        help="in place of --seeds: look by look, without the arms that have their word",
+    )
+    parser.add_argument("--budget", help="with --until: no look begins that takes longer, as 30m")
     parser.add_argument(
         "--arm",
         action="append",
@@ -72,14 +79,17 @@ def main(argv: list[str]) -> dict[str, Any]:
     drops = [name for name in arguments.drop.split(",") if name]
     design = design_of(arguments.file, arguments.overrides, arguments.arm, drops)
     ladder = ladder_of(arguments.ladder, design) if arguments.ladder else None
-    seeds = parse_seeds(arguments.seeds)
+    budget = _budget(arguments)
+    seeds = parse_seeds(arguments.seeds or "5")
     told = f"{len(design.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
     print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
 
     from transformer_jax.studies.running.launch import run
+    from transformer_jax.studies.running.until import Until
 
+    until = Until(budget) if arguments.until else None
     options: dict[str, Any] = {
         "how": arguments.how,
         "retry": arguments.retry,
@@ -88,7 +98,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         "cluster": cluster,
     }
     if ladder is None:
-        study = run(design, arguments.workdir, seeds, root=arguments.root, **options)
+        study = run(design, arguments.workdir, seeds, root=arguments.root, until=until, **options)
         return {"study": arguments.workdir, "verdicts": study.verdicts()}
     root = arguments.root or Path(arguments.workdir).parent
     for value, design in ladder.rungs.items():
@@ -100,6 +110,19 @@ def main(argv: list[str]) -> dict[str, Any]:
         print(as_text(found))
         print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
     return {"ladder": arguments.workdir, "verdicts": found}
+
+
+def _budget(arguments: Any) -> float | None:
+    """The seconds that a study may take until its last look begins; None: no limit."""
+    if arguments.until is None:
+        if arguments.budget is not None:
+            raise InvalidInput("--budget: without --until=decided")
+        return None
+    for flag in ("seeds", "ladder"):
+        if getattr(arguments, flag) is not None:
+            why = "its looks say how many" if flag == "seeds" else "each rung needs the same seeds"
+            raise InvalidInput(f"--{flag}: not with --until: {why}")
+    return None if arguments.budget is None else seconds_of("--budget", arguments.budget)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from transformer_jax.options.config import ConfigFile
 from transformer_jax.options.explained import as_text
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 class Result(NamedTuple):
@@ -85,6 +88,15 @@ class Parser(argparse.ArgumentParser):
             arguments.file = ConfigFile(arguments.config)
             arguments.config = arguments.file.config(overrides)
         return arguments
+
+
+def seconds_of(flag: str, text: str) -> float:
+    """Reads 90s, 10m, 2h or a number of seconds."""
+    number, unit = re.fullmatch(r"([\d.]*)(.*)", text, re.DOTALL).groups()  # ty: ignore
+    try:
+        return float(number) * _UNITS[unit or "s"]
+    except (KeyError, ValueError):
+        raise InvalidInput(f"{flag}={text}: expected a time, as 90s, 10m or 2h") from None
 
 
 def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:

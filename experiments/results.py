@@ -138,7 +138,7 @@ def decided_again(folder: Path) -> dict[str, Any]:
         hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
         target = study.sealed.get("target")
         known = pooled(looks, outcomes[study.base], outcomes[arm], hashes, target)
-        level = share * known.level(study.sealed["looks"], own)
+        level = share * known.level(study.sealed["looks"], study.looks_before(arm, own))
         same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
         evidence[arm] = Evidence(known.base, known.arm, level, same, errors_of(study, arm))
         asked_before[arm] = [look.told() for look in looks] if known.counts else []
@@ -151,6 +151,7 @@ def decided_again(folder: Path) -> dict[str, Any]:
         more = {
             "asked_before": asked_before[arm],
             "related": [look.told() for look in related],
+            **({"stopped": study.stopped[arm]} if arm in study.stopped else {}),
             **domain_of(study, arm, decided[arm].get("mean")),
         }
         verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)

@@ -17,14 +17,13 @@ import re
 import sys
 from typing import Any
 
-from experiments.command import Parser, Result, execute, use_compilation_cache
+from experiments.command import Parser, Result, execute, seconds_of, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, to_json
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import suggest
 
 EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
-_UNITS = {"s": 1, "m": 60, "h": 3600}
 _TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
 
 
@@ -47,7 +46,7 @@ def main(argv: list[str]) -> Any:
         return _show_power()
     if arguments.base is None:
         raise InvalidInput("--base=DIR is missing: where base, journal and runs are kept")
-    budget = _seconds(arguments.budget)
+    budget = seconds_of("--budget", arguments.budget)
     change = _change(arguments.change) if arguments.change else {}
     if not change and not arguments.list:
         raise InvalidInput("--change=KEY=VALUE is missing; or --list, or --power")
@@ -127,15 +126,6 @@ def _change(text: str) -> dict[str, str]:
             raise InvalidInput(f"--change={text}: {key}: {why}")
         found[key] = value
     return found
-
-
-def _seconds(text: str) -> float:
-    """Reads 90s, 10m, 2h or a number of seconds."""
-    number, unit = re.fullmatch(r"([\d.]*)(.*)", text, re.DOTALL).groups()  # ty: ignore
-    try:
-        return float(number) * _UNITS[unit or "s"]
-    except (KeyError, ValueError):
-        raise InvalidInput(f"--budget={text}: expected a time, as 90s, 10m or 2h") from None
 
 
 def told_of(found: dict[str, Any]) -> str:

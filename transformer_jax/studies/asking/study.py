@@ -13,8 +13,9 @@ import dataclasses
 import datetime
 import io
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,28 @@ class Study:
         """All seeds that were asked for."""
         return self.record["seeds"]
 
+    @property
+    def stopped(self) -> dict[str, dict[str, Any]]:
+        """Arm -> the seeds after which it was trained no more, and why; see running/until."""
+        return self.record.get("stopped", {})
+
+    def seeds_of(self, arm: str) -> list[int]:
+        """The seeds that an arm is judged by."""
+        return self.stopped[arm]["seeds"] if arm in self.stopped else self.seeds
+
+    def looks_before(self, arm: str, earlier: Sequence[int]) -> list[int]:
+        """Of looks (how many seeds each had) those before the one that an arm is judged at."""
+        is_last = len(self.seeds_of(arm)) if arm in self.stopped else math.inf
+        return [count for count in earlier if count < is_last]
+
     # ---- cells
 
     def cells(self) -> list[Cell]:
         """Every cell that was asked for, all arms of a seed before the next seed."""
-        return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
+        return [self.cell(arm, seed) for seed, arm in self._pairs()]
+
+    def _pairs(self) -> list[tuple[int, str]]:
+        return [(s, arm) for s in self.seeds for arm in self.arms if s in self.seeds_of(arm)]
 
     def cell(self, arm: str, seed: int, budget: str = "") -> Cell:
         """One of them, or the one of a shorter budget, a key of the arm's `budgets`."""
@@ -116,10 +134,14 @@ class Study:
         """Budget and cell, of every shorter budget that was asked for."""
         return [
             (budget, self.cell(arm, seed, budget))
-            for seed in self.seeds
-            for arm, facts in self.arms.items()
-            for budget in facts.get("budgets", ())
+            for seed, arm in self._pairs()
+            for budget in self.arms[arm].get("budgets", ())
         ]
+
+    def begun(self) -> list[int]:
+        """Seeds that have a cell of some arm, whatever became of it."""
+        seeds = self.seeds if self.record else []
+        return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
     def rows(self) -> list[dict[str, Any]]:
         """One dict a cell: arm, seed, state, path, parameters, what it scored.

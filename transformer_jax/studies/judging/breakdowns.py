@@ -50,7 +50,7 @@ def taken_apart(study: Study) -> dict[str, dict[str, ByNumber]]:
 
 def _of_arm(study: Study, arm: str, name: str) -> ByNumber:
     found: ByNumber = {}
-    for seed in study.seeds:
+    for seed in study.seeds_of(arm):
         for number, score in study.cell(arm, seed).means().get(name, {}).items():
             found.setdefault(number, []).append(score)
     return found

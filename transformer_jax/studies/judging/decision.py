@@ -34,6 +34,12 @@ def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
     return len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
 
 
+def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
+    """Returns the level of an arm's interval at the last of the looks that had so many seeds."""
+    level = statistics.level_of_look(counts[-1], sealed["looks"], counts[:-1])
+    return statistics.FOR_MEANS * share_of_level(sealed) * level / max(family_of(sealed, []), 1)
+
+
 def decide(
     sealed: Mapping[str, Any],
     evidence: Mapping[str, Evidence],

@@ -64,7 +64,7 @@ def judge(study: Study) -> dict[str, Any]:
         hashes = (study.arms[study.base]["hash"], study.arms[name]["hash"])
         target = sealed.get("target")
         known = pooled(looks, outcomes[study.base], outcomes[name], hashes, target)
-        level = share * known.level(sealed["looks"], earlier)
+        level = share * known.level(sealed["looks"], study.looks_before(name, earlier))
         same = _computes_the_same(study, name)
         evidence[name] = Evidence(known.base, known.arm, level, same, errors_of(study, name))
         asked_before[name] = [look.told() for look in looks] if known.counts else []
@@ -75,6 +75,7 @@ def judge(study: Study) -> dict[str, Any]:
             each = statistics.FOR_MEANS * evidence[name].level / family  # that of its interval
             own = [seed for seed in by_arm[name]["seeds"] if seed in study.seeds]
             by_arm[name]["beyond_this_text"] = _beyond(study, name, own, each)
+        by_arm[name] |= {"stopped": study.stopped[name]} if name in study.stopped else {}
         by_arm[name] |= domain_of(study, name, by_arm[name].get("mean"))
         by_arm[name]["asked_before"] = asked_before[name]
         if name in contrasts:
@@ -131,7 +132,7 @@ def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
         "arms": {
             name: {**contrasts[name]._asdict(), "words": arm["words"], "mean": arm.get("mean")}
             for name, arm in verdicts["arms"].items()
-            if name in contrasts and not arm["refusals"]
+            if name in contrasts and not arm["refusals"] and "stopped" not in arm
         },
         "outcomes": {name: value["outcomes"] for name, value in verdicts["values"].items()},
     }
@@ -174,7 +175,7 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
     """Arm -> mean of a further evaluation, and the paired difference from the base."""
     sign = 1.0 if study.sealed["larger_is_better"] else -1.0
     scores = {
-        arm: {seed: score for seed in study.seeds if (score := _score(study, arm, seed, key))}
+        arm: {s: score for s in study.seeds_of(arm) if (score := _score(study, arm, s, key))}
         for arm in study.arms
     }
     found = {}
@@ -197,14 +198,14 @@ def _score(study: Study, arm: str, seed: int, key: str) -> float | None:
 
 def _outcomes(study: Study, arm: str, budget: str = "") -> dict[int, Outcome]:
     """Seed -> outcome of the cells that have one: missing and failed cells have none."""
-    cells = [study.cell(arm, seed, budget) for seed in study.seeds]
+    cells = [study.cell(arm, seed, budget) for seed in study.seeds_of(arm)]
     asked = (study.metric, study.sealed.get("target"))
     return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in (DONE, DIVERGED)}
 
 
 def _computes_the_same(study: Study, arm: str) -> bool | None:
     """Whether an arm gives every test example the base's loss, in every seed."""
-    for seed in study.seeds:
+    for seed in study.seeds_of(arm):
         ours, theirs = (losses_of(study.cell(name, seed)) for name in (arm, study.base))
         if ours is None or theirs is None:
             return None
@@ -232,7 +233,8 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
     for name in (arm, study.base):
         refused = study.arms[name].get("tuning", {}).get("refused")
         found += [f"{name}: {refused}"] if refused else []
-    cells = {n: [study.cell(n, seed, budget) for seed in study.seeds] for n in (arm, study.base)}
+    seeds = study.seeds_of(arm)
+    cells = {name: [study.cell(name, s, budget) for s in seeds] for name in (arm, study.base)}
     states = {name: [cell.state() for cell in group] for name, group in cells.items()}
     for name, group in states.items():
         lost = [state for state in group if state not in (DONE, DIVERGED)]

@@ -101,7 +101,7 @@ def _line(study: Study, arm: str, x: list, mean: list, low: list, high: list) ->
 def details_of(study: Study) -> dict[str, dict[int, dict]]:
     """Arm -> seed -> what details.json of the cell holds."""
     return {
-        arm: {seed: found for seed in study.seeds if (found := read_details(study.cell(arm, seed)))}
+        arm: {s: found for s in study.seeds_of(arm) if (found := read_details(study.cell(arm, s)))}
         for arm in study.arms
     }
 

@@ -76,7 +76,7 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
 
 def _curves(study: Study) -> Figure:
     arms = list(study.arms)
-    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
+    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds_of(arm)] for arm in arms}
     counted = study.record["counted"]
     metrics = curves_of(runs, {}, counted, f"eval/{study.metric}")["metrics"]
     figure = Figure(figsize=(6.5, 4))

@@ -63,7 +63,7 @@ def _write_figures(study: Study, verdicts: Mapping[str, Any]) -> None:
 
 def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, dict[str, Any]]:
     arms = list(study.arms)
-    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds] for arm in arms}
+    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds_of(arm)] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
     charts = {**tuning_charts(study), **budget_charts(study, verdicts), **where}

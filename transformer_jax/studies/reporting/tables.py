@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer_jax.studies.asking.budgets import cost_of_budgets
-from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.study import Study, plain_cell
 
 if TYPE_CHECKING:
@@ -68,76 +66,7 @@ def spell_changes(changes: Mapping[str, Any]) -> str:
     return ", ".join(f"{key.removeprefix('model.')}={value}" for key, value in changes.items())
 
 
-# ---------------------------------------------------------------- the plan
-
-
-def show_plan(
-    design: Any,
-    arms: Mapping[str, Any],
-    seeds: Sequence[int],
-    states: Mapping[Any, str],
-    estimate: Any,
-    certificates: Mapping[str, Any],
-    progress: "Progress",
-) -> None:
-    """Prints what a study will do, and whether each arm's change took."""
-    missing = [cell for cell, state in states.items() if state not in ("done", "diverged")]
-    seconds = sum(estimate.seconds.get(cell.arm, 0.0) for cell in missing)
-    there = len(states) - len(missing)
-    lines = [
-        f"question    {design.question}",
-        f"prediction  {design.prediction}",
-        f"judged by   test/{design.metric}, {_direction(design.larger_is_better)}; "
-        f"margin {design.margin:g}: {design.margin_reason}",
-        f"cells       {len(arms)} arms x {len(seeds)} seeds, {there} there already, "
-        f"{len(missing)} to run in about {clock(seconds)} ({estimate.how}; {estimate.told})",
-    ]
-    if design.tuning:
-        runs, usual = design.tuning.runs_of_an_arm(), sum(estimate.seconds[n] for n in arms)
-        lines.append(
-            f"tuning      {design.tuning.told()}: for each arm as much as {runs:g} of its runs, "
-            f"in all about {clock(usual * runs)}"
-        )
-    if design.budgets:
-        costs, shares = cost_of_budgets(design), [f"{share:.0%}" for share in design.budgets]
-        seconds = len(seeds) * sum(estimate.seconds_of(n) * cost for n, cost in costs.items())
-        lines.append(
-            f"budgets     also at {', '.join(shares)} of the updates, while the verdict holds: "
-            f"about {clock(seconds)}"
-        )
-    if design.exploratory:
-        lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
-    progress.say("\n".join(lines))
-    heads = ["arm", "params", "FLOPs/token", "there", "paired"]
-    heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
-    rows = []
-    for name, arm in arms.items():
-        its = certificates[name]
-        its = its if isinstance(its, Mapping) else its._asdict()
-        done = sum(
-            state in ("done", "diverged") for cell, state in states.items() if cell.arm == name
-        )
-        is_base = name == design.base
-        differences = ["base", "", ""] if is_base else [
-            f"{spell(its['logits'], 3)}",
-            signed(its["loss"], 4),
-            spell(its["gradient"], 3),
-        ]  # fmt: skip
-        rows.append(
-            [
-                name,
-                spell(arm.cost.parameters),
-                f"{arm.cost.flops:.3g}",
-                f"{done}/{len(seeds)}",
-                f"{its['paired']:.0%}",
-                *differences,
-                spell(its["input_rms"], 3),
-            ]
-        )
-    progress.say(as_text(heads, rows))
-    for name, arm in arms.items():
-        if arm.changes:
-            progress.say(f"  {name}: {spell_changes(arm.changes)}")
+# ---------------------------------------------------------------- simple methods
 
 
 BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
@@ -156,20 +85,8 @@ def baseline_rows(known: Mapping[str, Any]) -> Rows:
     ]
 
 
-def baselines_as_text(known: Mapping[str, Any]) -> str:
-    """What simple methods reach, for a terminal, and what the base has to beat."""
-    gate = known["gate"]
-    told = "gate       none: no simple method is known for such a task, or the study has a target"
-    if gate is not None:
-        told = (
-            f"gate       the base has to be better than {METHODS[gate['method']]}: "
-            f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
-        )
-    table = as_text(BASELINE_HEADS, baseline_rows(known)) + "\n" if known["scores"] else ""
-    return table + told
-
-
-def _direction(larger_is_better: bool) -> str:
+def direction(larger_is_better: bool) -> str:
+    """Which scores are better."""
     return "larger is better" if larger_is_better else "smaller is better"
 
 
@@ -239,7 +156,7 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
     """The metric, the seeds, and what the verdicts are relative to."""
     seeds = ", ".join(map(str, verdicts["seeds"])) or "none"
     return (
-        f"{verdicts['metric']} over seeds {seeds} ({_direction(verdicts['larger_is_better'])}; "
+        f"{verdicts['metric']} over seeds {seeds} ({direction(verdicts['larger_is_better'])}; "
         f"a difference of + is better); margin {verdicts['margin']:g}, look {verdicts['look']} "
         f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrasts, whose intervals "
         f"hold their effects together in {verdicts['coverage']:.1%} of studies"
@@ -263,6 +180,9 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             if beyond_this_text(arm):
                 told += f"; also beyond this text: {beyond_this_text(arm)}"
             notes.append(told)
+        if "stopped" in arm:
+            stopped = arm["stopped"]
+            notes.append(f"{name}: stopped after {len(stopped['seeds'])} seeds: {stopped['why']}")
         notes += [f"{name}: {told}" for told in [*asked_elsewhere(arm), *_of_trials(arm)]]
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (

@@ -29,11 +29,8 @@ from transformer_jax.studies.asking.noise import as_lines, known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since, way_to
 from transformer_jax.studies.asking.tuning import tuned_of
-from transformer_jax.studies.inference.power import detectable
-from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
-from transformer_jax.studies.judging.decision import share_of_level
 from transformer_jax.studies.judging.judge import judge
-from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting import plan, tables
 from transformer_jax.studies.running import tuning
 from transformer_jax.studies.running.adoption import adopt as taken_over
 from transformer_jax.studies.running.branches import branches_of, drop_kept_states
@@ -42,6 +39,12 @@ from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.fairness import scored_on_other_data, unmatched
 from transformer_jax.studies.running.jobs import run_as_jobs
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
+from transformer_jax.studies.running.until import (
+    LOOKS,
+    Until,
+    looks_left,
+    until_decided,
+)  # fmt: skip
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.loop import refuse_what_is_not_installed
 
@@ -64,6 +67,7 @@ def run(
     root: str | Path | None = None,
     cluster: Cluster | None = None,
     progress: Progress | None = None,
+    until: Until | None = None,
 ) -> Study:
     """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
 
@@ -78,6 +82,7 @@ def run(
       root: holds `cells`, shared by all studies below it; workdir's parent if not given.
       cluster: where cells are trained as jobs; None: in this process.
       progress: where to tell how it goes; standard output if not given.
+      until: when to end, look by look, in place of seeds; None: one look at all seeds.
     Returns:
       The study.
     Raises:
@@ -89,12 +94,16 @@ def run(
     progress = progress or Progress()
     with contextlib.closing(progress), _locked(study, dry_run), StopSignal() as stop:
         if design.exploratory:  # a grid is looked at when its seeds are there
-            planned = study.sealed["looks"] if study.record else (len(seeds),)
+            planned = (len(seeds),) if until is None else LOOKS
+            planned = study.sealed["looks"] if study.record else planned
             design = dataclasses.replace(design, looks=tuple(planned))
+        if until is not None:
+            until = until._replace(looks=looks_left(study, design))
+            seeds = range(until.looks[0])
         launch = Launch(study, design, seeds, how, root, progress, stop, cluster)
-        launch.prepare()
+        launch.prepare(until)
         if not dry_run:
-            launch.run(retry, adopt)
+            launch.run(retry, adopt, until)
     return study
 
 
@@ -124,7 +133,7 @@ class Launch:
         """Reads nothing yet."""
         self.cluster = cluster
         self.study, self.design, self.progress, self.stop = study, design, progress, stop
-        self.seeds = sorted({*_begun(study), *seeds})
+        self.seeds = sorted({*study.begun(), *seeds})
         if design.tuning and set(self.seeds) & set(design.tuning.seeds):
             raise InvalidInput(
                 f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
@@ -138,7 +147,7 @@ class Launch:
 
     # ---- the plan
 
-    def prepare(self) -> None:
+    def prepare(self, until: Until | None = None) -> None:
         """Makes the arms ready and shows the plan."""
         design, progress = self.design, self.progress
         if self.cluster is not None:
@@ -149,7 +158,8 @@ class Launch:
             self.arms = self.builder.arms()
             self._take_tuned()
             self._place(self.how or "loop")
-        missing = [cell.arm for cell in self._cells(self.arms) if self._has_to_run(cell, True)]
+        to_come = self._cells(self.arms, range(until.looks[-1]) if until else None)
+        missing = [cell.arm for cell in to_come if self._has_to_run(cell, True)]
         known = self.study.record.get("arms", {})
         is_tuned = all("tuning" in known.get(name, {}) for name in design.arms)
         with progress.busy("timing some steps"):
@@ -165,13 +175,16 @@ class Launch:
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
         states = {cell: cell.state() for cell in self._cells(self.arms)}
-        tables.show_plan(
+        plan.show_plan(
             design, self.arms, self.seeds, states, self.estimate, self.certificates, progress
         )
-        progress.say(tables.baselines_as_text(self.baselines))
+        progress.say(plan.baselines_as_text(self.baselines))
         noise = Path(design.path).parent / "noise"
         known = known_noise(self.arms[design.base].config, noise, design.metric)
-        progress.say(self._resolution(known))
+        progress.say(plan.resolution(design, len(self.seeds), known))
+        if until is not None:
+            usual = sum(map(self.estimate.seconds_of, self.arms)) / len(self.arms)
+            progress.say(plan.expected_cost(design, until.looks, usual, known))
         if known:
             progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
@@ -192,24 +205,6 @@ class Launch:
         if self.design.target is None:
             gate = gate_of(self.design.gate, known["usual"], known["scores"])
         return {**known, "gate": gate}
-
-    def _resolution(self, known: Mapping[str, Any] | None) -> str:
-        """What so many seeds and contrasts can show, in margins where the noise is known."""
-        design, count = self.design, len(self.seeds)
-        if design.target is not None:
-            return f"solved at  {design.target:g}: counts and updates until then are compared"
-        contrasts = len(design.primary) or max(len(self.arms) - 1, 1)
-        level = share_of_level(design.sealed()) * level_of_look(count, design.looks)
-        effect = detectable(count, level * FOR_MEANS / contrasts)
-        told = (
-            f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
-            "80 % power an effect of "
-            f"{effect:.1f} deviations of a paired difference"
-        )
-        if known:  # as if pairing helped nothing
-            margins = effect * math.sqrt(2) * known["deviation"] / design.margin
-            told += f", {margins:.1f} margins by the noise of the base"
-        return told
 
     def _trials(self) -> list[str]:
         """An arm for each whole run that the trials of its tuning cost."""
@@ -253,34 +248,44 @@ class Launch:
 
     # ---- running
 
-    def run(self, retry: bool, adopt: bool = False) -> None:
-        """Seals the study, runs what is missing, and judges."""
+    def run(self, retry: bool, adopt: bool = False, until: Until | None = None) -> None:
+        """Seals the study, runs what is missing, and judges: once, or at each look."""
         if self.stop.signal is not None:
             raise Interrupted(self.stop.signal, "interrupted before anything was sealed")
         self._seal()
+        if until is None:
+            self.study.record.pop("stopped", None)
         if adopt:
             self._adopt()
         if self.design.tuning:
             self._tune(retry)
-        branches = self._branches()
-        self._run_cells(self.arms, self._cells(self.arms), retry)
+        if until is None:
+            self.take(self.seeds, retry)
+            self.finish()
+        else:
+            until_decided(self, until, retry)
+
+    def take(self, seeds: Sequence[int], retry: bool) -> None:
+        """Runs what is missing of these seeds, of all arms that were not stopped before."""
+        self.seeds = self.study.record["seeds"] = sorted(seeds)
+        branches, of = self._branches(), self.study.seeds_of
+        cells = [cell for cell in self._cells(self.arms) if cell.seed in of(cell.arm)]
+        self._run_cells(self.arms, cells, retry)
         if branches:
-            cells = [self._cell(arm, seed) for seed in self.seeds for arm in branches.values()]
-            self._run_cells(branches, cells, retry)
-            drop_kept_states(self._cells(self.arms), cells)
+            shorter = [
+                self._cell(its, s) for s in self.seeds for name, its in branches if s in of(name)
+            ]
+            self._run_cells({its.name: its for _, its in branches}, shorter, retry)
+            drop_kept_states(cells, shorter)
         with self.progress.busy("looking closer at the cells"):
-            for cell in self.study.cells():
+            for cell in cells:
                 if cell.state() == DONE and self.stop.signal is None:
                     self._look_closer(cell, self.arms[cell.arm])
-        self.finish()
 
     def _adopt(self) -> None:
         """Takes over cells that have another key, arm by arm."""
         for arm in self.arms.values():
-
-            def train(cell: Cell, arm: Arm = arm) -> None:
-                self._run_cells({arm.name: arm}, [cell], False)
-
+            train = lambda cell, arm=arm: self._run_cells({arm.name: arm}, [cell], False)  # noqa: E731
             told = taken_over(arm, self.seeds, self.root, train)
             self.progress.say(f"adopt  {arm.name}: {told}")
 
@@ -385,14 +390,15 @@ class Launch:
             self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
         self.study.write()
 
-    def _branches(self) -> dict[str, Arm]:
-        """The arms of shorter budgets, by their own names; notes where their cells are."""
-        branches = {}
+    def _branches(self) -> list[tuple[str, Arm]]:
+        """Arms and their shorter budgets; notes where the cells of these are."""
+        branches = []
         for name, share, arm in branches_of(self.design, self.builder, self.arms):
             arm.place(self.estimate.how)
             steps, whole = arm.config.training.steps, self.arms[name].config.training.steps
-            seconds = self.estimate.seconds_of(name) * (steps - arm.branching.step) / whole
-            self.estimate.seconds[arm.name], branches[arm.name] = seconds, arm
+            share = (steps - arm.branching.step) / whole
+            self.estimate.seconds[arm.name] = share * self.estimate.seconds_of(name)
+            branches.append((name, arm))
             its = self.study.arms[name].setdefault("budgets", {})
             its[f"{share:g}"] = {"hash": arm.hash, "updates": steps}
         return branches
@@ -414,13 +420,6 @@ class Launch:
         if self.stop.signal is not None:
             told = "interrupted, the running cells are saved; the same command goes on"
             raise Interrupted(self.stop.signal, told)
-
-
-def _begun(study: Study) -> list[int]:
-    """Seeds of earlier launches that have a cell, whatever became of it."""
-    if not study.record:
-        return []
-    return [s for s in study.seeds if any(study.cell(arm, s).path.exists() for arm in study.arms)]
 
 
 def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:

@@ -1,0 +1,148 @@
+"""What a study is about to do, as text: its cells, its costs, what its base has to beat."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.studies.asking.budgets import cost_of_budgets
+from transformer_jax.studies.asking.gate import METHODS
+from transformer_jax.studies.inference.power import detectable
+from transformer_jax.studies.inference.sequential import expected
+from transformer_jax.studies.judging.decision import family_of, level_of_contrast
+from transformer_jax.studies.reporting.tables import (
+    BASELINE_HEADS,
+    as_text,
+    baseline_rows,
+    clock,
+    direction,
+    signed,
+    spell,
+    spell_changes,
+)
+
+if TYPE_CHECKING:
+    from transformer_jax.runs.progress import Progress
+
+_EFFECTS = (0, 1, 2)  # in deviations of a paired difference, of which the plan speaks
+
+
+def show_plan(
+    design: Any,
+    arms: Mapping[str, Any],
+    seeds: Sequence[int],
+    states: Mapping[Any, str],
+    estimate: Any,
+    certificates: Mapping[str, Any],
+    progress: "Progress",
+) -> None:
+    """Prints what a study will do, and whether each arm's change took."""
+    missing = [cell for cell, state in states.items() if state not in ("done", "diverged")]
+    seconds = sum(estimate.seconds.get(cell.arm, 0.0) for cell in missing)
+    there = len(states) - len(missing)
+    lines = [
+        f"question    {design.question}",
+        f"prediction  {design.prediction}",
+        f"judged by   test/{design.metric}, {direction(design.larger_is_better)}; "
+        f"margin {design.margin:g}: {design.margin_reason}",
+        f"cells       {len(arms)} arms x {len(seeds)} seeds, {there} there already, "
+        f"{len(missing)} to run in about {clock(seconds)} ({estimate.how}; {estimate.told})",
+    ]
+    if design.tuning:
+        runs, usual = design.tuning.runs_of_an_arm(), sum(estimate.seconds[n] for n in arms)
+        lines.append(
+            f"tuning      {design.tuning.told()}: for each arm as much as {runs:g} of its runs, "
+            f"in all about {clock(usual * runs)}"
+        )
+    if design.budgets:
+        costs, shares = cost_of_budgets(design), [f"{share:.0%}" for share in design.budgets]
+        seconds = len(seeds) * sum(estimate.seconds_of(n) * cost for n, cost in costs.items())
+        lines.append(
+            f"budgets     also at {', '.join(shares)} of the updates, while the verdict holds: "
+            f"about {clock(seconds)}"
+        )
+    if design.exploratory:
+        lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
+    progress.say("\n".join(lines))
+    heads = ["arm", "params", "FLOPs/token", "there", "paired"]
+    heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
+    rows = []
+    for name, arm in arms.items():
+        its = certificates[name]
+        its = its if isinstance(its, Mapping) else its._asdict()
+        done = sum(
+            state in ("done", "diverged") for cell, state in states.items() if cell.arm == name
+        )
+        is_base = name == design.base
+        differences = ["base", "", ""] if is_base else [
+            f"{spell(its['logits'], 3)}",
+            signed(its["loss"], 4),
+            spell(its["gradient"], 3),
+        ]  # fmt: skip
+        rows.append(
+            [
+                name,
+                spell(arm.cost.parameters),
+                f"{arm.cost.flops:.3g}",
+                f"{done}/{len(seeds)}",
+                f"{its['paired']:.0%}",
+                *differences,
+                spell(its["input_rms"], 3),
+            ]
+        )
+    progress.say(as_text(heads, rows))
+    for name, arm in arms.items():
+        if arm.changes:
+            progress.say(f"  {name}: {spell_changes(arm.changes)}")
+
+
+def baselines_as_text(known: Mapping[str, Any]) -> str:
+    """What simple methods reach, for a terminal, and what the base has to beat."""
+    gate = known["gate"]
+    told = "gate       none: no simple method is known for such a task, or the study has a target"
+    if gate is not None:
+        told = (
+            f"gate       the base has to be better than {METHODS[gate['method']]}: "
+            f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
+        )
+    table = as_text(BASELINE_HEADS, baseline_rows(known)) + "\n" if known["scores"] else ""
+    return table + told
+
+
+def resolution(design: Any, count: int, known: Mapping[str, Any] | None) -> str:
+    """What so many seeds and contrasts can show, in margins where the noise is known."""
+    if design.target is not None:
+        return f"solved at  {design.target:g}: counts and updates until then are compared"
+    contrasts = max(family_of(design.sealed(), []), 1)
+    effect = detectable(count, level_of_contrast(design.sealed(), [count]))
+    told = (
+        f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
+        f"80 % power an effect of {effect:.1f} deviations of a paired difference"
+    )
+    if known:  # as if pairing helped nothing
+        margins = effect * math.sqrt(2) * known["deviation"] / design.margin
+        told += f", {margins:.1f} margins by the noise of the base"
+    return told
+
+
+def expected_cost(
+    design: Any, looks: Sequence[int], seconds: float, known: Mapping[str, Any] | None
+) -> str:
+    """What a study is expected to take, for its plan.
+
+    Args:
+      design: of the study.
+      looks: that are left.
+      seconds: of a seed of one arm.
+      known: noise of the base's config, see asking/noise; None: not known.
+    """
+    # As if pairing helped nothing; without it "no different" is left out.
+    margin = design.margin / (math.sqrt(2) * known["deviation"]) if known else 0.0
+    level, lines = level_of_contrast(design.sealed(), design.looks), []
+    for effect in _EFFECTS:
+        found = expected(effect, looks, margin, level)
+        lines.append(
+            f"{found.seeds:.1f} seeds, about {clock(found.seeds * seconds)}, where the effect is "
+            f"{effect} deviations of a paired difference; then {found.decided:.0%} are decided"
+        )
+    head = f"until      decided, with looks at {', '.join(map(str, looks))} seeds; an arm takes"
+    return "\n           ".join([head, *lines])

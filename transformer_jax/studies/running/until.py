@@ -1,0 +1,147 @@
+"""A study that stops when its arms are decided, or when its time is up: look by look.
+
+Each look is one that was planned, with its own share of the level. An arm that has its word, or is
+unlikely to get one by the last look, gets no more seeds; the base always does.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.budgets import cost_of_budgets
+from transformer_jax.studies.asking.cells import DIVERGED, DONE
+from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.asking.study import Study
+from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word
+from transformer_jax.studies.inference.statistics import NO_VERDICT, UNRESOLVED
+from transformer_jax.studies.judging.decision import level_of_contrast
+from transformer_jax.studies.reporting.tables import clock
+from transformer_jax.studies.running.planning import Estimate
+
+LOOKS = (4, 8, 16)  # where a study was made on the command line, and none are planned
+
+
+class Until(NamedTuple):
+    """When a study ends.
+
+    Attributes:
+      budget: seconds after which no further look begins; None: no limit.
+      looks: how many seeds each look has that is left; see looks_left.
+    """
+
+    budget: float | None = None
+    looks: tuple[int, ...] = ()
+
+
+class Launched(Protocol):
+    """A study that is sealed, and can be trained and judged; see launch.Launch.
+
+    Attributes:
+      study: its directory.
+      design: what is asked.
+      estimate: how long cells take.
+      progress: where to tell how it goes.
+      started: time.monotonic() of the launch.
+    """
+
+    study: Study
+    design: Design
+    estimate: Estimate
+    progress: Progress
+    started: float
+
+    def take(self, seeds: Sequence[int], retry: bool) -> None:
+        """Trains what is missing of these seeds."""
+        ...
+
+    def finish(self) -> None:
+        """Judges what is there."""
+        ...
+
+
+def looks_left(study: Study, design: Design) -> tuple[int, ...]:
+    """Returns the planned looks that were not passed yet: how many seeds each has.
+
+    Raises:
+      InvalidInput: seeds of earlier launches are not those that looks have.
+    """
+    shown = max((len(look["seeds"]) for look in study.looks()), default=0)
+    there = study.record.get("seeds", []) if study.record.get("began") else []
+    if there != list(range(len(there))) or (shown and shown not in design.looks):
+        raise InvalidInput(
+            f"--until: {study.path} was looked at with other seeds than its looks, {design.looks}; "
+            "go on with --seeds, or choose another --workdir"
+        )
+    is_passed = len(there) > shown
+    return tuple(n for n in sorted(design.looks) if n > shown or (n == shown and not is_passed))
+
+
+def until_decided(launch: Launched, until: Until, retry: bool) -> None:
+    """Takes looks while arms are open and there is time; the first is always taken.
+
+    Args:
+      launch: of a study that is sealed.
+      until: when to end.
+      retry: whether cells that failed are tried again.
+    """
+    study, say, looks = launch.study, launch.progress.say, until.looks
+    ends = math.inf if until.budget is None else launch.started + until.budget
+    for place, count in enumerate(looks, 1):
+        launch.take(range(count), retry)
+        launch.finish()
+        if place == len(looks):
+            return
+        reasons = reasons_to_stop(study, launch.design, looks[-1])
+        stopping = {name: why for name, why in reasons.items() if name not in study.stopped}
+        for name, why in stopping.items():
+            say(f"until  {name}: stops after {count} seeds: {why}")
+        going = [name for name in study.arms if name not in {*stopping, *study.stopped}]
+        if going == [study.base]:
+            return
+        next_count, left = looks[place], ends - time.monotonic()
+        needed = _seconds_of(launch, going, range(count, next_count))
+        if needed > left:
+            say(f"until  {next_count} seeds take {clock(needed)} more, {clock(left)} are left")
+            return
+        stopped = {name: {"seeds": study.seeds, "why": why} for name, why in stopping.items()}
+        # In one write with the seeds to come: what is killed here goes on at the next look.
+        study.record["stopped"] = {**study.stopped, **stopped}
+        study.record["seeds"] = list(range(next_count))
+        study.write()
+
+
+def _seconds_of(launch: Launched, arms: Sequence[str], seeds: Sequence[int]) -> float:
+    """About how long these seeds take."""
+    shorter = cost_of_budgets(launch.design)
+    cells = [launch.study.cell(name, seed) for seed in seeds for name in arms]
+    waiting = [cell.arm for cell in cells if cell.state() not in (DONE, DIVERGED)]
+    return sum(launch.estimate.seconds_of(name) * (1 + shorter[name]) for name in waiting)
+
+
+def reasons_to_stop(study: Study, design: Design, final: int) -> dict[str, str]:
+    """Returns arm -> why it needs no more seeds.
+
+    Args:
+      study: that was judged.
+      design: of it.
+      final: seeds at the last look.
+    """
+    level, found = level_of_contrast(study.sealed, sorted(design.looks)), {}
+    for name, arm in study.verdicts()["arms"].items():
+        if arm["verdict"] not in (UNRESOLVED, NO_VERDICT):
+            found[name] = arm["words"]
+        elif any(diverged for diverged, _ in arm.get("diverged", ())):
+            found[name] = "runs diverged, so no mean is judged"
+        elif arm["verdict"] == UNRESOLVED and arm.get("mean") is not None:
+            chance = _chance(arm, final, study.sealed["margin"], level)
+            if chance < FUTILE:
+                found[name] = f"{final} seeds would decide it with a probability of {chance:.0%}"
+    return found
+
+
+def _chance(arm: dict[str, Any], final: int, margin: float, level: float) -> float:
+    count = len(arm["seeds"])
+    return chance_of_a_word(arm["mean"], arm["standard_error"], count, final, margin, level)
