@@ -294,7 +294,14 @@ class Study:
 
     def verdicts(self) -> dict[str, Any]:
         """What verdicts.json holds; {} before the first comparison."""
-        file = inside(self.path, "verdicts.json")
+        return self._json("verdicts.json")
+
+    def multiverse(self) -> dict[str, Any]:
+        """What multiverse.json holds; {} where nothing was doubted."""
+        return self._json("multiverse.json")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        file = inside(self.path, name)
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 

@@ -93,6 +93,20 @@ def budget_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     return {"budgets": {**labels, "series": series, "points": True}}
 
 
+def multiverse_chart(study: Study) -> dict[str, Any]:
+    """A line an arm: its differences from the base under all choices, in order; {} if none."""
+    series = []
+    for name, its in study.multiverse().get("arms", {}).items():
+        known = sorted(d for d in its["differences"] if d is not None)
+        if known:
+            series.append(_line(study, name, list(range(1, len(known) + 1)), known, known, known))
+    if not series:
+        return {}
+    label = f"difference of test {study.metric} from {study.base}; up is better"
+    labels = {"xLabel": "specification, by its difference", "yLabel": label}
+    return {"multiverse": {**labels, "series": series, "points": True, "title": label}}
+
+
 def _line(study: Study, arm: str, x: list, mean: list, low: list, high: list) -> dict[str, Any]:
     index = list(study.arms).index(arm)
     return {"name": arm, "index": index, "x": x, "mean": mean, "low": low, "high": high}

@@ -23,6 +23,7 @@ from transformer_jax.studies.reporting.charts import (
     floor_of,
     forest_of,
     mean_of,
+    multiverse_chart,
     tuning_charts,
 )
 from transformer_jax.studies.reporting.curves import curves_of
@@ -66,7 +67,8 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     runs = {arm: [study.cell(arm, seed).path for seed in study.seeds_of(arm)] for arm in arms}
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
-    charts = {**tuning_charts(study), **budget_charts(study, verdicts), **where}
+    doubted, shorter = multiverse_chart(study), budget_charts(study, verdicts)
+    charts = {**tuning_charts(study), **shorter, **doubted, **where}
     data = as_plain(
         {
             "arms": arms,
@@ -101,9 +103,8 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 *_tuning_table(study),
                 *_places(tuning_charts(study)),
             ),
-            section(
-                "Shorter budgets", *_budgets(verdicts), *_places(budget_charts(study, verdicts))
-            ),
+            section("Shorter budgets", *_budgets(verdicts), *_places(shorter)),
+            section("Under other choices", *_multiverse(study), *_places(doubted)),
             section("Where arms differ", *_where(study), *_places(where)),
             section("Other evaluations", *_also(study, verdicts)),
             section("How arms differ in their configs", _config_table(study)),
@@ -273,6 +274,18 @@ def _budgets(verdicts: Mapping[str, Any]) -> list[str]:
         if budget["learned"]
     ]
     return [table(tables.BUDGET_HEADS, rows), listed(learned), paragraph(note, soft=True)]
+
+
+def _multiverse(study: Study) -> list[str]:
+    found = study.multiverse()
+    if not found:
+        return []
+    told = [f"{name}: {its['words']} specifications" for name, its in found["arms"].items()]
+    note = (
+        f"Base and arms with the same other choices, one run each with seed {found['seed']}: each "
+        "doubt alone, then combinations. A description, and no test."
+    )
+    return [listed(told), table(*tables.multiverse_rows(found)), paragraph(note, soft=True)]
 
 
 def _places(charts: Mapping[str, Any]) -> list[str]:

@@ -237,6 +237,15 @@ def budget_rows(verdicts: Mapping[str, Any]) -> Rows:
     return rows
 
 
+def multiverse_rows(found: Mapping[str, Any]) -> tuple[list[str], Rows]:
+    """Heads, and a row a specification: each arm's difference from the base there."""
+    rows = [
+        [name, *[signed(its["differences"][place]) for its in found["arms"].values()]]
+        for place, name in enumerate(found["specifications"])
+    ]
+    return ["specification", *found["arms"]], rows
+
+
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
     shown = dict.fromkeys(
         f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds: "

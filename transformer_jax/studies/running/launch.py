@@ -396,8 +396,8 @@ class Launch:
         for name, share, arm in branches_of(self.design, self.builder, self.arms):
             arm.place(self.estimate.how)
             steps, whole = arm.config.training.steps, self.arms[name].config.training.steps
-            share = (steps - arm.branching.step) / whole
-            self.estimate.seconds[arm.name] = share * self.estimate.seconds_of(name)
+            left = (steps - arm.branching.step) / whole
+            self.estimate.seconds[arm.name] = left * self.estimate.seconds_of(name)
             branches.append((name, arm))
             its = self.study.arms[name].setdefault("budgets", {})
             its[f"{share:g}"] = {"hash": arm.hash, "updates": steps}

@@ -1,0 +1,121 @@
+"""What a reader of a verdict doubts: choices that base and arm share and that could be others.
+
+Each combination of choices is a specification (Simonsohn, Simmons and Nelson 2020, Nature Human
+Behaviour 4, 1208-1214).
+"""
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import suggest
+from transformer_jax.options.schema import rule_for
+
+
+class Doubt(NamedTuple):
+    """One choice.
+
+    Attributes:
+      key: of the option.
+      factors: that its value is multiplied by; for an own doubt ().
+      values: that it has instead, for an own doubt.
+    """
+
+    key: str
+    factors: tuple[float, ...] = ()
+    values: tuple[Any, ...] = ()
+
+    def alternatives(self) -> tuple[Any, ...]:
+        """The factors, or the values."""
+        return self.values or self.factors
+
+    def value(self, flat: Mapping[str, Any], chosen: Any) -> Any:
+        """The option's value in a config, with a factor or a value of this doubt."""
+        if self.values:
+            return chosen
+        value = flat[self.key] * chosen
+        return max(1, round(value)) if isinstance(flat[self.key], int) else float(f"{value:.6g}")
+
+
+DOUBTS = (
+    Doubt("optimizer.learning_rate", (0.5, 2.0)),
+    Doubt("optimizer.weight_decay", (0.0, 3.0)),
+    Doubt("model.init_std", (0.5, 2.0)),
+    Doubt("training.steps", (0.5, 2.0)),
+    Doubt("data.length", (0.5,)),
+)
+
+# Place of a doubt -> what is chosen there; {}: as it stands.
+Specification = dict[int, Any]
+
+
+def doubts_of(flat: Mapping[str, Any], own: Sequence[str], without: Sequence[str]) -> list[Doubt]:
+    """Returns what may be doubted of a config.
+
+    Args:
+      flat: of the base.
+      own: KEY=VALUE,VALUE of further doubts, or in place of a usual one.
+      without: keys that arms are about.
+    Raises:
+      InvalidInput: an own doubt is wrong, or arms are about it.
+    """
+    doubts = {doubt.key: doubt for doubt in DOUBTS}
+    if flat["data.task"] != "language_modelling":
+        del doubts["data.length"]  # examples of other tasks are as long as they are
+    if not flat["optimizer.weight_decay"]:
+        doubts["optimizer.weight_decay"] = Doubt("optimizer.weight_decay", values=(0.01, 0.1))
+    for text in own:
+        key, equals, values = text.partition("=")
+        key = key.removeprefix("config.")
+        rule = rule_for(key, flat)
+        if rule is None or not equals:
+            raise InvalidInput(f"--over={text}: expected KEY=VALUE,VALUE{suggest(key, [*flat])}")
+        if key in without:
+            raise InvalidInput(f"--over={text}: the study is about {key}")
+        try:
+            doubts[key] = Doubt(key, values=tuple(map(rule.parse, values.split(","))))
+        except ValueError as error:
+            raise InvalidInput(f"--over={text}: {error}; expected {rule.allowed}") from error
+    first = [key for key, doubt in doubts.items() if doubt.values]  # before the count is reached
+    order = [*first, *(key for key in doubts if key not in first)]
+    return [doubts[key] for key in order if key not in without]
+
+
+def specifications(doubts: Sequence[Doubt], count: int) -> list[Specification]:
+    """Returns what is tried: as it stands, each doubt alone, then combinations drawn at random.
+
+    Args:
+      doubts: that there are.
+      count: of specifications, the first among them; fewer if there are no more.
+    """
+    alone = [{place: c} for place, doubt in enumerate(doubts) for c in doubt.alternatives()]
+    choices = [(None, *doubt.alternatives()) for doubt in doubts]
+    combined = [
+        {place: chosen for place, chosen in enumerate(chosen_of) if chosen is not None}
+        for chosen_of in itertools.product(*choices)
+    ]
+    combined = [each for each in combined if len(each) > 1]
+    random.Random(0).shuffle(combined)
+    return [{}, *alone, *combined][:count]
+
+
+def changes_of(
+    specification: Specification, doubts: Sequence[Doubt], flat: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns full key -> value of a specification, in the config of an arm."""
+    return {
+        doubts[place].key: doubts[place].value(flat, chosen)
+        for place, chosen in specification.items()
+    }
+
+
+def spelled(specification: Specification, doubts: Sequence[Doubt]) -> str:
+    """A specification in words."""
+    told = []
+    for place, chosen in specification.items():
+        doubt = doubts[place]
+        name = doubt.key.rpartition(".")[2]
+        told.append(f"{name}={chosen}" if doubt.values else f"{name} x {chosen:g}")
+    return ", ".join(told) or "as it stands"

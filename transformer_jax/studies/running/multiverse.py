@@ -1,0 +1,148 @@
+"""Trains base and arms of a study under other choices, one seed each, and keeps what came out."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import replace
+from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking import doubts as asking
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell, cell_path
+from transformer_jax.studies.asking.design import Design
+from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.judging.multiverse import curve
+from transformer_jax.studies.running.planning import Arm, ArmBuilder, nothing_to_run
+from transformer_jax.studies.running.workers import Workers
+
+FILE = "multiverse.json"
+
+
+def multiverse(
+    study: Study, arms: Sequence[str], own: Sequence[str], count: int, progress: Progress
+) -> dict[str, Any]:
+    """Trains what is missing, writes FILE into the study, and returns what it holds.
+
+    Args:
+      study: with verdicts.
+      arms: that are doubted, without the base.
+      own: further doubts, see doubts.doubts_of.
+      count: of specifications.
+      progress: where to tell how it goes.
+    Raises:
+      InvalidInput: the study has no verdicts, an arm is none, or a doubt is wrong.
+      Interrupted: a signal came; the running cells were saved.
+    """
+    names = _arms(study, arms)
+    seed = study.seeds[0]
+    design = _design_of(study, names, seed)
+    base = flatten(design.config_of(study.base))
+    about = {key for name in names for key in study.sealed["arms"].get(name, {})}
+    doubts = asking.doubts_of(base, own, sorted(about))
+    specifications = asking.specifications(doubts, count)
+    with StopSignal() as stop:
+        with progress.busy(f"preparing {len(specifications)} specifications"):
+            made, skipped = _made(design, doubts, specifications)
+        every = [arm for by_arm in made.values() for arm in by_arm.values()]
+        cells = {
+            (place, name): Cell(arm.name, seed, cell_path(study.root, arm.hash, seed))
+            for place, by_arm in made.items()
+            for name, arm in by_arm.items()
+        }
+        _train(every, [*cells.values()], study, progress, stop)
+    outcomes = {key: _outcome(cell, study) for key, cell in cells.items()}
+    told = study.verdicts()["arms"]
+    kept = [place for place in range(len(specifications)) if place in made]
+    found = {
+        "seed": seed,
+        "specifications": [asking.spelled(specifications[place], doubts) for place in kept],
+        "skipped": {asking.spelled(specifications[p], doubts): why for p, why in skipped.items()},
+        "arms": {
+            name: curve(
+                told[name],
+                [(outcomes[place, name], outcomes[place, study.base]) for place in kept],
+                study.sealed["margin"],
+                study.sealed["larger_is_better"],
+            )
+            for name in names
+            if name != study.base
+        },
+    }
+    found = as_plain(found)
+    replace(study.path, FILE, json.dumps(found, indent=1) + "\n")
+    return found
+
+
+def _arms(study: Study, arms: Sequence[str]) -> list[str]:
+    told = study.verdicts().get("arms", {})
+    if not told:
+        raise InvalidInput(f"{study.path}: no verdicts yet; python -m experiments.ablate first")
+    for name in arms:
+        if name not in told:
+            raise InvalidInput(f"--arms={name}: expected some of {', '.join(told)}")
+    return [study.base, *(arms or told)]
+
+
+def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
+    """The question as it was trained: what was matched and tuned stands in the arms."""
+    run = RunDirectory(study.cell(study.base, seed).path)
+    if not run.has_begun():
+        raise InvalidInput(f"{study.path}: the cells of its base are not there")
+    sealed = study.sealed
+    return Design(
+        question=sealed["question"],
+        prediction=sealed["prediction"],
+        metric=study.metric,
+        margin=sealed["margin"],
+        margin_reason=sealed["margin_reason"],
+        looks=tuple(sealed["looks"]),
+        base=study.base,
+        arms={name: study.arms[name]["changes"] for name in names},
+        config=run.config(),
+    )
+
+
+def _made(
+    design: Design, doubts: Sequence[asking.Doubt], specifications: Sequence[asking.Specification]
+) -> tuple[dict[int, dict[str, Arm]], dict[int, str]]:
+    """Place of a specification -> its arms, and why others are left out."""
+    builder, made, skipped = ArmBuilder(design), {}, {}
+    for place, specification in enumerate(specifications):
+        by_arm = {}
+        try:
+            for name in design.arms:
+                flat = flatten(design.config_of(name))
+                more = asking.changes_of(specification, doubts, flat)
+                its = f"{name}: {asking.spelled(specification, doubts)}"
+                by_arm[name] = builder.make(its, name, more)
+                by_arm[name].place("loop")
+        except InvalidInput as error:
+            skipped[place] = str(error).splitlines()[0]
+            continue
+        made[place] = by_arm
+    return made, skipped
+
+
+def _train(
+    arms: Sequence[Arm], cells: Sequence[Cell], study: Study, progress: Progress, stop: StopSignal
+) -> None:
+    by_name = {arm.name: arm for arm in arms}
+    waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED, FAILED)]
+    progress.say(f"multiverse {len(cells)} cells, {len(cells) - len(waiting)} there already")
+    if not waiting:
+        return
+    needed = {cell.arm: by_name[cell.arm] for cell in waiting}
+    workers = Workers(nothing_to_run(needed, "loop"), progress, stop)
+    workers.run(needed, waiting, len(waiting))
+    if stop.signal is not None:
+        told = "interrupted, the running cells are saved; the same command goes on"
+        raise Interrupted(stop.signal, told)
+
+
+def _outcome(cell: Cell, study: Study) -> Outcome | None:
+    has_one = cell.state() in (DONE, DIVERGED)
+    return cell.outcome(study.metric, None) if has_one else None
