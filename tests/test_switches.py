@@ -13,7 +13,7 @@ from transformer_jax.models import Decoder, Encoder, EncoderDecoder, VisionTrans
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.judging import judge
+from transformer_jax.studies.judging.decision import Evidence, decide
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training.loop import train
 
@@ -233,7 +233,13 @@ def test_a_study_of_a_synthetic_task_knows_distances_and_the_floor(tmp_path):
 
 
 def test_equal_because_perfect_is_told_from_changes_that_did_nothing():
-    perfect = {seed: Outcome(1.0, False) for seed in range(3)}
-    assert judge._is_perfect(perfect, "accuracy")
-    assert not judge._is_perfect(perfect, "loss")
-    assert not judge._is_perfect({0: Outcome(0.9, False)}, "accuracy")
+    def words(value, metric):
+        same = {seed: Outcome(value) for seed in range(3)}
+        sealed = {"arms": {"base": {}, "arm": {}}, "base": "base", "metric": metric, "margin": 0.1}
+        sealed |= {"larger_is_better": metric == "accuracy", "tuning": None}
+        (found,) = decide(sealed, {"arm": Evidence(same, same, 0.05)}, {"arm": []}).values()
+        return found["words"]
+
+    assert words(1.0, "accuracy").startswith("identical: every answer of both is right")
+    assert words(0.9, "accuracy").startswith("identical: the change did nothing")
+    assert words(1.0, "loss").startswith("identical: the change did nothing")
