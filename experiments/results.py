@@ -20,6 +20,8 @@ from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.register import Register, contrasts_of, pooled
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.asking.suite import FILE as SUITE
+from transformer_jax.studies.asking.suite import study_path
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scales import TURNS, turns
@@ -81,9 +83,14 @@ def main(argv: list[str]) -> None:
 
 
 def add(path: Path) -> None:
-    """Copies what a study or a ladder found, without cells; refuses what is not to be shown."""
+    """Copies what a study, ladder or suite found, no cells; refuses what is not to be shown."""
     if (path / "ladder.json").exists():
         _add_ladder(path)
+        return
+    if (path / SUITE).exists():
+        suite = _read(inside(path, SUITE))
+        studies = [study_path(path, name) for name in suite["configs"]]
+        _copy(path, studies, (SUITE, "suite.md", "suite.html"))
         return
     study = load_study(path)
     verdicts = study.verdicts()
@@ -182,14 +189,20 @@ def _judge_ladder_again(folder: Path) -> None:
 
 def _add_ladder(path: Path) -> None:
     ladder = _read(inside(path, "ladder.json"))
-    for value in ladder["values"]:
-        rung = load_study(rung_path(path, ladder["key"], value))
-        if rung.record["exploratory"]:
-            raise InvalidInput(f"{rung.path}: exploratory: no result to show")
+    studies = [rung_path(path, ladder["key"], value) for value in ladder["values"]]
+    _copy(path, studies, ("ladder.json", "ladder.md", "forecast.json"))
+
+
+def _copy(path: Path, studies: Iterable[Path], names: Iterable[str]) -> None:
+    """Copies what several studies say together; refuses what is not to be shown."""
+    for study in map(load_study, studies):
+        if study.record["exploratory"]:
+            raise InvalidInput(f"{study.path}: exploratory: no result to show")
     folder = HERE / "results" / path.absolute().name
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("ladder.json", "ladder.md"):
-        shutil.copy(inside(path, name), folder / name)
+    for name in names:
+        if inside(path, name).exists():
+            shutil.copy(inside(path, name), folder / name)
 
 
 def catalogue() -> str:
@@ -198,17 +211,15 @@ def catalogue() -> str:
     q_values = _q_values(studies)
     parts = [_HEAD, _overview(studies, "#{}")]
     parts += [_section(name, study, verdicts, q_values) for name, study, verdicts in studies]
-    parts += [_ladder(name).replace("# ", "## ", 1) for name in _ladders()]
+    parts += [text.replace("# ", "## ", 1) for text in _several().values()]
     parts += [_times(name).replace("# ", "## ", 1) for name in _measured()]
     return "\n".join(parts)
 
 
-def _ladders() -> list[str]:
-    return [path.parent.name for path in sorted((HERE / "results").glob("*/ladder.md"))]
-
-
-def _ladder(name: str) -> str:
-    return (HERE / "results" / name / "ladder.md").read_text(encoding="utf-8")
+def _several() -> dict[str, str]:
+    """What ladders and suites say, by their names."""
+    paths = [*(HERE / "results").glob("*/ladder.md"), *(HERE / "results").glob("*/suite.md")]
+    return {path.parent.name: path.read_text(encoding="utf-8") for path in sorted(paths)}
 
 
 def _measured() -> list[str]:
@@ -247,7 +258,7 @@ def pages() -> dict[str, str]:
         if (HERE / "results" / name / "curves.svg").exists():
             text += f"\n![Learning curves]({name}-curves.svg)\n"
         found[name] = text
-    found |= {name: _ladder(name) for name in _ladders()}
+    found |= _several()
     return found | {name: _times(name) for name in _measured()}
 
 

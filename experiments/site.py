@@ -57,6 +57,7 @@ _REFERENCE = {
         *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
         *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),
         *("studies.inference.variance_components", "studies.inference.evidence"),
+        *("studies.inference.many_tasks", "studies.inference.multipliers"),
         *("studies.judging.judge", "studies.judging.referee"),
     ),
 }

@@ -1,7 +1,6 @@
 """Ladders over scale and ledgers of noise: what they say of made-up runs whose truth is known."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +8,13 @@ from scipy import stats
 
 from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.asking import ladder, noise
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.inference import scales, statistics, variance_components
-from transformer_jax.studies.reporting.ladder import axis_of
+from transformer_jax.studies.judging.ladder import axis_of
+from transformer_jax.studies.running.ladder import _seal_forecast, run_ladder
 
 VALUES = (16, 32, 64, 128)
 
@@ -78,16 +80,20 @@ def test_words_of_effects_that_hold_are_seldom_others(rng):
 
 
 def test_effects_are_seen_over_what_the_option_changes():
-    def study(counted, parameters):
-        cost = {"without_embeddings": parameters, "counted": counted, "flops": 1.0}
-        return SimpleNamespace(arms={"a": {"cost": cost}}, base="a", record={"counted": "tokens"})
+    def costs(counted, parameters):
+        return [
+            {"without_embeddings": its, "counted": count, "flops": float(its)}
+            for count, its in zip(counted, parameters, strict=True)
+        ]
 
-    wider = [study(1000, size) for size in (10, 40, 160)]
-    assert axis_of(wider, "model.width", (1, 2, 4)) == ("parameters", [10, 40, 160])
-    longer = [study(count, 10) for count in (100, 200, 400)]
-    assert axis_of(longer, "training.steps", (1, 2, 4)) == ("tokens", [100, 200, 400])
-    same = [study(100, 10)] * 3
-    assert axis_of(same, "data.train_examples", (1, 2, 4)) == ("data.train_examples", [1, 2, 4])
+    def axis(counted, parameters):
+        return axis_of(costs(counted, parameters), "tokens", "an.option", (1, 2, 4))
+
+    assert axis((1000,) * 3, (10, 40, 160)) == ("parameters", [10, 40, 160])
+    assert axis((100, 200, 400), (10,) * 3) == ("tokens", [100, 200, 400])
+    assert axis((100,) * 3, (10,) * 3) == ("an.option", [1, 2, 4])
+    both = axis((100, 200, 400), (10, 40, 160))
+    assert both == ("training operations", [1000, 8000, 64000])
 
 
 def test_noise_is_unresolved(rng):
@@ -163,26 +169,48 @@ def test_a_power_law_is_forecast():
 )
 def test_ladders_that_cannot_be_are_refused(text, told):
     with pytest.raises(InvalidInput, match=told):
-        ladder.ladder_of(text, load_design(TINY, {}, ["model.num_heads=1,2"]))
+        ladder_of([text], load_design(TINY, {}, ["model.num_heads=1,2"]))
 
 
 @pytest.mark.commands
 def test_a_ladder_of_real_studies(tmp_path):
+    """Two options grow; what is forecast is sealed before a cell of the largest rung is there."""
+    workdir = tmp_path / "l"
     result = command(
-        "ablate", "--config=configs/tiny.py", "--arm=model.position=rotary", "--seeds=3",
-        "--config.training.steps=20", "--ladder=model.width=8,16,32", f"--workdir={tmp_path / 'l'}",
+        "ablate", f"--config={TINY}", "--arm=model.position=rotary", "--seeds=3",
+        "--config.schedule.warmup_cosine.warmup_steps=2", f"--workdir={workdir}",
+        "--ladder=model.width=8,16,32", "--ladder=training.steps=10,15,20",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    found = json.loads((tmp_path / "l" / "ladder.json").read_text())
-    assert found["values"] == [8, 16, 32]
+    found = json.loads((workdir / "ladder.json").read_text())
+    assert (found["values"], found["axis"]) == ([8, 16, 32], "training operations")
+    assert found["together"] == {"training.steps": [10, 15, 20]}
     arm = found["arms"]["position=rotary"]
     assert arm["word"] == "cannot tell: the base has not learned (at 8, 16, 32)"
-    for value, mean in zip((8, 16, 32), arm["means"], strict=True):
-        verdicts = json.loads(
-            (tmp_path / "l" / f"model.width={value}" / "verdicts.json").read_text()
-        )
+    assert "multipliers" not in arm  # nothing is read off bases that have not learned
+    rungs = {value: workdir / f"model.width={value}" for value in found["values"]}
+    for path, mean in zip(rungs.values(), arm["means"], strict=True):
+        verdicts = json.loads((path / "verdicts.json").read_text())
         assert verdicts["arms"]["position=rotary"]["mean"] == pytest.approx(mean)
-    assert "smaller rungs forecast" in (tmp_path / "l" / "ladder.md").read_text()
+    assert "smaller rungs forecast" in (workdir / "ladder.md").read_text()
+
+    sealed = json.loads((workdir / "forecast.json").read_text())
+    assert sealed["cells_that_were_there"] == 0
+    assert sealed["sealed_at"] <= json.loads((rungs[32] / "study.json").read_text())["sealed_at"]
+    assert sealed["places"] == found["places"]
+    forecast = sealed["arms"]["position=rotary"]["difference"]["forecast"]
+    assert forecast == pytest.approx(arm["forecast"])
+    assert sealed["score"]["forecast"] == pytest.approx(found["forecast_of_score"]["forecast"])
+    assert "none of its cells had been trained" in (workdir / "ladder.md").read_text()
+    asked = ["model.width=8,16,32", "training.steps=10,15,20"]
+    overrides = {"schedule.warmup_cosine.warmup_steps": "2"}
+    ladder = ladder_of(asked, load_design(TINY, overrides, ["model.position=rotary"]))
+    _seal_forecast(workdir, ladder, None)  # later launches keep it
+    assert json.loads((workdir / "forecast.json").read_text()) == sealed
+    (workdir / "forecast.json").unlink()
+    again = run_ladder(ladder, workdir, range(3), progress=Silent())
+    assert again["forecast"]["cells_that_were_there"] == 6
+    assert "6 cells of it were there" in (workdir / "ladder.md").read_text()
     shallow = ("ablate", "--config=configs/tiny.py", "--arm=model.position=none", "--seeds=3")
     refused(attempt(*shallow, "--ladder=model.width=8", "--workdir=x"), "--ladder=model.width=8")
 

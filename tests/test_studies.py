@@ -699,7 +699,7 @@ def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
     config = design.config_of("none", {"data.length": 20})
     assert config.model.max_length == 20  # what refers to another value still does
     assert design.config.data.length == 24
-    rungs = ladder_of("model.width=16,32,64", design).rungs
+    rungs = ladder_of(["model.width=16,32,64"], design).rungs
     assert [rung.config_of("none").model.width for rung in rungs.values()] == [16, 32, 64]
     assert [rung.overrides["model.width"] for rung in rungs.values()] == ["16", "32", "64"]
     assert counter.read_text() == "x"

@@ -7,7 +7,7 @@ values) and get_study(); or made from `--arm` and `--drop`. Nothing here imports
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -169,10 +169,19 @@ def design_of(
     overrides: Mapping[str, str] | None = None,
     arms: Sequence[str] = (),
     drops: Sequence[str] = (),
+    on: ConfigFile | None = None,
 ) -> Design:
-    """Returns the study of a config file that was run, see load_design."""
-    overrides = overrides or {}
-    config = file.config(overrides)
+    """Returns the study of a config file that was run, see load_design.
+
+    Args:
+      file: whose question it is.
+      overrides: see load_design.
+      arms: see load_design.
+      drops: see load_design.
+      on: the file whose config the same is asked of; that of the question if not given.
+    """
+    overrides, asked = overrides or {}, on or file
+    config = asked.config(overrides)
     if arms or drops:
         study, made = _quick_study(config, arms, drops)
     else:
@@ -183,8 +192,12 @@ def design_of(
                 "get_config(); or give arms, --arm=model.num_heads=1,2,4"
             )
         study, made = file.call("get_study"), file.call("get_arms")
-    design = _checked(file.path, config, study, made)
-    return dataclasses.replace(design, exploratory=bool(arms or drops), overrides=dict(overrides))
+        if on is not None and isinstance(study, dict):
+            study = _on_other_data(study, config)
+    design = _checked(asked.path if arms or drops else file.path, config, study, made)
+    exploratory = bool(arms or drops)
+    facts = {"exploratory": exploratory, "overrides": dict(overrides), "path": asked.path}
+    return dataclasses.replace(design, **facts)
 
 
 _STUDY_KEYS = {
@@ -353,19 +366,37 @@ def _quick_study(
     same = [name for name, changes in made.items() if is_base(changes)]
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
-    classifies = flat["data.task"].endswith("_classification")
-    metric = "accuracy" if classifies else "loss"
-    named = ", ".join(made) if len(made) <= _NAMED else f"{len(made)} arms"
-    question = "What does each part do?" if drops else f"What do {named} give?"
+    metric = _usual_metric(config)
     study = {
-        "question": question,
+        "question": question_of(made, drops),
         "prediction": "none: it was made on the command line",
-        "metric": metric,
-        "margin": metric_facts(metric).margin,
-        "margin_reason": "the usual start; no reason was given",
         "base": base,
+        **_usually_judged(metric),
     }
     return study, made
+
+
+def question_of(arms: Collection[str], drops: Sequence[str]) -> str:
+    """Returns what a study asks that was made on the command line."""
+    named = ", ".join(arms) if len(arms) <= _NAMED else f"{len(arms)} arms"
+    return "What does each part do?" if drops else f"What do {named} give?"
+
+
+def _usual_metric(config: ConfigDict) -> str:
+    return "accuracy" if config.data.task.endswith("_classification") else "loss"
+
+
+def _usually_judged(metric: str) -> dict[str, Any]:
+    reason = "the usual start; no reason was given"
+    return {"metric": metric, "margin": metric_facts(metric).margin, "margin_reason": reason}
+
+
+def _on_other_data(study: Mapping[str, Any], config: ConfigDict) -> dict[str, Any]:
+    """A question as it is judged on other data: without what was said of the first ones alone."""
+    kept = {key: value for key, value in study.items() if key not in ("gate", "also")}
+    usual = _usual_metric(config)
+    is_the_same = str(study.get("metric", "")).removeprefix("test/") == usual
+    return kept if is_the_same else kept | _usually_judged(usual)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -1,9 +1,10 @@
-"""The same question at several scales or splits: one option of the base at ascending values.
+"""The same question at several scales or splits: options of the base at ascending values.
 
 Each rung is a study of its own, with the same arms and seeds.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,26 +20,42 @@ _MASKED = "masked_language_modelling"
 
 
 class Ladder(NamedTuple):
-    """Designs by the value of one option.
+    """Designs by the value of an option.
 
     Attributes:
       key: of the config.
       rungs: value -> design, ascending.
+      together: other options that grow with it, key -> their values.
     """
 
     key: str
     rungs: dict[float, Design]
+    together: dict[str, list[float]]
 
 
-def ladder_of(text: str, design: Design) -> Ladder:
-    """Reads `KEY=VALUE,VALUE,VALUE`: numbers, ascending, three or more.
+def ladder_of(texts: Sequence[str], design: Design) -> Ladder:
+    """Reads `KEY=VALUE,VALUE,VALUE`: numbers, ascending, three or more; of several, as many each.
 
     Args:
-      text: of `--ladder`.
+      texts: of `--ladder`; the first names the rungs.
       design: of the study, whose base gets these values.
     Raises:
-      InvalidInput: it is something else, or an arm sets the key itself.
+      InvalidInput: one is something else, or an arm sets its key itself.
     """
+    (key, values), *others = by_key = [_values(text, design) for text in texts]
+    for (other, its), text in zip(by_key, texts, strict=True):
+        if len(its) != len(values) or [k for k, _ in by_key].count(other) > 1:
+            raise InvalidInput(
+                f"--ladder={text}: options that grow together: each once, {len(values)} values"
+            )
+    rungs = {
+        value: _rung(design, {key: value} | {other: its[place] for other, its in others})
+        for place, value in enumerate(values)
+    }
+    return Ladder(key, rungs, dict(others))
+
+
+def _values(text: str, design: Design) -> tuple[str, list[float]]:
     points = parse_arm(text, flatten(design.config), whole_keys=True)
     keys = {key for point in points.values() for key in point}
     values = [value for point in points.values() for value in point.values()]
@@ -58,12 +75,12 @@ def ladder_of(text: str, design: Design) -> Ladder:
     for name, changes in design.arms.items():
         if key in changes:
             raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")
-    return Ladder(key, {value: _rung(design, key, value) for value in values})
+    return key, values
 
 
-def _rung(design: Design, key: str, value: float) -> Design:
-    overrides = {**design.overrides, key: str(value)}
-    config = changed(design.config, {key: value})
+def _rung(design: Design, changes: Mapping[str, float]) -> Design:
+    overrides = {**design.overrides, **{key: str(value) for key, value in changes.items()}}
+    config = changed(design.config, changes)
     return checked_arms(dataclasses.replace(design, config=config, overrides=overrides))
 
 

@@ -61,7 +61,7 @@ def over_scales(
     rungs = [_interval(row, bound) for row in d_RS]
     line_p = lack_of_fit_p(d_RS, x_R)
     slope_S = np.polyfit(x_R, d_RS, 1)[0]
-    forecast_S = np.polyval(np.polyfit(x_R[:-1], d_RS[:-1], 1), x_R[-1])
+    forecast_S = _on_lines(x_R, d_RS[:-1])
     slope = _interval(slope_S, bound)
     missed = _interval(d_RS[-1] - forecast_S, level / family)
     return {
@@ -80,6 +80,31 @@ def over_scales(
         "missed_by": float((d_RS[-1] - forecast_S).mean()),
         "missed_interval": missed,
     }
+
+
+def _on_lines(x: np.ndarray, smaller: np.ndarray) -> np.ndarray:
+    """Each seed's line through its smaller rungs [R - 1, S], at the last x of [R]: [S]."""
+    return np.polyval(np.polyfit(x[:-1], smaller, 1), x[-1])
+
+
+def forecast_of_differences(
+    values: Sequence[float], smaller: Sequence[Mapping[int, float]], level: float = 0.05
+) -> dict[str, Any]:
+    """Forecasts an effect at the largest rung from the smaller ones alone, as over_scales does.
+
+    Args:
+      values: of all rungs, ascending.
+      smaller: seed -> difference from the base, of each but the largest.
+      level: 1 minus the coverage of the interval.
+    Returns:
+      forecast and interval; {} where too few seeds have all rungs.
+    """
+    seeds = sorted(set.intersection(*(set(rung) for rung in smaller)))
+    if len(seeds) < FEWEST:
+        return {}
+    d_RS = np.array([[rung[seed] for seed in seeds] for rung in smaller])
+    forecast_S = _on_lines(np.log2(np.asarray(values, float)), d_RS)
+    return {"forecast": float(forecast_S.mean()), "interval": _interval(forecast_S, level)}
 
 
 def over_splits(
@@ -183,6 +208,10 @@ def forecast_of_scores(
 
     Kaplan et al. 2020, arXiv:2001.08361, equation 1.1, without a floor: log score is a line over
     log value. {} where a score is not positive or too few seeds have all rungs.
+
+    Args:
+      values: of all rungs, ascending.
+      scores: seed -> score, of all rungs; or of all but the largest, which is then not compared.
     """
     by_seed = [{seed: value for seed, value in rung.items() if value} for rung in scores]
     seeds = sorted(set.intersection(*(set(rung) for rung in by_seed)))
@@ -190,11 +219,13 @@ def forecast_of_scores(
         return {}
     logs_RS = np.log([[rung[seed] for seed in seeds] for rung in by_seed])
     x_R = np.log2(np.asarray(values, float))
-    forecast_S = np.exp(np.polyval(np.polyfit(x_R[:-1], logs_RS[:-1], 1), x_R[-1]))
+    forecast_S = np.exp(_on_lines(x_R, logs_RS[: len(x_R) - 1]))
+    told = {"forecast": float(forecast_S.mean()), "interval": _interval(forecast_S, 0.05)}
+    if len(logs_RS) < len(x_R):
+        return told
     seen_S = np.exp(logs_RS[-1])
     return {
-        "forecast": float(forecast_S.mean()),
-        "interval": _interval(forecast_S, 0.05),
+        **told,
         "seen": float(seen_S.mean()),
         "missed_interval": _interval(seen_S - forecast_S, 0.05),
     }

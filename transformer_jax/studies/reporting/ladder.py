@@ -1,98 +1,39 @@
-"""The same contrast at several scales or splits, judged over them: ladder.json and ladder.md."""
+"""The same contrast at several scales or splits: ladder.json and ladder.md."""
 
-import itertools
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import replace
-from transformer_jax.studies.asking.ladder import SPLITS, rung_path
+from transformer_jax.runs.files import inside, replace
+from transformer_jax.studies.asking.ladder import SPLITS, Ladder, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain
-from transformer_jax.studies.inference.scales import (
-    NONE,
-    forecast_of_scores,
-    over_scales,
-    over_splits,
-)
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL
+from transformer_jax.studies.judging.ladder import judge_ladder
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
 
+FORECAST = "forecast.json"
 
-def judge_ladder(workdir: str | Path, key: str, values: Sequence[float]) -> dict[str, Any]:
+
+def write_ladder(workdir: str | Path, ladder: Ladder) -> dict[str, Any]:
     """Compares the rungs' verdicts and writes ladder.json and ladder.md.
 
     Args:
-      workdir: of the ladder.
-      key: of the config.
-      values: of the rungs, ascending; their studies are judged.
+      workdir: of the ladder; the studies of its rungs are judged.
+      ladder: what was asked.
     Returns:
       What ladder.json holds.
     """
     workdir = Path(workdir)
-    studies = [Study(rung_path(workdir, key, value)) for value in values]
-    verdicts = [study.verdicts() for study in studies]
-    first, (axis, places) = verdicts[0], axis_of(studies, key, values)
-    if key == SPLITS:
-        axis, places = key, [float(value) for value in values]
-
-    def over_rungs(arm: str) -> dict[str, Any]:
-        if any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ())):
-            return {"word": f"{NONE}: some runs diverged"}
-        differences = [_differences(v["arms"][arm]) for v in verdicts]
-        level = min(v["arms"][arm].get("level", v["level"]) for v in verdicts)
-        shared = (differences, first["margin"], len(first["arms"]), level)
-        told = over_splits(*shared) if key == SPLITS else over_scales(places, *shared)
-        words = {
-            value: v["arms"][arm]["words"]
-            for value, v in zip(values, verdicts, strict=True)
-            if v["arms"][arm]["verdict"] == CANNOT_TELL
-        }
-        if words:
-            where = ", ".join(f"{value:g}" for value in words)
-            return told | {"word": f"{next(iter(words.values()))} (at {where})"}
-        return told
-
-    scores = [v["values"][v["base"]]["by_seed"] for v in verdicts]
-    found = {
-        "question": first["question"],
-        "key": key,
-        "values": list(values),
-        "axis": axis,
-        "places": places,
-        "metric": first["metric"],
-        "margin": first["margin"],
-        "base": first["base"],
-        "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
-        "forecast_of_score": {} if key == SPLITS else forecast_of_scores(places, scores),
-        "arms": {arm: over_rungs(arm) for arm in first["arms"]},
-    }
-    replace(workdir, "ladder.json", json.dumps(as_plain(found), indent=1) + "\n")
+    studies = [Study(rung_path(workdir, ladder.key, value)) for value in ladder.rungs]
+    found = judge_ladder(studies, ladder.key, list(ladder.rungs))
+    found |= {"together": ladder.together} if ladder.together else {}
+    sealed = inside(workdir, FORECAST)
+    if sealed.exists():
+        found["forecast"] = json.loads(sealed.read_text(encoding="utf-8"))
+    found = as_plain(found)
+    replace(workdir, "ladder.json", json.dumps(found, indent=1) + "\n")
     replace(workdir, "ladder.md", as_text(found))
     return found
-
-
-def axis_of(studies: Sequence[Study], key: str, values: Sequence[float]) -> tuple[str, list[float]]:
-    """Returns what effects are seen over, and where the rungs lie on it.
-
-    That is what the option changes of the base: parameters (outside embeddings), else what training
-    counts, else its operations; the option itself where none of them grows with it.
-    """
-    costs = [study.arms[study.base]["cost"] for study in studies]
-    axes = {
-        "parameters": [cost["without_embeddings"] for cost in costs],
-        studies[0].record["counted"]: [cost["counted"] for cost in costs],
-        "training operations": [cost["flops"] * cost["counted"] for cost in costs],
-    }
-    for name, places in axes.items():
-        if all(0 < before < after for before, after in itertools.pairwise(places)):
-            return name, [float(place) for place in places]
-    return key, [float(value) for value in values]
-
-
-def _differences(arm: Mapping[str, Any]) -> dict[int, float]:
-    return dict(zip(arm.get("seeds", ()), arm.get("differences", ()), strict=False))
 
 
 def as_text(found: Mapping[str, Any]) -> str:
@@ -100,6 +41,7 @@ def as_text(found: Mapping[str, Any]) -> str:
     rows, lines = [], []
     for arm, told in found["arms"].items():
         lines.append(f"- **{arm}: {told['word']}**{_told(told)}")
+        lines += [f"  - {line}" for line in _worth(told, found["base"])]
         if "means" in told:
             where = (found["values"], found["places"], told["means"], told["intervals"])
             rows += [
@@ -120,12 +62,14 @@ def as_text(found: Mapping[str, Any]) -> str:
             f"{spell_interval(law['interval'])} at {found['values'][-1]:g}; it was "
             f"{spell(law['seen'])}."
         )
-    over = "several splits" if found["key"] == SPLITS else f"{found['key']}, by {found['axis']}"
+    about += _sealed(found)
+    grown = " and ".join([found["key"], *found.get("together", ())])
+    over = "several splits" if found["key"] == SPLITS else f"{grown}, by {found['axis']}"
     head = (
         f"# {found['question']}\n\nOver {over}; + is better than {found['base']}. "
         "Intervals are simultaneous over arms and rungs.\n"
     )
-    return "\n".join([head, *lines, "", as_markdown(heads, rows), " ".join(about), ""])
+    return "\n".join([head, *lines, "", as_markdown(heads, rows), "\n\n".join(about), ""])
 
 
 def _place(found: Mapping[str, Any], value: float, place: float) -> list[str]:
@@ -144,7 +88,7 @@ def _told(told: Mapping[str, Any]) -> str:
     if "mean" in told:
         seen = f"{signed(told['mean'])} {spell_interval(told['interval'])}"
         return f": {seen} over other seeds and other splits of these data"
-    if not math.isfinite(told.get("slope", math.nan)):
+    if told.get("slope") is None:
         return f" ({len(told['seeds'])} seeds have all rungs)"
     slope = f"{signed(told['slope'])} {spell_interval(told['slope_interval'])} per doubling"
     return (
@@ -152,3 +96,56 @@ def _told(told: Mapping[str, Any]) -> str:
         f"{spell_interval(told['forecast_interval'])} for the largest, it was "
         f"{signed(told['means'][-1])}"
     )
+
+
+def _worth(told: Mapping[str, Any], base: str) -> list[str]:
+    """How much of the base's parameters, tokens or operations an arm is worth."""
+    lines = []
+    for axis, its in told.get("multipliers", {}).items():
+        if its["is_rejected"]:
+            lines.append(f"{axis}: power laws do not describe the scores (p = {its['fit_p']:.2g})")
+            continue
+        beyond = f"; {base} was not trained with so many" if its["extrapolated"] else ""
+        change = f"x {its['change']:.3g} {_times(its['change_interval'])} from smallest to largest"
+        lines.append(
+            f"worth {its['largest']:.3g} {_times(its['interval'])} times its {axis} to {base} at "
+            f"the largest rung ({change}{beyond})"
+        )
+    return lines
+
+
+def _times(bounds: Any) -> str:
+    return f"[{bounds[0]:.3g}, {bounds[1]:.3g}]"
+
+
+def _sealed(found: Mapping[str, Any]) -> list[str]:
+    """What was forecast before the largest rung was trained, beside what came."""
+    sealed = found.get("forecast")
+    if not sealed:
+        return []
+    begun = sealed["cells_that_were_there"]
+    ahead = f"{begun} cells of it were there" if begun else "none of its cells had been trained"
+    told = []
+    if sealed["score"]:
+        seen = spell(found["scores"][-1])
+        told.append(f"{found['base']} {spell(sealed['score']['forecast'])}, it was {seen}")
+    for arm, its in sealed["arms"].items():
+        seen = found["arms"][arm]
+        if its["difference"] and "means" in seen:
+            forecast = its["difference"]
+            told.append(
+                f"{arm} {signed(forecast['forecast'])} {spell_interval(forecast['interval'])}, it "
+                f"was {signed(seen['means'][-1])}"
+            )
+        for axis, worth in its["multipliers"].items():
+            now = seen.get("multipliers", {}).get(axis)
+            if now and not worth["is_rejected"]:
+                told.append(
+                    f"{arm} worth {worth['largest']:.3g} {_times(worth['interval'])} times its "
+                    f"{axis}, it was {now['largest']:.3g}"
+                )
+    if not told:
+        return []
+    return [
+        f"Sealed {sealed['sealed_at']}, when {ahead}, for the largest: " + "; ".join(told) + "."
+    ]

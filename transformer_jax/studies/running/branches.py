@@ -13,19 +13,20 @@ from transformer_jax.studies.asking.budgets import (
 )
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
 from transformer_jax.studies.asking.design import Design
-from transformer_jax.studies.running.planning import Arm, ArmBuilder
+from transformer_jax.studies.running.planning import Arm, ArmBuilder, Estimate
 from transformer_jax.training.branching import BRANCHES
 
 
 def branches_of(
-    design: Design, builder: ArmBuilder, arms: Mapping[str, Arm]
+    design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], estimate: Estimate
 ) -> list[tuple[str, float, Arm]]:
-    """Returns (arm, budget, the arm with so many updates); tells arms what to keep for them.
+    """Returns (arm, budget, the arm with so many updates, placed); tells arms what to keep.
 
     Args:
       design: with its budgets.
       builder: makes arms.
       arms: name -> arm of all updates, placed.
+      estimate: how all are computed, and how long they take; that of the branches is added.
     """
     found = []
     for name, arm in arms.items():
@@ -42,7 +43,11 @@ def branches_of(
         for share, step in points.items():
             branches[share].branching = Branching(trunk=arm.hash, step=step)
         arm.branching = Branching(keeps=tuple(sorted(set(points.values()))))
-        found += [(name, share, its) for share, its in branches.items()]
+        for share, its in branches.items():
+            its.place(estimate.how)
+            left = (its.config.training.steps - its.branching.step) / arm.config.training.steps
+            estimate.seconds[its.name] = left * estimate.seconds_of(name)
+            found.append((name, share, its))
     return found
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,7 @@ def run(
     cluster: Cluster | None = None,
     progress: Progress | None = None,
     until: Until | None = None,
+    when_planned: Callable[["Launch"], None] | None = None,
 ) -> Study:
     """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
 
@@ -83,6 +84,7 @@ def run(
       cluster: where cells are trained as jobs; None: in this process.
       progress: where to tell how it goes; standard output if not given.
       until: when to end, look by look, in place of seeds; None: one look at all seeds.
+      when_planned: called when everything is planned, before the first cell is trained.
     Returns:
       The study.
     Raises:
@@ -103,6 +105,8 @@ def run(
         launch = Launch(study, design, seeds, how, root, progress, stop, cluster)
         launch.prepare(until)
         if not dry_run:
+            if when_planned is not None:
+                when_planned(launch)
             launch.run(retry, adopt, until)
     return study
 
@@ -174,9 +178,9 @@ class Launch:
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
-        states = {cell: cell.state() for cell in self._cells(self.arms)}
+        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
         plan.show_plan(
-            design, self.arms, self.seeds, states, self.estimate, self.certificates, progress
+            design, self.arms, self.seeds, self.states, self.estimate, self.certificates, progress
         )
         progress.say(plan.baselines_as_text(self.baselines))
         noise = Path(design.path).parent / "noise"
@@ -392,16 +396,11 @@ class Launch:
 
     def _branches(self) -> list[tuple[str, Arm]]:
         """Arms and their shorter budgets; notes where the cells of these are."""
-        branches = []
-        for name, share, arm in branches_of(self.design, self.builder, self.arms):
-            arm.place(self.estimate.how)
-            steps, whole = arm.config.training.steps, self.arms[name].config.training.steps
-            left = (steps - arm.branching.step) / whole
-            self.estimate.seconds[arm.name] = left * self.estimate.seconds_of(name)
-            branches.append((name, arm))
+        branches = branches_of(self.design, self.builder, self.arms, self.estimate)
+        for name, share, arm in branches:
             its = self.study.arms[name].setdefault("budgets", {})
-            its[f"{share:g}"] = {"hash": arm.hash, "updates": steps}
-        return branches
+            its[f"{share:g}"] = {"hash": arm.hash, "updates": arm.config.training.steps}
+        return [(name, arm) for name, _, arm in branches]
 
     def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
         waiting = [cell for cell in cells if self._has_to_run(cell, retry)]

@@ -1,0 +1,99 @@
+"""The same question on several data sets: a study each, with the same arms and seeds."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import ConfigFile, flatten
+from transformer_jax.runs.files import inside, replace
+from transformer_jax.studies.asking.arms import quick_arms
+from transformer_jax.studies.asking.design import Design, checked_arms, design_of, question_of
+
+FILE = "suite.json"
+
+
+def suite_of(
+    text: str,
+    file: ConfigFile,
+    overrides: Mapping[str, str],
+    arms: Sequence[str] = (),
+    drops: Sequence[str] = (),
+) -> dict[str, Design]:
+    """Returns a design for each data set, by the name of its config file.
+
+    Args:
+      text: of `--suite`, FILE,FILE: configs of further data sets.
+      file: the question, and the first data set.
+      overrides: of every base, full key -> text of the value.
+      arms: texts of `--arm`.
+      drops: names of `--drop`.
+    Raises:
+      InvalidInput: a file is none or named twice, an arm does not fit a base, or the bases cannot
+        be compared with the same arm.
+    """
+    files = {Path(file.path).stem: file}
+    for path in filter(None, text.split(",")):
+        name = Path(path).stem
+        if name in files:
+            raise InvalidInput(f"--suite={text}: {name!r} is there twice; each names its study")
+        files[name] = ConfigFile(path)
+    if len(files) < 2:
+        raise InvalidInput(f"--suite={text}: expected FILE,FILE: configs of further data sets")
+    designs = {}
+    for name, its in files.items():
+        try:
+            on = None if its is file else its
+            designs[name] = design_of(file, overrides, arms, drops, on)
+        except InvalidInput as error:
+            raise InvalidInput(f"on {its.path}: {error}") from error
+    if len({design.base for design in designs.values()}) > 1:
+        designs = _with_one_base(designs, arms, drops)
+    return designs
+
+
+def _with_one_base(
+    designs: Mapping[str, Design], arms: Sequence[str], drops: Sequence[str]
+) -> dict[str, Design]:
+    """Compares with the first value everywhere, where configs have different ones themselves."""
+    if len(arms) != 1 or drops:
+        told = ", ".join(f"{design.base!r} on {name}" for name, design in designs.items())
+        raise InvalidInput(
+            f"--suite: the base is {told}; one --arm compares all of its values with the first"
+        )
+    found = {}
+    for name, design in designs.items():
+        made = quick_arms(flatten(design.config), arms, drops)
+        base = next(iter(made))
+        if len(made) < 2:
+            raise InvalidInput(f"--arm={arms[0]}: {name} has it already: expected two values")
+        question = question_of(made, drops)
+        design = dataclasses.replace(design, question=question, base=base, arms=made)
+        found[name] = checked_arms(design)
+    return found
+
+
+def begin_suite(workdir: str | Path, designs: Mapping[str, Design]) -> None:
+    """Notes which data sets were asked about, before the first cell.
+
+    Raises:
+      InvalidInput: it was begun with others: which ones count is not to be chosen afterwards.
+    """
+    now = {name: design.path for name, design in designs.items()}
+    file = inside(Path(workdir), FILE)
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))["configs"]
+        if before.keys() != now.keys():
+            raise InvalidInput(
+                f"--workdir={workdir}: its suite is {', '.join(before)}; choose another --workdir "
+                "for other data sets"
+            )
+        return
+    Path(workdir).mkdir(parents=True, exist_ok=True)
+    replace(Path(workdir), FILE, json.dumps({"configs": now}, indent=1) + "\n")
+
+
+def study_path(workdir: str | Path, name: str) -> Path:
+    """Returns the directory of a data set's study."""
+    return inside(Path(workdir), name)
