@@ -356,6 +356,37 @@ def test_what_they_cannot_compute_is_refused(tmp_path):
         to_huggingface(model, params)
 
 
+def test_weights_with_numbers_that_are_not_finite_are_refused(tmp_path):
+    from transformer_jax.interop import from_huggingface, to_huggingface
+
+    model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
+    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params["final_norm"]["scale"] = params["final_norm"]["scale"].at[3].set(jnp.nan)
+    to_huggingface(model, params, tmp_path / "broken")
+    with pytest.raises(InvalidInput, match=r"not finite in (transformer\.)?ln_f.weight"):
+        from_huggingface(tmp_path / "broken")
+
+
+def test_biases_of_weights_are_not_dropped(tmp_path):
+    from tests.conftest import tiny_config
+    from transformer_jax.interop import to_huggingface
+    from transformer_jax.training.build import make_model
+    from transformer_jax.training.warm_start import start_from
+
+    with_biases = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
+    params = with_biases.init(jax.random.key(0), **with_biases.example_inputs())["params"]
+    to_huggingface(with_biases, params, tmp_path / "gpt2")
+    config = tiny_config(initial__weights=str(tmp_path / "gpt2"))
+    model = make_model(config.model, {"vocab_size": 11})
+    own = model.init(jax.random.key(1), **model.example_inputs())["params"]
+    told = r"more arrays there\n  block_0/\S+/bias: there, not here(.|\n)*model.use_bias=True"
+    with pytest.raises(InvalidInput, match=told) as refusal:
+        start_from(model, own, config.initial, None)
+    assert len(str(refusal.value).splitlines()) <= 8
+    start = start_from(with_biases, jax.tree.map(jnp.zeros_like, params), config.initial, None)
+    assert "not used" not in start.remarks[0]
+
+
 def test_a_decoder_that_a_config_made_can_be_exported():
     from tests.conftest import tiny_config
     from transformer_jax.interop import to_huggingface

@@ -605,6 +605,30 @@ def test_a_done_run_without_checkpoints_is_not_trained_over(tiny_run, tmp_path):
     assert RunDirectory(copy).status() == "done"
 
 
+def test_a_checkpoint_of_another_run_and_an_edited_config_are_refused(tiny_run, tmp_path):
+    """Each says what it is of; both would give other text without a word."""
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_run, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["model"]["norm_epsilon"] *= 10
+    config["evaluation"]["every"] += 1  # may differ between launches
+    (copy / "config.json").write_text(json.dumps(config))
+    told = "model.norm_epsilon: 1e-05 when it was saved, 0.0001 in config.json"
+    for attempt_of in (load_run, lambda path: run(path, model__norm_epsilon=1e-4)):
+        with pytest.raises(InvalidInput, match=told) as refusal:
+            attempt_of(copy)
+        assert "evaluation.every" not in str(refusal.value)
+        assert len(str(refusal.value).splitlines()) <= 8
+
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run, other)
+    config["model"]["norm_epsilon"] /= 10
+    config["seed"] = 5
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InvalidInput, match="seed: 0 when it was saved, 5"):
+        load_run(other)
+
+
 @pytest.mark.usefixtures("one_program")
 def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_call):
     with pytest.raises(Interrupted):

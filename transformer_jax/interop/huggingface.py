@@ -155,6 +155,7 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
     expected = {entry.theirs for entry in entries}
     state = _plain_names(row, state, expected, origin)
     _refuse_names("arrays", set(state), expected, origin)
+    _refuse_non_finite(state, origin)
     flat = {}
     for entry in entries:
         ours = entry.layout.to_ours(state[entry.theirs])
@@ -195,6 +196,12 @@ def _refuse_names(what: str, found: set[str], expected: set[str], origin: str) -
             f"  missing ({len(missing)}): {_few(missing)}\n"
             f"  unknown ({len(unknown)}): {_few(unknown)}"
         )
+
+
+def _refuse_non_finite(state: Mapping[str, np.ndarray], origin: str) -> None:
+    broken = [name for name, array in state.items() if not np.isfinite(array).all()]
+    if broken:
+        raise InvalidInput(f"{origin}: numbers that are not finite in {_few(sorted(broken))}")
 
 
 def _few(names: list[str]) -> str:

@@ -42,6 +42,9 @@ CADENCE = (
     *("logging.", "checkpoint.", "sample."),
 )
 
+# What `train --extend` may change from an update on.
+EXTENDABLE = ("training.steps", "optimizer.learning_rate", "schedule.")
+
 
 def has_intervening_hooks(config: ConfigDict) -> bool:
     """Returns whether a hook of a config changes what is trained, as far as its file is here."""
@@ -238,7 +241,12 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
 
 def to_json(config: ConfigDict) -> str:
     """Returns the resolved config as plain JSON, sorted by key."""
-    return json.dumps(_nested(flatten(config)), indent=1, sort_keys=True) + "\n"
+    return json.dumps(plain(config), indent=1, sort_keys=True) + "\n"
+
+
+def plain(config: ConfigDict) -> dict[str, Any]:
+    """Returns the resolved config as dicts in dicts."""
+    return _nested(flatten(config))
 
 
 def _nested(flat: Mapping[str, Any]) -> dict:

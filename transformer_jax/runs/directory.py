@@ -129,6 +129,34 @@ class RunDirectory:
                 + "\nchoose another --workdir, or give the same config to resume"
             )
 
+    def refuse_foreign_checkpoint(self, step: int, extra: Mapping[str, Any]) -> None:
+        """Checks that a checkpoint was saved by a run of this config; older ones do not say.
+
+        Args:
+          step: of the checkpoint.
+          extra: what was saved beside it.
+        Raises:
+          InvalidInput: config.json was edited since, or the checkpoint is another run's.
+        """
+        if "config" not in extra:
+            return
+        origin = f"{self.path}/checkpoints/{step:08d}"
+        saved, stored = configs.from_json(json.dumps(extra["config"]), origin), self.config()
+        lines = [
+            f"  {key}: {old} when it was saved, {new} in config.json"
+            for key, (old, new) in configs.differences(saved, stored).items()
+            if not key.startswith((*configs.CADENCE, *configs.EXTENDABLE, "hooks."))
+        ]
+        if len(lines) > 4:
+            lines[4:] = [f"  ... and {len(lines) - 4} more"]
+        if lines:
+            raise InvalidInput(
+                f"{origin}: it belongs to another config than the run that it lies in\n"
+                + "\n".join(lines)
+                + "\nrestore what was copied or edited; another run's weights are taken by "
+                "initial.weights"
+            )
+
     @contextlib.contextmanager
     def failures_recorded(self) -> Generator[None]:
         """Leaves STATUS `failed` with the reason, and error.txt where the reason is a fault.

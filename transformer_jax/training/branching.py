@@ -13,7 +13,6 @@ from transformer_jax.runs.checkpoints import Checkpoints, Restored
 from transformer_jax.runs.directory import RunDirectory
 
 BRANCHES = "branches"  # of a run: states that others begin with
-_MAY_CHANGE = ("training.steps", "optimizer.learning_rate", "schedule.")
 _CELLS = "cells"
 
 
@@ -84,7 +83,7 @@ def extend(config: ConfigDict, directory: RunDirectory, across_numerics: bool = 
         for key, pair in configs.differences(directory.config(), config).items()
         if not key.startswith(configs.CADENCE)
     }
-    other = [key for key in changed if not key.startswith(_MAY_CHANGE)]
+    other = [key for key in changed if not key.startswith(configs.EXTENDABLE)]
     if other:
         there, now = changed[other[0]]
         raise InvalidInput(

@@ -253,6 +253,7 @@ def load_run(
     restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
+    directory.refuse_foreign_checkpoint(restored.step, restored.extra)
     classes = tuple(manifest["data"].get("classes", ()))
     params = evaluated_params(restored.state.opt_state, restored.state.params)
     num_texts = sizes.get("num_types", 1)

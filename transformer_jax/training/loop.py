@@ -240,6 +240,8 @@ class Training:
     def _restore_or_start(self) -> TrainState:
         self.checkpoints.tidy()
         restored = self.checkpoints.restore(self.prepared.template)
+        if restored is not None:
+            self.directory.refuse_foreign_checkpoint(restored.step, restored.extra)
         if restored is None and self.parent is not None:
             restored = begin_in(self.parent, self.prepared.template, self.directory)
         if restored is None and self.directory.status() == "done":
@@ -356,7 +358,8 @@ class Training:
         return (self.cell or {}).get("how", "loop") == "loop"
 
     def _save(self, state: TrainState) -> None:
-        step, extra = self.directory.step, {"pending": self.log.pending}
+        step = self.directory.step
+        extra = {"pending": self.log.pending, "config": configs.plain(self.config)}
         try:
             if step in self.keeps:
                 kept_states(self.directory, len(self.keeps)).save(

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,6 +148,19 @@ def _from_weights(
             )
         )
     own, given = by_path(params), by_path(their_params)
+    lost = _halves_of_modules(own, given)
+    if lost:
+        told = [f"  {name}: there, not here" for name in lost[:4]]
+        told += [f"  ... and {len(lost) - 4} more"] if len(lost) > 4 else []
+        raise InvalidInput(
+            "\n".join(
+                [
+                    f"initial.weights={path}: of modules that compute with more arrays there",
+                    *told,
+                    "give the model what they need, as model.use_bias=True",
+                ]
+            )
+        )
     shared = [name for name in own if name in given]
     wrong = [name for name in shared if own[name].shape != given[name].shape]
     if wrong or not shared:
@@ -168,6 +181,12 @@ def _from_weights(
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
     return _nested({**own, **taken}), remark
+
+
+def _halves_of_modules(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Arrays, biases say, that a module would lose of which other arrays are taken."""
+    taken = {name.rpartition("/")[0] for name in own if name in given} - {""}
+    return [name for name in given if name not in own and name.rpartition("/")[0] in taken]
 
 
 def _is_same(theirs: Any, ours: Any) -> bool:
