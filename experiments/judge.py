@@ -72,7 +72,6 @@ def _read(path: Path) -> list[dict[str, Any]]:
             except (TypeError, ValueError) as error:
                 message = f"{path}, line {number}: {column}={text}: expected a number"
                 raise InvalidInput(message) from error
-        row["diverged"] = str(row.get("diverged", "")).lower() in ("1", "true", "yes")
     if not rows:
         raise InvalidInput(f"{path}: expected a header and one line a run, found none")
     return rows

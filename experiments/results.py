@@ -17,7 +17,7 @@ from experiments.speed import RATIOS
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.ladder import rung_path
-from transformer_jax.studies.asking.register import Register, contrasts_of, pooled
+from transformer_jax.studies.asking.register import Register, contrasts_of
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.asking.suite import FILE as SUITE
@@ -34,9 +34,9 @@ from transformer_jax.studies.inference.statistics import (
 from transformer_jax.studies.judging.adequacy import cannot_tell
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.budgets import over_budgets
-from transformer_jax.studies.judging.decision import UNTUNED, Evidence, decide, share_of_level
-from transformer_jax.studies.judging.judge import look_of
-from transformer_jax.studies.judging.trials import domain_of, errors_of
+from transformer_jax.studies.judging.decision import UNTUNED, decide, share_of_level
+from transformer_jax.studies.judging.judge import evidence_of, look_of
+from transformer_jax.studies.judging.trials import domain_of
 from transformer_jax.studies.reporting.figures import draw_forest
 from transformer_jax.studies.reporting.tables import (
     also_table,
@@ -142,13 +142,9 @@ def decided_again(folder: Path) -> dict[str, Any]:
     evidence, asked_before = {}, {}
     for arm in verdicts["arms"]:
         looks = register.looks(contrasts[arm], "same", study.identity)
-        hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
-        target = study.sealed.get("target")
-        known = pooled(looks, outcomes[study.base], outcomes[arm], hashes, target)
-        level = share * known.level(study.sealed["looks"], study.looks_before(arm, own))
         same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
-        evidence[arm] = Evidence(known.base, known.arm, level, same, errors_of(study, arm))
-        asked_before[arm] = [look.told() for look in looks] if known.counts else []
+        evidence[arm], has_earlier = evidence_of(study, arm, outcomes, looks, own, same)
+        asked_before[arm] = [look.told() for look in looks] if has_earlier else []
     decided = decide(study.sealed, evidence, refusals)
     known = study.record.get("baselines")
     cannot_tell(decided, outcomes, study.sealed, verdicts.get("learned"), known)

@@ -37,9 +37,7 @@ def main(argv: list[str]) -> Any:
     parser.add_argument("--list", action="store_true", help="everything that was tried")
     parser.add_argument("--power", action="store_true", help="simulate what tries would find")
     parser.add_argument("--metric", help="at the beginning: what is judged (loss, or accuracy)")
-    parser.add_argument(
-        "--margin", type=float, default=0.0, help="at the beginning: by more than (0)"
-    )
+    parser.add_argument("--margin", type=float, help="at the beginning: by more than (0)")
     parser.add_argument("--gate", help="at the beginning: simple method that the base has to beat")
     arguments = parser.read(argv)
     if arguments.power:
@@ -87,6 +85,14 @@ def _begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
                 f"--config={arguments.config_path}: {journal.path} began with another config; "
                 "leave --config out, or begin in another --base"
             )
+        for flag in ("metric", "margin", "gate"):
+            before, now = journal.begun[flag], getattr(arguments, flag)
+            before = before[0] if flag == "gate" and before else before
+            if now is not None and now != before:
+                raise InvalidInput(
+                    f"--{flag}={now}: {journal.path} began with {before}; leave it out, or begin "
+                    "in another --base"
+                )
         return
     if arguments.config is None:
         raise InvalidInput(
@@ -105,12 +111,19 @@ def _begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
             f"--gate={arguments.gate}: expected one of {', '.join(METHODS)}"
             f"{suggest(arguments.gate, METHODS)}"
         )
-    if not 0 <= arguments.margin < float("inf"):
-        raise InvalidInput(f"--margin={arguments.margin}: expected a number >= 0")
+    margin = arguments.margin or 0.0
+    if not 0 <= margin < float("inf"):
+        raise InvalidInput(f"--margin={margin}: expected a number >= 0")
+    for key, seed in arguments.config.seeds.items():
+        if key != "perturbation" and seed is not None:
+            raise InvalidInput(
+                f"--config={arguments.config_path}: seeds.{key}={seed}: seeds are the referee's; "
+                "expected None"
+            )
     changed(arguments.config, texts=change)  # a wrong one begins nothing
     gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
     facts = {"metric": metric, "larger_is_better": metric_facts(metric).larger_is_better}
-    journal.begin(arguments.config, {**facts, "margin": arguments.margin, "gate": gate})
+    journal.begin(arguments.config, {**facts, "margin": margin, "gate": gate})
 
 
 def _change(text: str) -> dict[str, str]:
@@ -121,8 +134,9 @@ def _change(text: str) -> dict[str, str]:
         key = key.removeprefix("config.")
         if not equals or not key:
             raise InvalidInput(f"--change={text}: expected KEY=VALUE,KEY=VALUE,...")
-        if key == "seed" or key in found:
-            why = "seeds are the referee's" if key == "seed" else "it stands there twice"
+        is_seed = key == "seed" or key.startswith("seeds.")
+        if is_seed or key in found:
+            why = "seeds are the referee's" if is_seed else "it stands there twice"
             raise InvalidInput(f"--change={text}: {key}: {why}")
         found[key] = value
     return found
@@ -132,7 +146,9 @@ def told_of(found: dict[str, Any]) -> str:
     """What came of a try, in two lines."""
     low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in found["interval"])
     change = ",".join(f"{key}={value}" for key, value in found["change"].items())
-    estimate = "none" if found["estimate"] is None else f"{found['estimate']:+.4g}"
+    seen = found["screening"] if found["estimate"] is None else found["estimate"]
+    estimate = "none" if seen is None else f"{seen:+.4g}"
+    estimate += " in the screening" if found["estimate"] is None and seen is not None else ""
     evidence = ""
     if found["e_value"] is not None:
         evidence = f"; e-value {found['e_value']:.3g} of {found['needed']:.3g}"

@@ -167,7 +167,7 @@ SEALED = {
 NOISE = np.array([-0.02, -0.01, 0.0, 0.01, 0.02, 0.005, -0.005, 0.0])
 
 
-def judged(whole, *shorter, learned=None):
+def judged(whole, *shorter, learned=None, errors=()):
     """What is said of an arm whose mean gains are those, at all updates and at shorter budgets."""
 
     def outcomes(gain, updates):
@@ -188,7 +188,8 @@ def judged(whole, *shorter, learned=None):
         name: {int(seed): Outcome(*told) for seed, told in by.items()}
         for name, by in outcomes(whole, 400).items()
     }
-    found = decide(SEALED, {"arm": Evidence(at_all["base"], at_all["arm"], 0.02)}, {"arm": []})
+    evidence = Evidence(at_all["base"], at_all["arm"], 0.02, errors=errors)
+    found = decide(SEALED, {"arm": evidence}, {"arm": []})
     over_budgets(found, budgets, SEALED, {"scores": {}})
     return found["arm"] | {"tables": budgets}
 
@@ -217,6 +218,14 @@ def test_a_shorter_budget_counts_only_while_the_longer_holds():
     assert within["verdict"] == "no different within the margin"
     assert within["budgets"]["0.5"]["verdict"] == "better"
     assert "not shown at 200" in within["words"]
+
+
+def test_what_a_parabola_missed_is_uncertain_at_shorter_budgets_too():
+    plain, tuned = judged(0.2, 0.2, 0.2), judged(0.2, 0.2, 0.2, errors=((0.3, 4.0),))
+    for found in (plain["budgets"]["0.5"], plain), (tuned["budgets"]["0.5"], tuned):
+        shorter, whole = (np.ptp(its["interval"]) for its in found)
+        assert shorter == pytest.approx(whole, rel=1e-6)
+    assert np.ptp(tuned["interval"]) > 3 * np.ptp(plain["interval"])
 
 
 def test_a_base_that_has_not_learned_so_early_says_nothing_there():

@@ -206,6 +206,13 @@ def test_a_data_set_that_suits_the_arm_badly_is_not_left_out():
     assert judged(**four)[0]["word"].startswith("no verdict: d: ")
 
 
+def test_an_arm_that_the_question_is_not_about_gets_no_word():
+    arm, found = judged(**{name: study(0.1, verdict="not primary") for name in "abc"})
+    assert arm["word"] == "not primary: no word"
+    assert "mean" not in arm
+    assert "not primary" in as_text(found)
+
+
 def test_a_data_set_without_a_simple_method_has_no_unit():
     four = {"a": study(0.1), "b": study(0.1), "c": study(0.1), "d": study(0.1, gate=False)}
     arm, found = judged(**four)

@@ -1,6 +1,7 @@
 """Ladders over scale and ledgers of noise: what they say of made-up runs whose truth is known."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.inference import scales, statistics, variance_components
-from transformer_jax.studies.judging.ladder import axis_of
+from transformer_jax.studies.judging import judge as judging
+from transformer_jax.studies.judging.ladder import axis_of, judge_ladder
 from transformer_jax.studies.running.ladder import _seal_forecast, run_ladder
 
 VALUES = (16, 32, 64, 128)
@@ -154,6 +156,54 @@ def test_a_power_law_is_forecast():
     scores = [{str(s): 3 * v**-0.2 * (1 + 0.001 * s) for s in range(4)} for v in VALUES]
     found = scales.forecast_of_scores(VALUES, scores)
     assert found["forecast"] == pytest.approx(found["seen"], rel=1e-6)
+
+
+def rung_of(mean, verdict="better", target=None, **more):
+    """A judged study of a ladder, as far as judge_ladder reads it."""
+    seeds = list(range(5))
+    d = [mean + 0.001 * seed for seed in seeds]
+    arm = {"verdict": verdict, "words": verdict, "seeds": seeds, "differences": d, "level": 0.025}
+    values = {
+        name: {"mean": 2.0, "by_seed": {str(s): 2.0 - at * d[s] for s in seeds}}
+        for name, at in (("base", 0), ("arm", 1))
+    }
+    told = {
+        "question": "q", "metric": "test/loss", "margin": 0.01, "base": "base", "level": 0.025,
+        "larger_is_better": False, "values": values, "arms": {"arm": arm | more},
+    }  # fmt: skip
+    cost = {"without_embeddings": 10, "counted": 100, "flops": 1.0}
+    return SimpleNamespace(
+        verdicts=lambda: told, sealed={"target": target}, record={"counted": "tokens"}, base="base",
+        arms={name: {"cost": cost} for name in ("base", "arm")},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rung", "word"),
+    [
+        ({}, "holds"),
+        ({"verdict": "not primary"}, "not primary: no word"),
+        ({"target": 0.9}, "unresolved: with a target no mean is judged"),
+        ({"errors": [[0.1, 4.0]]}, "unresolved: what a parabola missed is not in intervals"),
+        ({"verdict": "cannot tell"}, "cannot tell (at 1, 2, 4)"),
+    ],
+)
+def test_a_ladder_has_no_word_where_its_rungs_have_none(rung, word):
+    found = judge_ladder([rung_of(0.2, **rung) for _ in range(3)], "an.option", (1, 2, 4))
+    assert found["arms"]["arm"]["word"].startswith(word)
+
+
+def test_a_score_of_zero_is_a_score(monkeypatch):
+    scores = {"base": (0.0, 0.2, 0.1), "arm": (0.3, 0.0, 0.0)}
+    monkeypatch.setattr(judging, "_score", lambda study, arm, seed, key: scores[arm][seed])
+    study = SimpleNamespace(
+        sealed={"larger_is_better": True}, arms=scores, base="base", seeds_of=lambda arm: range(3)
+    )
+    found = judging._evaluated_otherwise(study, "longer", 0.05)
+    assert [found[name]["mean"] for name in scores] == pytest.approx([0.1, 0.1])
+    assert found["arm"]["difference"] == pytest.approx(0.0)
+    zeros = [{"0": 0.0, "1": 1.0, "2": 1.0, "3": 1.0}] * 3
+    assert scales.forecast_of_scores(VALUES[:3], zeros) == {}
 
 
 @pytest.mark.parametrize(

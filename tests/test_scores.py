@@ -14,6 +14,7 @@ from tests.conftest import attempt, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import compare
+from transformer_jax.studies.reporting.scores import judge_in
 
 SEEDS = range(6)
 ASKED = {"base": "base", "margin": 0.05, "larger_is_better": True}
@@ -88,6 +89,39 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     assert "looks at other scores before this one: 1" in page
     assert "better by more than 0.05" in page
     assert (folder / "table.tex").exists()
+
+
+def test_the_best_of_ten_asked_alone_is_one_of_ten(tmp_path, rng):
+    """Of ten arms without an effect some looks good; asked again alone it had .08 of false words."""
+    false, studies = 0, 60
+    for study in range(studies):
+        values = rng.normal(size=(11, 5))
+        rows = [
+            {"arm": f"a{a}" if a else "base", "seed": s, "value": v}
+            for a, of in enumerate(values)
+            for s, v in enumerate(of)
+        ]
+        folder = tmp_path / str(study)
+        found = judge_in(folder, rows, **ASKED)
+        best = max(found, key=lambda result: abs(result.estimate)).arm
+        alone = [row for row in rows if row["arm"] in ("base", best)]
+        (again,) = judge_in(folder, alone, **ASKED)
+        if not study:
+            (once,) = transformer_jax.judge(alone, **ASKED, earlier_looks=(5,), family=10)
+            assert again.interval == once.interval
+        false += again.word in ("better", "worse")
+    assert false <= 0.05 * studies
+
+
+def test_truths_are_read_as_what_they_are(scores):
+    rows = rows_of(scores)
+    plain = transformer_jax.judge(rows, **ASKED)
+    for untrue in (float("nan"), None, "False", "0", "", False):
+        told = [row | {"diverged": untrue} for row in rows]
+        assert transformer_jax.judge(told, **ASKED) == plain
+    for true in ("True", "1", "yes", True):
+        (found, *_) = transformer_jax.judge([row | {"diverged": true} for row in rows], **ASKED)
+        assert "diverged" in found.reason
 
 
 def test_words_are_those_of_a_study_of_the_same_scores(scores):

@@ -218,6 +218,33 @@ def test_a_change_has_to_be_better_by_more_than_the_margin(tmp_path, rng):
     assert 8 < found["estimate"] < 10
 
 
+def test_seeds_that_differ_in_nothing_are_no_evidence():
+    """One more right answer of 2,000 in each: a study refuses it."""
+    assert evidence.e_value([0.0005] * 6) == 1
+    assert evidence.e_value([0.9005 - 0.9, 0.8005 - 0.8, 0.7005 - 0.7, 0.6005 - 0.6]) == 1
+    assert evidence.e_value([0.0005, 0.0006, 0.0005, 0.0005]) > 5
+
+
+def test_a_change_is_known_however_it_is_spelled(tmp_path):
+    journal = begun(tmp_path)
+    first = journal.try_of(rate("0.01"))
+    for same in ("1e-2", "0.010"):
+        assert journal.try_of(rate(same)).number == first.number
+    assert journal.try_of(rate("0.02")).number == 2
+
+
+def test_what_a_screening_shows_is_no_estimate(tmp_path, rng):
+    found = referee_of(begun(tmp_path), {"0.1": -9.0}, rng).attempt(rate(0.1), 1e9)
+    assert (found["outcome"], found["estimate"]) == (DROPPED, None)
+    assert found["screening"] < 0
+
+
+def test_what_was_fixed_at_the_beginning_is_not_changed_silently(tmp_path):
+    begun(tmp_path)
+    for flag, told in (("--margin=0.5", "began with 0"), ("--metric=accuracy", "began with loss")):
+        refused(attempt("try", f"--base={tmp_path}", "--change=model.depth=3", flag), told)
+
+
 def test_a_base_that_was_edited_is_refused(tmp_path, rng):
     journal = begun(tmp_path)
     file = tmp_path / "base.json"
@@ -237,6 +264,8 @@ def test_a_base_that_was_edited_is_refused(tmp_path, rng):
         (("--change=model.dept=3", f"--config={TINY}"), "did you mean model.depth"),
         (("--change=depth", f"--config={TINY}"), "expected KEY=VALUE"),
         (("--change=seed=3", f"--config={TINY}"), "seeds are the referee's"),
+        (("--change=seeds.initial=3", f"--config={TINY}"), "seeds are the referee's"),
+        (("--change=model.depth=3", f"--config={TINY}", "--config.seeds.order=3"), "referee's"),
         (("--change=model.depth=3", "--budget=3x"), "expected a time, as 90s"),
         (("--change=model.depth=3", f"--config={TINY}", "--gate=5"), "expected one of 1-gram"),
         (("--change=model.depth=3", f"--config={TINY}", "--metric=los"), "expected one of loss"),

@@ -25,6 +25,7 @@ from transformer_jax.studies.running.tuning import tune
 
 CONFIG = tiny.get_config()
 RATE, DROPOUT, KIND = "optimizer.learning_rate", "model.dropout_rate", "model.activation"
+BETA = "optimizer.adamw.b2"
 
 
 # ---------------------------------------------------------------- trials without training
@@ -278,6 +279,18 @@ def test_a_parabola_beside_a_limit_is_none():
 def test_a_parabola_of_a_random_search():
     found, _ = tuned_by(bowl(2e-3), options={RATE: (2e-4, 2e-2)}, trials=8, refine=RATE)
     assert found["base"].chosen[RATE] == pytest.approx(2e-3, rel=1e-2)
+
+
+def test_a_parabola_of_a_random_search_beside_a_limit():
+    """Twice the best is no value of the option; a smaller step is."""
+
+    def losses(arm, changes, seed):
+        return (np.log(changes[BETA]) - np.log(0.96)) ** 2
+
+    found, calls = tuned_by(losses, options={BETA: (0.9, 0.999)}, trials=8, refine=BETA)
+    assert found["base"].chosen[BETA] == pytest.approx(0.96, rel=1e-2)
+    assert all(0 < value < 1 for value in found["base"].refined["between"])
+    assert calls
 
 
 def test_the_error_of_the_parabola_is_that_of_least_squares():

@@ -11,8 +11,10 @@ from scipy import stats
 from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.study import Study, load_study
+from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word, expected
 from transformer_jax.studies.judging.decision import level_of_contrast
+from transformer_jax.studies.judging.judge import evidence_of
 from transformer_jax.studies.running import until
 from transformer_jax.studies.running.until import Until, looks_left, reasons_to_stop, until_decided
 
@@ -181,6 +183,54 @@ def test_diverged_runs_leave_nothing_to_wait_for():
     its["arms"]["good"]["diverged"] = [[1, 4], [0, 4]]
     launch.study.verdicts = lambda: its
     assert "diverged" in reasons_to_stop(launch.study, launch.design, 16)["good"]
+
+
+def test_a_diverged_run_is_an_outcome_where_there_is_a_target():
+    launch = _Launch({4: {"good": ("unresolved", None, None), "null": OPEN}})
+    launch.study.record["seeds"] = list(range(4))
+    launch.study.sealed = {**SEALED, "target": 0.9}
+    its = launch.study.verdicts()
+    its["arms"]["good"]["diverged"] = [[0, 4], [1, 4]]
+    launch.study.verdicts = lambda: its
+    assert "good" not in reasons_to_stop(launch.study, launch.design, 16)
+
+
+def test_a_base_that_may_have_learned_gets_its_seeds():
+    """Not surely better than its gate at four seeds is no reason to give all arms up."""
+    launch = _Launch({4: {"good": ("cannot tell", 0.1, 0.1), "null": OPEN}})
+    launch.study.record["seeds"] = list(range(4))
+    its = launch.study.verdicts()
+    gate = {"metric": "loss", "score": 1.8, "passed": False}
+    for base, stops in ((1.79, False), (1.81, True)):
+        launch.study.verdicts = lambda base=base: {**its, "learned": {**gate, "base": base}}
+        assert ("good" in reasons_to_stop(launch.study, launch.design, 16)) == stops
+
+
+def test_seeds_of_earlier_studies_may_be_more_than_the_last_look_asks_for():
+    launch = _Launch({4: {"good": OPEN, "null": OPEN}})
+    launch.study.record["seeds"] = list(range(4))
+    its = launch.study.verdicts()
+    launch.study.verdicts = lambda: its
+    for seeds in (range(16), range(20), range(100, 110)):
+        its["arms"]["good"]["seeds"] = list(seeds)
+        found = reasons_to_stop(launch.study, launch.design, 16)
+        assert ("good" in found) == (len(seeds) >= 16)
+
+
+def test_a_stopped_arm_keeps_the_base_of_its_look(monkeypatch):
+    """With a target all runs of the base count: more of them would decide it later."""
+    study = Study("nowhere")
+    study.record = {
+        "seeds": list(range(16)), "stopped": {"good": {"seeds": [0, 1, 2, 3]}},
+        "sealed": {**SEALED, "target": 0.9}, "arms": {n: {"hash": n} for n in SEALED["arms"]},
+    }  # fmt: skip
+    outcomes = {
+        "base": {seed: Outcome(0.0, False) for seed in range(16)},
+        "good": {seed: Outcome(1.0, False) for seed in range(4)},
+    }
+    found, _ = evidence_of(study, "good", outcomes, [], [4, 8], None)
+    assert list(found.base) == [0, 1, 2, 3]
+    assert found.level == pytest.approx(0.05 / 4)
 
 
 @pytest.mark.parametrize(

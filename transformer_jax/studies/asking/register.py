@@ -86,6 +86,11 @@ class Earlier(NamedTuple):
         known = self.row.get("cells")
         return known is None or (known[self.row["base"]], known[self.arm]) == cells
 
+    @property
+    def family(self) -> int:
+        """How many contrasts shared the level there; one that is chosen of them is one of these."""
+        return self.row.get("family") or len(self.row["arms"])
+
     def told(self) -> dict[str, Any]:
         """What is said of it beside a later verdict."""
         row, found = self.row, self.row["arms"][self.arm]

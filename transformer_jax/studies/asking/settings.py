@@ -1,7 +1,7 @@
 """What a tuning tries: settings, and how they grow where the best lies at an edge. No jax."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,21 +85,30 @@ def edge_of(best: Setting, key: str, tried: Sequence[Setting], flat: Mapping[str
     return 0 if is_limit else side
 
 
-def neighbours(space: Space, key: str, value: float) -> tuple[float, ...]:
-    """Returns the values on both sides of one; () where none was tried beyond it.
+def neighbours(
+    space: Space, key: str, value: float, accepts: Callable[[float], bool]
+) -> tuple[float, ...]:
+    """Returns the values on both sides of one; () where there is none beyond it.
 
     Args:
       space: what was tried.
       key: of an option of numbers.
       value: one of its.
+      accepts: whether arms can be trained with a value; steps of random trials shrink until so.
     """
     values = space.values[key]
     if not space.trials:
         place = values.index(value)
         return (values[place - 1], values[place + 1]) if 0 < place < len(values) - 1 else ()
-    step = (values[1] - values[0]) / 10
-    around = (value / 2, value * 2) if values[0] > 0 else (value - step, value + step)
-    return tuple(map(round, around)) if _are_whole(values) else around
+    for share in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32):
+        step, factor = share * (values[1] - values[0]) / 10, 2.0**share
+        around = (value / factor, value * factor)
+        if not values[0] > 0:
+            around = (value - step, value + step)
+        around = tuple(map(round, around)) if _are_whole(values) else around
+        if around[0] < value < around[1] and all(map(accepts, around)):
+            return around
+    return ()
 
 
 def _combinations(values: Mapping[str, Sequence[Any]]) -> tuple[Setting, ...]:

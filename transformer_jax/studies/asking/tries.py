@@ -143,8 +143,8 @@ class Journal:
         after = changed(before, texts=change)
         if flatten(before) == flatten(after):
             raise InvalidInput(f"--change={spelled(change)}: the base has it already")
-        for each in self.tries():
-            if each.base == base and each.change == dict(change):
+        for each in self.tries():  # however a value is spelled: .01 is 1e-2
+            if each.base == base and flatten(changed(before, texts=each.change)) == flatten(after):
                 return each
         number = len(self.tries()) + 1
         self.add("tried", {"try": number, "change": dict(change), "base": base})

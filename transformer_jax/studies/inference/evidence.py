@@ -22,6 +22,7 @@ PRIOR = 2.0  # variance of the effect, in deviations of a difference, under the 
 SCREENING = 3  # seeds that say whether a change is worth confirming
 FEWEST, MOST = 4, 16  # seeds of a confirmation
 _FALL = 1.3
+_ROUNDING = 1e-9  # of a difference
 _FUTILE = 0.2  # e-value below which a confirmation ends
 
 
@@ -32,7 +33,8 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
       differences: [..., n], of n seeds, larger is better.
       prior: variance of the effect over the deviation.
     Returns:
-      [...], 1 is no evidence; with no seeds 1.
+      [...], 1 is no evidence; with no seeds 1, and where differences are equal but for rounding:
+      seeds that differ in nothing are one.
     """
     d = np.asarray(differences, float)
     n = d.shape[-1]
@@ -45,7 +47,8 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
         two_sided = -0.5 * np.log1p(n * prior) + n / 2 * np.log(total / rest)
         at = shrunk * mean / np.sqrt(rest / n / (n + 1 / prior))
         log_e = two_sided + np.log(2) + stats.t.logcdf(at, n)
-    return np.where(total == 0, 1.0, np.exp(np.minimum(log_e, 700)))
+    is_one = (n > 1) & (np.ptp(d, axis=-1) <= _ROUNDING * np.abs(d).max(-1))
+    return np.where((total == 0) | is_one, 1.0, np.exp(np.minimum(log_e, 700)))
 
 
 def interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:

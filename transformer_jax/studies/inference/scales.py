@@ -213,7 +213,9 @@ def forecast_of_scores(
       values: of all rungs, ascending.
       scores: seed -> score, of all rungs; or of all but the largest, which is then not compared.
     """
-    by_seed = [{seed: value for seed, value in rung.items() if value} for rung in scores]
+    by_seed = [
+        {seed: value for seed, value in rung.items() if value is not None} for rung in scores
+    ]
     seeds = sorted(set.intersection(*(set(rung) for rung in by_seed)))
     if len(seeds) < FEWEST or min(min(rung.values()) for rung in by_seed) <= 0:
         return {}

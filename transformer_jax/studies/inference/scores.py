@@ -61,6 +61,7 @@ def judge(
     planned: Sequence[int] = (),
     earlier_looks: Sequence[int] = (),
     target: float | None = None,
+    family: int = 0,
 ) -> list[Result]:
     """Compares every arm with a base, over seeds.
 
@@ -81,6 +82,8 @@ def judge(
       target: value from which on a run has solved it, where means describe no run; then arms are
         compared by how many runs reach it and by `step`, the updates until then (of a run that
         never did, its last one).
+      family: how many comparisons were asked together before, where that were more: one that was
+        chosen of ten is one of ten.
     Returns:
       One result an arm, in the order of the rows.
     Raises:
@@ -102,7 +105,7 @@ def judge(
     level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
     arms = {arm: outcomes[arm] for arm in others}
     found = compare(
-        outcomes[base], arms, margin, larger_is_better, level,
+        outcomes[base], arms, margin, larger_is_better, level, family,
         paired=paired, primary=primary, target=target,
     )  # fmt: skip
     return [_result(contrast, level) for contrast in found]
@@ -123,6 +126,13 @@ def _result(contrast: Contrast, level: float) -> Result:
         solved=contrast.solved,
         updates=contrast.updates,
     )
+
+
+def is_true(value: Any) -> bool:
+    """Reads a column of truths: texts out of a file, nan where a frame has none."""
+    if isinstance(value, str):
+        return value.strip().lower() in ("1", "true", "yes")
+    return bool(value) and value == value
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
@@ -147,7 +157,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
                 f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row a run"
             )
         value = math.nan if row["value"] is None else float(row["value"])
-        gone = bool(row.get("diverged", False)) or not math.isfinite(value)
+        gone = is_true(row.get("diverged")) or not math.isfinite(value)
         told = row.get("step")
         is_told = told is not None and told == told  # a frame has nan where there is none
         if with_steps and not is_told and not gone:

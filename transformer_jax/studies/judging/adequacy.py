@@ -54,13 +54,25 @@ def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[st
     mean = float(np.mean(values)) if len(values) else None
     told = "the base has no score"
     if mean is not None:
-        is_above = mean > gate["score"] if gate["metric"] == "accuracy" else mean < gate["score"]
+        is_above = may_have_learned({**gate, "base": mean, "passed": holds})
         word = "better" if holds else "not surely better" if is_above else "no better"
         told = (
             f"the base's {gate['split']}/{gate['metric']} of {mean:.4g} is {word} than "
             f"{gate['score']:.4g}, what {METHODS[gate['method']]} reaches"
         )
     return {**gate, "base": mean, "passed": holds, "told": told}
+
+
+def may_have_learned(learned: Mapping[str, Any] | None) -> bool:
+    """Whether a base that did not pass is better than its gate all the same, if not surely.
+
+    Args:
+      learned: of whether_learned; None: there is no gate.
+    """
+    if learned is None or learned["passed"] or learned["base"] is None:
+        return False
+    gain = learned["base"] - learned["score"]
+    return gain > 0 if learned["metric"] == "accuracy" else gain < 0
 
 
 def at_an_end(

@@ -39,7 +39,14 @@ def over_budgets(
         }
         base = outcomes[sealed["base"]]
         evidence = {
-            name: Evidence(base, outcomes[name], arm["level"]) for name, arm in by_arm.items()
+            name: Evidence(
+                {seed: base[seed] for seed in outcomes[name] if seed in base},
+                outcomes[name],
+                arm["level"],
+                errors=tuple((error, freedom) for error, freedom in arm.get("errors", ())),
+                family=arm.get("family", 0),
+            )
+            for name, arm in by_arm.items()
         }
         found = decide(sealed, evidence, its["refusals"])
         cannot_tell(found, outcomes, sealed, its["learned"], known)

@@ -19,6 +19,7 @@ class Evidence(NamedTuple):
       level: of this look at it.
       computes_the_same: whether both give every test example the same loss; None: not known.
       errors: what is uncertain beside the seeds, see trials.errors_of.
+      family: contrasts that were asked together with this one in earlier studies, the most.
     """
 
     base: Mapping[int, Outcome]
@@ -26,6 +27,7 @@ class Evidence(NamedTuple):
     level: float
     computes_the_same: bool | None = None
     errors: tuple[tuple[float, float], ...] = ()
+    family: int = 0
 
 
 def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
@@ -53,14 +55,15 @@ def decide(
       refusals: arm -> why it gets no verdict.
     """
     family, found = family_of(sealed, [*evidence]), {}
-    for name, (base, arm, level, computes_the_same, errors) in evidence.items():
+    for name, (base, arm, level, computes_the_same, errors, before) in evidence.items():
         if refusals[name]:
             words = f"refused: {refusals[name][0]}"
             found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
         else:
             (contrast,) = statistics.compare(
-                base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level, family,
-                primary=sealed.get("primary"), target=sealed.get("target"), errors=errors,
+                base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level,
+                max(family, before), primary=sealed.get("primary"), target=sealed.get("target"),
+                errors=errors,
             )  # fmt: skip
             found[name] = as_plain(contrast)
             if contrast.verdict == statistics.IDENTICAL:
@@ -71,6 +74,8 @@ def decide(
                     found[name] |= {"verdict": statistics.REFUSED, "words": words}
             found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
         found[name] |= {"refusals": refusals[name], "level": level}
+        found[name] |= {"errors": [list(error) for error in errors]} if errors else {}
+        found[name] |= {"family": before} if before > family else {}
     return found
 
 

@@ -21,6 +21,7 @@ from transformer_jax.studies.asking.cells import (
 )
 from transformer_jax.studies.asking.register import (
     LOOK,
+    Earlier,
     Register,
     pooled,
 )
@@ -61,18 +62,15 @@ def judge(study: Study) -> dict[str, Any]:
     evidence, asked_before = {}, {}
     for name in arms:
         looks = register.looks(contrasts[name], "same", study.identity) if name in contrasts else []
-        hashes = (study.arms[study.base]["hash"], study.arms[name]["hash"])
-        target = sealed.get("target")
-        known = pooled(looks, outcomes[study.base], outcomes[name], hashes, target)
-        level = share * known.level(sealed["looks"], study.looks_before(name, earlier))
         same = _computes_the_same(study, name)
-        evidence[name] = Evidence(known.base, known.arm, level, same, errors_of(study, name))
-        asked_before[name] = [look.told() for look in looks] if known.counts else []
+        evidence[name], has_earlier = evidence_of(study, name, outcomes, looks, earlier, same)
+        asked_before[name] = [look.told() for look in looks] if has_earlier else []
     by_arm = decide(sealed, evidence, refusals)
     family = family_of(sealed, arms)
     for name in arms:
         if not refusals[name]:
-            each = statistics.FOR_MEANS * evidence[name].level / family  # that of its interval
+            of = max(family, evidence[name].family)
+            each = statistics.FOR_MEANS * evidence[name].level / of  # that of its interval
             own = [seed for seed in by_arm[name]["seeds"] if seed in study.seeds]
             by_arm[name]["beyond_this_text"] = _beyond(study, name, own, each)
         by_arm[name] |= {"stopped": study.stopped[name]} if name in study.stopped else {}
@@ -120,6 +118,36 @@ def judge(study: Study) -> dict[str, Any]:
     return verdicts
 
 
+def evidence_of(
+    study: Study,
+    arm: str,
+    outcomes: Mapping[str, Mapping[int, Outcome]],
+    looks: Sequence[Earlier],
+    own: Sequence[int],
+    computes_the_same: bool | None,
+) -> tuple[Evidence, bool]:
+    """Returns what an arm is judged by, and whether looks at other data have been there.
+
+    Args:
+      study: of which it is.
+      arm: its name.
+      outcomes: arm -> seed -> outcome.
+      looks: at the same contrast, in other studies.
+      own: seeds of earlier looks of this study.
+      computes_the_same: see Evidence.
+    """
+    sealed, of = study.sealed, study.seeds_of(arm)
+    # An arm that stopped keeps the base that it was judged beside.
+    base = {seed: its for seed, its in outcomes[study.base].items() if seed in of}
+    hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
+    known = pooled(looks, base, outcomes[arm], hashes, sealed.get("target"))
+    level = share_of_level(sealed) * known.level(sealed["looks"], study.looks_before(arm, own))
+    family = max((look.family for look in looks), default=0)
+    errors = errors_of(study, arm)
+    found = Evidence(known.base, known.arm, level, computes_the_same, errors, family)
+    return found, bool(known.counts)
+
+
 def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a register keeps of verdicts that are shown; an arm that is refused has none."""
     contrasts = study.contrasts()
@@ -127,6 +155,7 @@ def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
         **study.about(LOOK),
         "seeds": verdicts["seeds"],
         "level": verdicts["level"],
+        "family": verdicts["contrasts"],
         "target": study.sealed.get("target"),
         "cells": {name: arm["hash"] for name, arm in study.arms.items()},
         "arms": {
@@ -175,7 +204,7 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
     """Arm -> mean of a further evaluation, and the paired difference from the base."""
     sign = 1.0 if study.sealed["larger_is_better"] else -1.0
     scores = {
-        arm: {s: score for s in study.seeds_of(arm) if (score := _score(study, arm, s, key))}
+        arm: {s: y for s in study.seeds_of(arm) if (y := _score(study, arm, s, key)) is not None}
         for arm in study.arms
     }
     found = {}

@@ -16,6 +16,7 @@ from transformer_jax.studies.inference.scales import (
     over_scales,
     over_splits,
 )
+from transformer_jax.studies.inference.statistics import NOT_PRIMARY
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 
 _LAW_REJECTED = 0.05  # level at which power laws do not describe the scores
@@ -38,6 +39,12 @@ def judge_ladder(studies: Sequence[Study], key: str, values: Sequence[float]) ->
         axis, places = key, [float(value) for value in values]
 
     def over_rungs(arm: str) -> dict[str, Any]:
+        if any(v["arms"][arm]["verdict"] == NOT_PRIMARY for v in verdicts):
+            return {"word": f"{NOT_PRIMARY}: no word"}
+        if any(study.sealed.get("target") is not None for study in studies):
+            return {"word": f"{NONE}: with a target no mean is judged"}
+        if any(v["arms"][arm].get("errors") for v in verdicts):
+            return {"word": f"{NONE}: what a parabola missed is not in intervals over rungs"}
         if any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ())):
             return {"word": f"{NONE}: some runs diverged"}
         differences = [_differences(v["arms"][arm]) for v in verdicts]

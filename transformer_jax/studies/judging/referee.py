@@ -102,14 +102,15 @@ class Referee:
         except CannotTrain as error:
             outcome, reason = DROPPED, str(error)
         before = (this.ended or {}).get("seconds", 0.0)
-        seen, decided = fresh or screened, self._beyond_margin(fresh)
+        decided = self._beyond_margin(fresh)
         low, high = evidence.interval(fresh)
         facts = {
             "try": this.number,
             "change": this.change,
             "outcome": outcome,
             "reason": reason,
-            "estimate": float(np.mean(seen)) if seen else None,
+            "estimate": float(np.mean(fresh)) if fresh else None,
+            "screening": float(np.mean(screened)) if screened else None,
             "interval": [_finite(low), _finite(high)],
             "seeds": len(fresh),
             "e_value": float(evidence.e_value(decided)) if fresh else None,

@@ -22,6 +22,7 @@ from transformer_jax.studies.inference.statistics import (
     FOR_MEANS,
     IDENTICAL,
     NO_VERDICT,
+    NOT_PRIMARY,
     REFUSED,
     read_off,
 )
@@ -101,12 +102,14 @@ def _pooled(
 ) -> dict[str, Any]:
     rows = {name: told["arms"][arm] for name, told in verdicts.items() if arm in told["arms"]}
     found: dict[str, Any] = {"data": {}, "left_out": {}}
-    blocked = []
+    blocked = [NOT_PRIMARY] if any(row["verdict"] == NOT_PRIMARY for row in rows.values()) else []
     for name, row in rows.items():
         unit, words = units[name], row["words"]
         found["data"][name] = {key: row.get(key) for key in ("words", "mean", "interval")}
         if any(count for count, _ in row.get("diverged", ())):
             blocked.append(f"some runs on {name} diverged")
+        elif row["verdict"] == NOT_PRIMARY:
+            continue
         elif row["verdict"] in (REFUSED, NO_VERDICT):
             blocked.append(f"{name}: {words}")
         elif isinstance(unit, str):
@@ -119,6 +122,8 @@ def _pooled(
             found["data"][name]["error"] = row["standard_error"] / size
             found["data"][name]["differences"] = [d / size for d in row["differences"]]
     kept = {name: row for name, row in found["data"].items() if "effect" in row}
+    if NOT_PRIMARY in blocked:
+        return found | {"word": f"{NOT_PRIMARY}: no word"}
     if len(kept) < FEWEST:
         why = f"{len(kept)} data sets can tell, expected {FEWEST} or more"
         return found | {"word": f"{NO_VERDICT}: {(blocked or [why])[0]}"}

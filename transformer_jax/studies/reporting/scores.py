@@ -60,7 +60,8 @@ def judge_in(
     looks = {_text([row["outcomes"], row["asked"]]): row for row in before}
     is_known = looks.pop(_text([held, now_asked]), None) is not None
     counts = [len(row["outcomes"][base]) for row in looks.values()]
-    results = judge(rows, earlier_looks=[*earlier_looks, *counts], **asked)
+    widest = max((_family(row) for row in looks.values()), default=0)
+    results = judge(rows, earlier_looks=[*earlier_looks, *counts], family=widest, **asked)
     words = {result.arm: result.reason for result in results}
     if not is_known:
         register.add(
@@ -73,6 +74,12 @@ def judge_in(
     replace(folder, "table.tex", tables.as_latex(HEADS, told))
     replace(folder, "report.html", _page(results, told, asked, counts))
     return results
+
+
+def _family(row: Mapping[str, Any]) -> int:
+    """How many comparisons an earlier look asked together."""
+    primary = row["asked"].get("primary")
+    return len(row["outcomes"]) - 1 if primary is None else len(primary)
 
 
 def _text(value: Any) -> str:

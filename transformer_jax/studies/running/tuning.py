@@ -5,6 +5,7 @@ arm's optimum is at the edge of what was tried, more is tried by all arms; where
 arm gets no verdict.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -136,12 +137,16 @@ class _Search:
     def _may_grow(self, space: Space, key: str, side: int) -> bool:
         """Whether all arms can be trained with a value beyond the edge."""
         value = beyond(space, key, side)
+        return value not in space.values[key] and self._can_be(key, value)
+
+    def _can_be(self, key: str, value: float) -> bool:
+        """Whether all arms can be trained with a value."""
         try:
             for name in self.arms:
                 self.design.config_of(name, {**self.arms[name].matched, key: value})
         except InvalidInput:
             return False
-        return value not in space.values[key]
+        return True
 
     # ---- a parabola
 
@@ -151,7 +156,8 @@ class _Search:
         for _ in range(_MOVES):
             around = {}
             for name in self.arms.keys() - found.keys():
-                beside = neighbours(space, key, best[name][key])
+                can_be = functools.partial(self._can_be, key)
+                beside = neighbours(space, key, best[name][key], can_be)
                 if beside and not self._edges(best[name], space):
                     values = (beside[0], best[name][key], beside[1])
                     around[name] = [{**best[name], key: value} for value in values]

@@ -17,6 +17,7 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word
 from transformer_jax.studies.inference.statistics import NO_VERDICT, UNRESOLVED
+from transformer_jax.studies.judging.adequacy import CANNOT_TELL, may_have_learned
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.reporting.tables import clock
 from transformer_jax.studies.running.planning import Estimate
@@ -130,10 +131,13 @@ def reasons_to_stop(study: Study, design: Design, final: int) -> dict[str, str]:
       final: seeds at the last look.
     """
     level, found = level_of_contrast(study.sealed, sorted(design.looks)), {}
-    for name, arm in study.verdicts()["arms"].items():
+    verdicts, has_target = study.verdicts(), study.sealed.get("target") is not None
+    for name, arm in verdicts["arms"].items():
+        if arm["verdict"] == CANNOT_TELL and may_have_learned(verdicts.get("learned")):
+            continue  # more seeds of the base may show that it has
         if arm["verdict"] not in (UNRESOLVED, NO_VERDICT):
             found[name] = arm["words"]
-        elif any(diverged for diverged, _ in arm.get("diverged", ())):
+        elif any(diverged for diverged, _ in arm.get("diverged", ())) and not has_target:
             found[name] = "runs diverged, so no mean is judged"
         elif arm["verdict"] == UNRESOLVED and arm.get("mean") is not None:
             chance = _chance(arm, final, study.sealed["margin"], level)
@@ -143,5 +147,8 @@ def reasons_to_stop(study: Study, design: Design, final: int) -> dict[str, str]:
 
 
 def _chance(arm: dict[str, Any], final: int, margin: float, level: float) -> float:
-    count = len(arm["seeds"])
+    # Seeds that earlier studies had count too, and may be more than the last look asks for.
+    count, final = len(arm["seeds"]), len({*arm["seeds"], *range(final)})
+    if final == count:
+        return 0.0
     return chance_of_a_word(arm["mean"], arm["standard_error"], count, final, margin, level)
