@@ -13,17 +13,20 @@ import pytest
 
 from experiments import results
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
+from tests.test_many_tasks import study as made_up_study
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import choose, parse_filter
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
-from transformer_jax.studies.asking.study import changed_since, load_study
+from transformer_jax.studies.asking.study import as_plain, changed_since, load_study
 from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.comparison import Comparison
 from transformer_jax.studies.reporting.page import place_for, table, whole_page
 from transformer_jax.studies.reporting.report import write_report
+from transformer_jax.studies.reporting.suite import page_of as page_of_suite
 from transformer_jax.studies.running.launch import run
 
 EVIL = '<script>alert(1)</script></script>" onload=alert(2) javascript:x \u2028 ]]> | `x` =1+1 \\x'
@@ -402,6 +405,24 @@ def test_a_hostile_page_runs_nothing(browser, tmp_path):
     entries = complaints(browser)
     assert entries
     assert all("Content Security Policy" in entry["message"] for entry in entries)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [400, 1200])
+def test_a_suite_draws_and_fits(browser, tmp_path, width):
+    made_up = {name: made_up_study(0.1) for name in "abcd"}
+    found = judge_suite(made_up | {EVIL: made_up_study(0.1, passed=False)})
+    (tmp_path / "page.html").write_text(page_of_suite(as_plain(found)))
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(f"file://{tmp_path}/page.html")
+    drawn = "return document.querySelectorAll('[data-chart=forest] circle').length"
+    assert browser.execute_script(drawn) == 4 * (1 + 5) + 2  # of what is left out none
+    lines = "return document.querySelectorAll('[data-chart=profile-0] figure > svg > path').length"
+    assert browser.execute_script(lines) >= 2
+    overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(overflow) <= 0
+    assert complaints(browser) == []
 
 
 @pytest.mark.browser

@@ -50,7 +50,7 @@ def write_suite(workdir: str | Path, names: list[str]) -> dict[str, Any]:
     found = as_plain(judge_suite({name: Study(study_path(workdir, name)) for name in names}))
     replace(workdir, FILE, json.dumps(found, indent=1) + "\n")
     replace(workdir, "suite.md", as_text(found))
-    replace(workdir, "suite.html", _page(found))
+    replace(workdir, "suite.html", page_of(found))
     return found
 
 
@@ -136,7 +136,8 @@ def _score_rows(found: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def _page(found: Mapping[str, Any]) -> str:
+def page_of(found: Mapping[str, Any]) -> str:
+    """The suite as one page that opens offline."""
     charts = {f"profile-{place}": its for place, its in enumerate(_profiles(found))}
     data = {"arms": [found["base"], *found["arms"]], "forest": _forest(found), "charts": charts}
     scores = _score_rows(found)
@@ -185,14 +186,15 @@ def _page(found: Mapping[str, Any]) -> str:
 def _forest(found: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for index, (arm, its) in enumerate(found["arms"].items(), 1):
-        label = "" if len(found["arms"]) == 1 else f"{arm} · "
+        label = "" if len(found["arms"]) == 1 else f" · {arm}"
         for name, row in its["data"].items():
             unit = found["data"][name].get("unit")
             size = abs(unit["simple"] - unit["guess"]) if unit else None
-            in_units = size is not None and row.get("mean") is not None
+            why = its["left_out"].get(name)
+            in_units = size is not None and row.get("mean") is not None and why is None
             rows.append(
                 {
-                    "name": label + name,
+                    "name": name + label,
                     "index": index,
                     "mean": row["mean"] / size if in_units else None,
                     "differences": row.get("differences", []),
@@ -202,12 +204,12 @@ def _forest(found: Mapping[str, Any]) -> dict[str, Any]:
                     ]
                     if in_units and row["interval"]
                     else [None, None],
-                    "words": row["words"],
+                    "words": row["words"] if why is None else f"left out: {why}",
                 }
             )
         if "mean" in its:
             for name, bounds in (("all", its["interval"]), ("one more", its["prediction"])):
-                whole = {"name": label + name, "index": index, "mean": its["mean"]}
+                whole = {"name": name + label, "index": index, "mean": its["mean"]}
                 rows.append({**whole, "differences": [], "interval": bounds, "words": its["word"]})
     margins = [its["margin"] for its in found["arms"].values() if "margin" in its]
     label = f"difference from {found['base']} in units; right is better"
