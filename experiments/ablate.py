@@ -90,12 +90,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     drops = [name for name in arguments.drop.split(",") if name]
     budget = _budget(arguments)
     asked = (arguments.file, arguments.overrides, arguments.arm, drops)
-    designs = suite_of(arguments.suite, *asked) if arguments.suite else {"": design_of(*asked)}
+    is_suite = arguments.suite is not None
+    designs = suite_of(arguments.suite, *asked) if is_suite else {"": design_of(*asked)}
     first = next(iter(designs.values()))
     ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")
     told = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
-    told += f" on {len(designs)} data sets" if arguments.suite else ""
+    told += f" on {len(designs)} data sets" if is_suite else ""
     print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
@@ -113,7 +114,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         "cluster": cluster,
         "root": arguments.root,
     }
-    if ladder is None and not arguments.suite:
+    if ladder is None and not is_suite:
         until = Until(budget) if arguments.until else None
         study = run(first, arguments.workdir, seeds, until=until, **options)
         return {"study": arguments.workdir, "verdicts": study.verdicts()}
@@ -132,14 +133,14 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 def _budget(arguments: Any) -> float | None:
     """The seconds that a study may take until its last look begins; None: no limit."""
-    if arguments.suite and arguments.ladder:
+    if arguments.suite is not None and arguments.ladder:
         raise InvalidInput("--suite: not with --ladder: ask one after the other")
     if arguments.until is None:
         if arguments.budget is not None:
             raise InvalidInput("--budget: without --until=decided")
         return None
     for flag in ("seeds", "ladder", "suite"):
-        if getattr(arguments, flag):
+        if getattr(arguments, flag) not in (None, []):
             why = "its looks say how many" if flag == "seeds" else "each study needs the same seeds"
             raise InvalidInput(f"--{flag}: not with --until: {why}")
     return None if arguments.budget is None else seconds_of("--budget", arguments.budget)

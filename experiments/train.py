@@ -40,12 +40,15 @@ def main(argv: list[str]) -> dict[str, Any]:
     arguments = parser.read(argv)
     # What can be refused without jax is refused before its two seconds of import.
     directory = RunDirectory(arguments.workdir)
+    extension = None
     if arguments.extend:
-        from transformer_jax.training.branching import extend
+        from transformer_jax.training.branching import extension_of
 
-        for line in extend(arguments.config, directory, arguments.across_numerics):
+        extension = extension_of(arguments.config, directory, arguments.across_numerics)
+        for line in extension.told():
             print(f"extend {line}")
-    directory.refuse_other_config(arguments.config)
+    else:
+        directory.refuse_other_config(arguments.config)
     if not arguments.across_numerics:
         directory.refuse_other_numerics()
     data = arguments.config.data
@@ -63,6 +66,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         allow=arguments.allow,
         across_numerics=arguments.across_numerics,
         profile=arguments.profile,
+        extension=extension,
     )
     traces = sorted(Path(arguments.workdir).glob("profile/**/*.trace.json.gz"))
     if arguments.profile and traces:

@@ -13,8 +13,10 @@ Example:
 Exit code: 0 kept, 10 dropped, 11 undecided (the same change again goes on); 2 a wrong change.
 """
 
+import contextlib
 import re
 import sys
+from collections.abc import Generator
 from typing import Any
 
 from experiments.command import Parser, Result, execute, seconds_of, use_compilation_cache
@@ -54,7 +56,8 @@ def main(argv: list[str]) -> Any:
     journal = Journal(arguments.base)
     if arguments.list:
         return _show(journal)
-    _begin(journal, arguments, change)
+    if journal.begun is None or arguments.config is not None:
+        _refuse_what_cannot_begin(journal, arguments, change)
     use_compilation_cache()
 
     from transformer_jax.runs.directory import RunDirectory
@@ -63,7 +66,8 @@ def main(argv: list[str]) -> Any:
     from transformer_jax.studies.judging.referee import Referee
     from transformer_jax.studies.running.pairs import TrainedPairs
 
-    with RunDirectory(journal.path).locked(), StopSignal() as stop:
+    with _locked(RunDirectory(journal.path)), StopSignal() as stop:
+        _begin(journal, arguments)
         progress = Progress(sys.stderr)
         referee = Referee(
             journal,
@@ -72,48 +76,45 @@ def main(argv: list[str]) -> Any:
         )
         found = referee.attempt(change, budget)
         progress.close()
-    found["metric"] = f"validation/{(journal.begun or {})['metric']}"
+    found["metric"] = _metric_of(journal)
     print(told_of(found))
     return Result(found, EXIT[found["outcome"]])
 
 
-def _begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
-    """Writes what everything begins with, where nothing has begun."""
-    if journal.begun is not None:
-        if arguments.config is not None and to_json(arguments.config) != to_json(journal.config()):
-            raise InvalidInput(
-                f"--config={arguments.config_path}: {journal.path} began with another config; "
-                "leave --config out, or begin in another --base"
-            )
-        for flag in ("metric", "margin", "gate"):
-            before, now = journal.begun[flag], getattr(arguments, flag)
-            before = before[0] if flag == "gate" and before else before
-            if now is not None and now != before:
-                raise InvalidInput(
-                    f"--{flag}={now}: {journal.path} began with {before}; leave it out, or begin "
-                    "in another --base"
-                )
-        return
+@contextlib.contextmanager
+def _locked(directory: Any) -> Generator[None]:
+    """The folder for this process alone; what is refused is called as it was given."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(directory.locked())
+        except InvalidInput as error:
+            raise InvalidInput(str(error).replace("--workdir", "--base")) from error
+        yield
+
+
+def _metric_of(journal: Any) -> str:
+    return f"validation/{(journal.begun or {})['metric']}"
+
+
+def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
+    """Refuses what nothing can begin with; jax is not needed for it."""
+    from transformer_jax.metrics import SCORED
+    from transformer_jax.studies.asking.gate import METHODS
+
     if arguments.config is None:
         raise InvalidInput(
             f"--base={journal.path}: nothing has begun there; give --config=FILE too"
         )
-
-    from transformer_jax.studies.asking.gate import METHODS
-    from transformer_jax.studies.asking.metrics import METRICS
-
-    classifies = arguments.config.data.task.endswith("_classification")
-    metric = arguments.metric or ("accuracy" if classifies else "loss")
-    if metric not in METRICS:
-        raise InvalidInput(f"--metric={metric}: expected one of {', '.join(METRICS)}")
+    judged = SCORED[:3]  # of every run; the others are of what a model writes
+    if arguments.metric is not None and arguments.metric not in judged:
+        raise InvalidInput(f"--metric={arguments.metric}: expected one of {', '.join(judged)}")
     if arguments.gate is not None and arguments.gate not in METHODS:
         raise InvalidInput(
             f"--gate={arguments.gate}: expected one of {', '.join(METHODS)}"
             f"{suggest(arguments.gate, METHODS)}"
         )
-    margin = arguments.margin or 0.0
-    if not 0 <= margin < float("inf"):
-        raise InvalidInput(f"--margin={margin}: expected a number >= 0")
+    if not 0 <= (arguments.margin or 0.0) < float("inf"):
+        raise InvalidInput(f"--margin={arguments.margin}: expected a number >= 0")
     for key, seed in arguments.config.seeds.items():
         if key != "perturbation" and seed is not None:
             raise InvalidInput(
@@ -121,9 +122,36 @@ def _begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
                 "expected None"
             )
     changed(arguments.config, texts=change)  # a wrong one begins nothing
-    gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
-    facts = {"metric": metric, "larger_is_better": metric_facts(metric).larger_is_better}
-    journal.begin(arguments.config, {**facts, "margin": margin, "gate": gate})
+
+
+def _begin(journal: Any, arguments: Any) -> None:
+    """Writes what everything begins with; or refuses to begin otherwise, once something was tried.
+
+    The folder is this process's alone.
+    """
+    if arguments.config is not None:
+        classifies = arguments.config.data.task.endswith("_classification")
+        metric = arguments.metric or ("accuracy" if classifies else "loss")
+        gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
+        facts = {"metric": metric, "larger_is_better": metric_facts(metric).larger_is_better}
+        if journal.begun is None or journal.may_begin():
+            journal.begin(
+                arguments.config, {**facts, "margin": arguments.margin or 0.0, "gate": gate}
+            )
+            return
+        if to_json(arguments.config) != to_json(journal.config()):
+            raise InvalidInput(
+                f"--config={arguments.config_path}: {journal.path} began with another config; "
+                "leave --config out, or begin in another --base"
+            )
+    for flag in ("metric", "margin", "gate"):
+        before, now = journal.begun[flag], getattr(arguments, flag)
+        before = before[0] if flag == "gate" and before else before
+        if now is not None and now != before:
+            raise InvalidInput(
+                f"--{flag}={now}: {journal.path} began with {before}; leave it out, or begin "
+                "in another --base"
+            )
 
 
 def _change(text: str) -> dict[str, str]:
@@ -146,7 +174,7 @@ def told_of(found: dict[str, Any]) -> str:
     """What came of a try, in two lines."""
     low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in found["interval"])
     change = ",".join(f"{key}={value}" for key, value in found["change"].items())
-    seen = found["screening"] if found["estimate"] is None else found["estimate"]
+    seen = found["estimate"] if found["estimate"] is not None else found.get("screening")
     estimate = "none" if seen is None else f"{seen:+.4g}"
     estimate += " in the screening" if found["estimate"] is None and seen is not None else ""
     evidence = ""
@@ -160,16 +188,18 @@ def told_of(found: dict[str, Any]) -> str:
 
 
 def _show(journal: Any) -> dict[str, Any]:
+    from transformer_jax.studies.asking.tries import spelled
+
     if journal.begun is None:
         raise InvalidInput(f"--base={journal.path}: nothing has begun there")
-    tries, base = journal.tries(), journal.base()
-    for each in tries:
-        print(
-            told_of(each.ended) if each.ended else f"unfinished  try {each.number}: {each.change}"
-        )
-    print(f"kept so far: {base or 'nothing'}")
-    ended = [each.ended for each in tries if each.ended is not None]
-    return {"base": base, "tries": ended, "level_left": journal.level_left()}
+    base, rows = journal.base(), []
+    for each in journal.tries():
+        began = {"try": each.number, "change": each.change, "outcome": "unfinished"}
+        rows.append({**(each.ended or began), "metric": _metric_of(journal)})
+        unfinished = f"unfinished  try {each.number}: {spelled(each.change)}"
+        print(told_of(rows[-1]) if each.ended else unfinished)
+    print(f"kept so far: {spelled(base) or 'nothing'}")
+    return {"base": base, "tries": rows, "level_left": journal.level_left()}
 
 
 def _show_power() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.tables import budget_rows
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training import branching
-from transformer_jax.training.branching import BRANCHES, Parent, begin_in, extend
+from transformer_jax.training.branching import BRANCHES, Parent, begin_in, extension_of
 from transformer_jax.training.loop import train
 from transformer_jax.training.optimizers import make_schedule
 
@@ -290,10 +290,9 @@ def test_an_extended_run_has_the_bits_of_a_longer_one(tmp_path):
     longer = tiny_config(**{**CONSTANT, "training__steps": 24})
     train(longer, tmp_path / "long", Silent())
     train(tiny_config(**CONSTANT), tmp_path / "a", Silent())
-    assert extend(longer, RunDirectory(tmp_path / "a")) == [
-        "training.steps: 12 until update 12, then 24"
-    ]
-    train(longer, tmp_path / "a", Silent())
+    extension = extension_of(longer, RunDirectory(tmp_path / "a"))
+    assert extension.told() == ["training.steps: 12 until update 12, then 24"]
+    train(longer, tmp_path / "a", Silent(), extension=extension)
     (step, state, rows), (_, expected, _) = map(fingerprint_of, (tmp_path / "a", tmp_path / "long"))
     assert (step, state) == (24, expected)
     assert rows[-1]["step"] == 24
@@ -324,30 +323,52 @@ def test_a_command_extends_a_finished_run_by_another_rate(tiny_run, tmp_path):
     [
         ({"model.width": 64}, "--extend changes model.width, 32 there, 64 now"),
         ({"training.steps": 20}, "the run has 50 updates; expected more"),
+        ({"optimizer.learning_rate": 0.5}, "the run has 50 updates; expected more"),
     ],
 )
 def test_what_an_extension_may_not_change_is_refused(tiny_run, changes, told):
     with pytest.raises(InvalidInput, match=told):
-        extend(changed(tiny_config(), changes), RunDirectory(tiny_run))
+        extension_of(changed(tiny_config(), changes), RunDirectory(tiny_run))
 
 
 def test_only_a_run_that_is_no_cell_is_extended(done, tmp_path):
     with pytest.raises(InvalidInput, match="no run to extend"):
-        extend(tiny_config(), RunDirectory(tmp_path / "nothing"))
+        extension_of(tiny_config(), RunDirectory(tmp_path / "nothing"))
     cell = RunDirectory(done.cell("base", 0).path)
     with pytest.raises(InvalidInput, match="a cell of a study"):
-        extend(changed(cell.config(), {"training.steps": 24}), cell)
+        extension_of(changed(cell.config(), {"training.steps": 24}), cell)
+
+
+def test_an_extension_without_its_data_changes_nothing(tmp_path):
+    text = tmp_path / "my.txt"
+    text.write_text("a text of mine, " * 200)
+    config = (f"--config={TINY}", f"--workdir={tmp_path / 'a'}", f"--config.data.source={text}")
+    config += ("--config.training.steps=4", "--config.schedule.warmup_cosine.warmup_steps=2")
+    found = attempt("train", *config)
+    assert found.returncode in (0, None), found.stderr
+    text.rename(tmp_path / "away.txt")
+    before = [(tmp_path / "a" / n).read_text() for n in ("STATUS", "config.json", "manifest.json")]
+    longer = ("--config.training.steps=6", "--extend")
+    refused(attempt("train", *config, *longer), "my.txt")
+    text.write_text("another text, " * 200)
+    refused(attempt("train", *config, *longer), "")
+    after = [(tmp_path / "a" / n).read_text() for n in ("STATUS", "config.json", "manifest.json")]
+    assert before == after
 
 
 def test_an_extension_that_was_killed_is_noted_once(tiny_run, tmp_path, monkeypatch):
     shutil.copytree(tiny_run, tmp_path / "a")
     longer, directory = changed(tiny_config(), {"training.steps": 60}), RunDirectory(tmp_path / "a")
+    facts = directory.manifest()["data"]
     for written in ("write_status", "write_text"):
         with monkeypatch.context() as patched:
             patched.setattr(RunDirectory, written, lambda *_: (_ for _ in ()).throw(KeyError))
             with pytest.raises(KeyError):
-                extend(longer, directory)
+                extension_of(longer, directory).write(directory, facts)
         assert directory.config().training.steps == 50  # the old command still runs
-    extend(longer, directory)
+    with pytest.raises(InvalidInput, match="the data changed"):
+        extension_of(longer, directory).write(directory, {**facts, "sha256": "other"})
+    assert directory.config().training.steps == 50
+    extension_of(longer, directory).write(directory, facts)
     assert len(directory.manifest()["legs"]) == 1
     assert directory.config().training.steps == 60

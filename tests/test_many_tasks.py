@@ -275,9 +275,10 @@ def test_other_data_are_judged_by_their_own_metric(tmp_path):
 
 def test_suites_that_cannot_be_are_refused(tmp_path):
     arm = ("ablate", f"--config={TINY}", "--arm=model.num_heads=1", f"--workdir={tmp_path}")
-    refused(attempt(*arm, "--suite=configs/digts.py"), "configs/digits.py")
+    refused(attempt(*arm, "--suite=configs/digts.py"), "--suite=configs/digts.py: no such file")
     refused(attempt(*arm, f"--suite={TINY}"), "'tiny' is there twice")
-    refused(attempt(*arm, "--suite=,"), "expected FILE,FILE")
+    for nothing in ("--suite=,", "--suite="):
+        refused(attempt(*arm, nothing), "expected FILE,FILE")
     refused(attempt(*arm, "--suite=configs/digits.py", "--until=decided"), "--suite: not with")
     refused(attempt(*arm, "--suite=configs/digits.py", "--ladder=model.width=8,16,32"), "--ladder")
     # All data is looked for before anything runs.
@@ -290,8 +291,14 @@ def test_data_sets_are_not_chosen_afterwards(tmp_path):
     designs = suite_of(text, ConfigFile(TINY), {}, ["model.num_heads=1"])
     begin_suite(tmp_path / "s", designs)
     begin_suite(tmp_path / "s", designs)
-    with pytest.raises(InvalidInput, match="its suite is tiny, text"):
+    with pytest.raises(InvalidInput, match="its suite is of num_heads=1 and tiny, text"):
         begin_suite(tmp_path / "s", {"tiny": designs["tiny"]})
+    others = suite_of(text, ConfigFile(TINY), {}, ["model.norm=rms_norm"])
+    with pytest.raises(InvalidInput, match="its suite is of num_heads=1"):
+        begin_suite(tmp_path / "s", others)
+    (tmp_path / "s" / "suite.json").write_text("{")
+    with pytest.raises(InvalidInput, match=r"suite\.json: expected JSON"):
+        begin_suite(tmp_path / "s", designs)
 
 
 # ---------------------------------------------------------------- real studies

@@ -12,7 +12,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.ladder import ladder_of
+from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of
 from transformer_jax.studies.inference import scales, statistics, variance_components
 from transformer_jax.studies.judging import judge as judging
 from transformer_jax.studies.judging.ladder import axis_of, judge_ladder
@@ -215,11 +215,38 @@ def test_a_score_of_zero_is_a_score(monkeypatch):
         ("model.wdth=16,32,64", "did you mean model.width"),
         ("model.num_heads=1,2,4", "sets model.num_heads itself"),
         ("data.split_seed=1,2,3", "cut in its order"),
+        ("seed=1,2,3", "seeds are no scale"),
+        ("", "--ladder=: expected KEY=VALUE"),
     ],
 )
 def test_ladders_that_cannot_be_are_refused(text, told):
     with pytest.raises(InvalidInput, match=told):
         ladder_of([text], load_design(TINY, {}, ["model.num_heads=1,2"]))
+
+
+def test_another_ladder_is_another_workdir(tmp_path):
+    """Its forecast and its rungs would be taken for those of the first."""
+
+    def asked(*texts):
+        return ladder_of(texts, load_design(TINY, {}, ["model.num_heads=1,2"]))
+
+    widths, steps = "model.width=16,32,64", "training.steps=100,200,300"
+    begin_ladder(tmp_path, asked(widths, steps))
+    begin_ladder(tmp_path, asked(widths, steps))
+    for others in ((widths,), ("model.width=16,32,48", steps), (steps, widths)):
+        told = "its ladder is model.width=16,32,64 with training.steps=100,200,300"
+        with pytest.raises(InvalidInput, match=told):
+            begin_ladder(tmp_path, asked(*others))
+    (tmp_path / "ladder.json").write_text('{"key": "mod')
+    with pytest.raises(InvalidInput, match=r"ladder\.json: expected JSON"):
+        begin_ladder(tmp_path, asked(widths))
+
+
+def test_a_ladder_with_an_impossible_rung_trains_nothing(tmp_path):
+    arms = (f"--config={TINY}", "--arm=model.norm=rms_norm", "--seeds=3")
+    ladder = ("--ladder=model.num_heads=1,2,3", f"--workdir={tmp_path / 'l'}")
+    refused(attempt("ablate", *arms, *ladder), "model.num_heads=3")
+    assert not (tmp_path / "l").exists()
 
 
 @pytest.mark.commands

@@ -108,9 +108,12 @@ class ConfigFile:
       module: what it defines.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, flag: str = "--config") -> None:
         """Runs the file.
 
+        Args:
+          path: of the file.
+          flag: that it was given with.
         Raises:
           InvalidInput: no such file, no Python, or it raised an error.
         """
@@ -118,7 +121,7 @@ class ConfigFile:
         if not file.is_file():
             folder = file.parent
             nearby = [str(other) for other in folder.glob("*.py")] if folder.is_dir() else []
-            raise InvalidInput(f"--config={path}: no such file{suggest(path, nearby)}")
+            raise InvalidInput(f"{flag}={path}: no such file{suggest(path, nearby)}")
         spec = importlib.util.spec_from_file_location("config_file", file)
         if spec is None or spec.loader is None:
             raise InvalidInput(f"--config={path}: expected a Python file (.py)")

@@ -1,13 +1,26 @@
 """Rows of JSON in a file that only grows: what stands there is never changed."""
 
-import contextlib
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line is the beginning of a row: a write that was killed ends anywhere."""
+    depth, in_text, is_escaped = 0, False, False
+    for character in line.decode(errors="replace"):
+        if is_escaped or character == "\\":
+            is_escaped = not is_escaped
+        elif character == '"':
+            in_text = not in_text
+        elif not in_text:
+            depth += (character == "{") - (character == "}")
+    return not line.strip() or (line.startswith(b"{") and (in_text or depth > 0))
 
 
 class AppendedRows:
@@ -18,12 +31,23 @@ class AppendedRows:
         self._file = inside(folder, name)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Everything that was added, oldest first; a torn line is left out."""
+        """Everything that was added, oldest first; a line that a kill tore is left out.
+
+        Raises:
+          InvalidInput: a line is no row, and not the beginning of one: the file was damaged.
+        """
         rows = []
-        if self._file.exists():
-            for line in self._file.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    rows.append(json.loads(line))
+        text = self._file.read_bytes() if self._file.exists() else b""
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                if isinstance(error, json.JSONDecodeError) and _is_torn(line):
+                    continue
+                row = None
+            if not isinstance(row, dict):
+                raise InvalidInput(f"{self._file}, line {number}: expected a row as JSON")
+            rows.append(row)
         return rows
 
     def add(self, row: Mapping[str, Any]) -> None:

@@ -5,9 +5,11 @@ comes from `inside`, and every listing from `entries` or `walk`; they refuse lin
 that lead outside. Whether the folder itself is a link is its user's business.
 """
 
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from transformer_jax.errors import InvalidInput
 
@@ -72,6 +74,21 @@ def _refuse_links(path: Path) -> None:
             f"{path}: it is {what}, and what belongs to a run or a study lies in its own folder\n"
             "remove it, or put a copy of the file there"
         )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns what a JSON file of ours holds.
+
+    Raises:
+      InvalidInput: it is damaged.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInput(f"{path}: expected JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise InvalidInput(f"{path}: expected an object as JSON")
+    return found
 
 
 def replace(folder: Path, name: str, text: str) -> Path:

@@ -56,19 +56,65 @@ def begin_in(parent: Parent, template: Any, directory: RunDirectory) -> Restored
     return restored
 
 
-def extend(config: ConfigDict, directory: RunDirectory, across_numerics: bool = False) -> list[str]:
-    """Lets a run go on with more updates or another rate, from its newest checkpoint.
+class Extension(NamedTuple):
+    """What a run is to go on with from its newest checkpoint.
 
-    The manifest's `legs` say from which update on what was changed, and the scores until then.
+    Attributes:
+      config: of what is to come.
+      step: updates that there are.
+      changed: full key -> values until then and from then on.
+    """
+
+    config: ConfigDict
+    step: int
+    changed: dict[str, tuple[Any, Any]]
+
+    def told(self) -> list[str]:
+        """What changes, in words."""
+        return [
+            f"{key}: {there} until update {self.step}, then {now}"
+            for key, (there, now) in self.changed.items()
+        ]
+
+    def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
+        """Notes it in a run's directory, which is this process's alone; again changes nothing.
+
+        The manifest's `legs` say from which update on what was changed, and the scores until then.
+
+        Args:
+          directory: of the run.
+          facts: what identifies the data.
+        Raises:
+          InvalidInput: the data is not what the run began with; nothing was written.
+        """
+        directory.refuse_other_data(facts)
+        if not self.changed:
+            return
+        manifest = directory.manifest()
+        scores = _means(directory.evaluation())
+        leg = _plain({"from": self.step, "changed": self.changed, "scores": scores})
+        legs = manifest.get("legs", [])
+        if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
+            time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            legs = [*legs, {**leg, "time": time}]
+        directory.step = self.step
+        directory.write_json("manifest.json", manifest | {"legs": legs})
+        directory.write_status("interrupted")
+        directory.write_text("config.json", configs.to_json(self.config))
+
+
+def extension_of(
+    config: ConfigDict, directory: RunDirectory, across_numerics: bool = False
+) -> Extension:
+    """Returns how a run may go on with more updates or another rate; writes nothing.
 
     Args:
       config: of what is to come.
       directory: of a run.
       across_numerics: whether it may go on though it began with other numerics.
-    Returns:
-      What changes, in words.
     Raises:
-      InvalidInput: there is no run, it is a cell of a study, or something else would change.
+      InvalidInput: there is no run, it is a cell of a study, something else would change, or there
+        is no update to come.
     """
     where = f"--workdir={directory.path}"
     if not directory.has_begun():
@@ -92,28 +138,14 @@ def extend(config: ConfigDict, directory: RunDirectory, across_numerics: bool = 
         )
     steps = Checkpoints(directory.file("checkpoints")).steps()
     step = steps[-1] if steps else 0
-    if config.training.steps < step:
+    if changed and config.training.steps <= step:
         raise InvalidInput(
             f"{where}: training.steps={config.training.steps}: the run has {step} updates; "
             "expected more"
         )
-    if not changed:
-        return []
-    if not across_numerics:
+    if changed and not across_numerics:
         directory.refuse_other_numerics(goes_on=True)
-    leg = {"from": step, "changed": changed, "scores": _means(directory.evaluation())}
-    legs = manifest.get("legs", [])
-    if not legs or {**legs[-1], "time": ""} != {**_plain(leg), "time": ""}:  # not after a kill
-        time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        legs = [*legs, {**_plain(leg), "time": time}]
-    directory.step = step
-    with directory.locked():
-        directory.write_json("manifest.json", manifest | {"legs": legs})
-        directory.write_status("interrupted")
-        directory.write_text("config.json", configs.to_json(config))
-    return [
-        f"{key}: {there} until update {step}, then {now}" for key, (there, now) in changed.items()
-    ]
+    return Extension(config, step, changed)
 
 
 def _means(evaluation: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ bits, and how often it logs, evaluates or saves changes none of them.
 """
 
 import contextlib
-import importlib.util
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
@@ -26,14 +25,15 @@ from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.pictures import draw_loss_curve
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog, row_of_step
-from transformer_jax.runs.writers import refuse_missing_writers, writing_to
+from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
-from transformer_jax.training.branching import Parent, begin_in, kept_states
+from transformer_jax.training.branching import Extension, Parent, begin_in, kept_states
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.hooks import call_hooks
+from transformer_jax.training.installed import refuse_what_is_not_installed
 from transformer_jax.training.loading import Run
 from transformer_jax.training.measuring import (
     Measured,
@@ -51,7 +51,7 @@ from transformer_jax.training.own import (
     own_tokenizer,
 )
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
-from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
+from transformer_jax.training.showcases import demonstration_of
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.trial import refuse_what_leaks
 from transformer_jax.training.warm_start import fingerprint_of
@@ -70,6 +70,7 @@ def train(
     allow: Collection[str] = (),
     across_numerics: bool = False,
     profile: bool = False,
+    extension: Extension | None = None,
 ) -> dict[str, float]:
     """Trains what a config describes, in a run directory; again with the same, it resumes.
 
@@ -81,6 +82,7 @@ def train(
         whose weights it starts from.
       across_numerics: whether a run may go on that began with other numerics (see provenance).
       profile: whether to write a trace of some steps into the directory's `profile`, see run_alone.
+      extension: with what a run goes on that began with another config.
     Returns:
       The last row of metrics.jsonl.
     Raises:
@@ -93,25 +95,21 @@ def train(
     refuse_what_is_not_installed(config)
     progress = progress or Progress()
     directory = RunDirectory(workdir)
-    directory.refuse_other_config(config)
+    if extension is None:
+        directory.refuse_other_config(config)
     if not across_numerics:
         directory.refuse_other_numerics()
     with contextlib.closing(progress), StopSignal() as stop:
 
         def make() -> Prepared:
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
-            return prepare(config, directory.tokenizer(own), allow)
+            prepared = prepare(config, directory.tokenizer(own), allow)
+            if extension is not None:
+                extension.write(directory, prepared.task.facts)
+            return prepared
 
         training = Training(config, directory, make, progress, stop)
         return run_alone(training.coroutine(), directory.file("profile") if profile else None)
-
-
-def refuse_what_is_not_installed(config: ConfigDict) -> None:
-    """Raises InvalidInput where training this needs a package that is not there."""
-    if importlib.util.find_spec("orbax") is None:
-        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
-    refuse_missing_packages(config.data.task)
-    refuse_missing_writers(config.logging.writers)
 
 
 class Training:

@@ -11,7 +11,7 @@ from transformer_jax.options.schema import rule_for, unknown_key
 
 
 def parse_arm(
-    text: str, flat: Mapping[str, Any], whole_keys: bool = False
+    text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
     """Reads `KEY=VALUE,VALUE` or several of these joined by x: their product.
 
@@ -20,6 +20,7 @@ def parse_arm(
       flat: the base's values.
       whole_keys: whether arms are named by whole keys, where their last names do not tell them
         apart.
+      flag: that the text was given with.
     Returns:
       name of the arm -> changed values.
     """
@@ -29,9 +30,9 @@ def parse_arm(
         key = key.removeprefix("config.")
         rule = rule_for(key, flat)
         if not equals or not values:
-            raise InvalidInput(f"--arm={text}: expected KEY=VALUE,VALUE,...")
+            raise InvalidInput(f"{flag}={text}: expected KEY=VALUE,VALUE,...")
         if rule is None:
-            raise InvalidInput(f"--arm={text}: {unknown_key(key, flat)}")
+            raise InvalidInput(f"{flag}={text}: {unknown_key(key, flat)}")
         axis = []
         for value in values.split(","):
             try:
@@ -40,7 +41,7 @@ def parse_arm(
                 parsed = None
             if not rule.accepts(parsed) or (parsed is None and value != "None"):
                 raise InvalidInput(
-                    f"--arm={text}: {key}={value}: expected {rule.allowed}"
+                    f"{flag}={text}: {key}={value}: expected {rule.allowed}"
                     f"{suggest(value, rule.allowed.removeprefix('one of: ').split(', '))}"
                 )
             axis.append((key, value, parsed))

@@ -4,17 +4,19 @@ Each rung is a study of its own, with the same arms and seeds.
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.files import inside, read_json, replace
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms
 from transformer_jax.studies.inference.scales import FEWEST
 
+FILE = "ladder.json"
 SPLITS = "data.split_seed"  # its values are draws, and no scale
 _MASKED = "masked_language_modelling"
 
@@ -55,8 +57,32 @@ def ladder_of(texts: Sequence[str], design: Design) -> Ladder:
     return Ladder(key, rungs, dict(others))
 
 
+def begin_ladder(workdir: str | Path, ladder: Ladder) -> None:
+    """Notes what a ladder asks, before its first cell.
+
+    Raises:
+      InvalidInput: there is another one, whose forecast and rungs would be taken for this one's.
+    """
+    now: dict[str, Any] = {"key": ladder.key, "values": list(ladder.rungs)}
+    now |= {"together": ladder.together} if ladder.together else {}
+    file = inside(Path(workdir), FILE)
+    if not file.exists():
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        replace(Path(workdir), FILE, json.dumps(now, indent=1) + "\n")
+        return
+    known = read_json(file)
+    before = {key: known[key] for key in ("key", "values", "together") if key in known}
+    if before != now:
+        told = f"{before.get('key')}={','.join(f'{v:g}' for v in before.get('values', ()))}"
+        others = known.get("together", {}).items()
+        told += "".join(f" with {key}={','.join(f'{v:g}' for v in its)}" for key, its in others)
+        raise InvalidInput(
+            f"--workdir={workdir}: its ladder is {told}; choose another --workdir for another"
+        )
+
+
 def _values(text: str, design: Design) -> tuple[str, list[float]]:
-    points = parse_arm(text, flatten(design.config), whole_keys=True)
+    points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
     keys = {key for point in points.values() for key in point}
     values = [value for point in points.values() for value in point.values()]
     if len(keys) != 1 or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
@@ -72,6 +98,8 @@ def _values(text: str, design: Design) -> tuple[str, list[float]]:
             f"--ladder={text}: a text is cut in its order, so no seed draws its splits; "
             "rows, images and sentence pairs are drawn"
         )
+    if key == "seed" or key.startswith("seeds."):
+        raise InvalidInput(f"--ladder={text}: seeds are no scale: --seeds=5")
     for name, changes in design.arms.items():
         if key in changes:
             raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")

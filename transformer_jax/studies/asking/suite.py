@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile, flatten
-from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.files import inside, read_json, replace
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.design import Design, checked_arms, design_of, question_of
 
@@ -38,7 +38,7 @@ def suite_of(
         name = Path(path).stem
         if name in files:
             raise InvalidInput(f"--suite={text}: {name!r} is there twice; each names its study")
-        files[name] = ConfigFile(path)
+        files[name] = ConfigFile(path, "--suite")
     if len(files) < 2:
         raise InvalidInput(f"--suite={text}: expected FILE,FILE: configs of further data sets")
     designs = {}
@@ -81,17 +81,19 @@ def begin_suite(workdir: str | Path, designs: Mapping[str, Design]) -> None:
       InvalidInput: it was begun with others: which ones count is not to be chosen afterwards.
     """
     now = {name: design.path for name, design in designs.items()}
+    arms = sorted({arm for design in designs.values() for arm in design.others})
     file = inside(Path(workdir), FILE)
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))["configs"]
-        if before.keys() != now.keys():
-            raise InvalidInput(
-                f"--workdir={workdir}: its suite is {', '.join(before)}; choose another --workdir "
-                "for other data sets"
-            )
+    if not file.exists():
+        Path(workdir).mkdir(parents=True, exist_ok=True)
+        begun = {"configs": now, "arms": dict.fromkeys(arms)}
+        replace(Path(workdir), FILE, json.dumps(begun, indent=1) + "\n")
         return
-    Path(workdir).mkdir(parents=True, exist_ok=True)
-    replace(Path(workdir), FILE, json.dumps({"configs": now}, indent=1) + "\n")
+    known = read_json(file)
+    if known.get("configs") != now or sorted(known.get("arms", ())) != arms:
+        of = " and ".join([", ".join(known.get("arms", ())), ", ".join(known.get("configs", ()))])
+        raise InvalidInput(
+            f"--workdir={workdir}: its suite is of {of}; choose another --workdir for another"
+        )
 
 
 def study_path(workdir: str | Path, name: str) -> Path:

@@ -2,7 +2,7 @@
 
 DIR/base.json       the config that everything began with
 DIR/journal.jsonl   a line an event, appended and never changed:
-  begun        metric, margin and gate
+  begun        metric, margin and gate; the last one counts, none comes after a try
   tried        a change, by number, and the base that it was tried on
   screened     paired differences of the screening
   confirming   its fresh seeds, and the e-value that it needs
@@ -92,8 +92,13 @@ class Journal:
 
     @property
     def begun(self) -> dict[str, Any] | None:
-        """The first event; None before it."""
-        return next((row for row in self._rows.rows() if row["event"] == "begun"), None)
+        """What was fixed at the beginning, the last one; None before it."""
+        found = [row for row in self._rows.rows() if row["event"] == "begun"]
+        return found[-1] if found else None
+
+    def may_begin(self) -> bool:
+        """Whether nothing was tried yet, so that all may be fixed otherwise."""
+        return all(row["event"] == "begun" for row in self._rows.rows())
 
     def config(self) -> ConfigDict:
         """The config that everything began with.
@@ -133,22 +138,31 @@ class Journal:
         return base
 
     def try_of(self, change: Mapping[str, str]) -> Try:
-        """Returns the try of a change on the base of now, a new one if there is none.
+        """Returns the try of a change on the base of now, a new one if there is none; see `note`.
+
+        A change that is part of the base by now is the try by which it came.
 
         Raises:
           InvalidInput: the change is none, or no config can be made of it.
         """
         base, config = self.base(), self.config()
         before = changed(config, texts=base)
-        after = changed(before, texts=change)
-        if flatten(before) == flatten(after):
-            raise InvalidInput(f"--change={spelled(change)}: the base has it already")
+        after = flatten(changed(before, texts=change))
         for each in self.tries():  # however a value is spelled: .01 is 1e-2
-            if each.base == base and flatten(changed(before, texts=each.change)) == flatten(after):
+            its = changed(config, texts={**each.base, **each.change})
+            is_part = each.ended is not None and each.ended["outcome"] == KEPT
+            if (each.base == base or (is_part and each.change.keys() == change.keys())) and (
+                flatten(its) == after or (is_part and flatten(before) == after)
+            ):
                 return each
-        number = len(self.tries()) + 1
-        self.add("tried", {"try": number, "change": dict(change), "base": base})
-        return Try(number, dict(change), base, None, None)
+        if flatten(before) == after:
+            raise InvalidInput(f"--change={spelled(change)}: the base has it already")
+        return Try(len(self.tries()) + 1, dict(change), base, None, None)
+
+    def note(self, this: Try) -> None:
+        """Writes a try that can be made, where it is new."""
+        if all(each.number != this.number for each in self.tries()):
+            self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
 
     def confirm(self, number: int) -> Confirmation:
         """Spends a confirmation on a try; returns its fresh seeds and what it needs."""

@@ -23,6 +23,8 @@ from transformer_jax.studies.asking.tries import (
 )
 from transformer_jax.studies.inference import evidence
 
+_TIME_IS_UP = "the time is used up; the same change again goes on"
+
 
 class CannotTrain(Exception):
     """The change makes a model that diverges, does not fit or fails."""
@@ -90,12 +92,15 @@ class Referee:
         if this.ended is not None and this.ended["outcome"] != UNDECIDED:
             return {**this.ended, "known": True}
         pairs, confirmation = self._pairs_of(this), this.confirmation
+        self.journal.note(this)
         screened: list[float] = []
         fresh: list[float] = []
         outcome, reason = DROPPED, "it does not look good in the screening"
         try:
-            screened = self._screen(this, pairs)
-            if confirmation is None and evidence.looks_good(self._beyond_margin(screened)):
+            screened = self._screen(this, pairs, began + budget)
+            if len(screened) < evidence.SCREENING:
+                outcome, reason = UNDECIDED, _TIME_IS_UP
+            elif confirmation is None and evidence.looks_good(self._beyond_margin(screened)):
                 confirmation = self.journal.confirm(this.number)
             if confirmation is not None:
                 outcome, reason = self._confirm(confirmation, pairs, fresh, began + budget)
@@ -122,8 +127,11 @@ class Referee:
         self.journal.add("ended", facts)
         return facts
 
-    def _screen(self, this: Try, pairs: Pairs) -> list[float]:
+    def _screen(self, this: Try, pairs: Pairs, ends: float) -> list[float]:
+        """Differences of the screening; fewer where the time is used up."""
         seeds = range(evidence.SCREENING)
+        if pairs.missing(seeds) and self._clock() >= ends:
+            return pairs.differences(seeds)
         pairs.train(seeds)
         found = pairs.differences(seeds)
         if this.confirmation is None:
@@ -139,7 +147,7 @@ class Referee:
             seeds = confirmation.seeds[:count]
             missing, now = pairs.missing(seeds), self._clock()
             if missing and now + missing * pair_seconds > ends:
-                return UNDECIDED, "the time is used up; the same change again goes on"
+                return UNDECIDED, _TIME_IS_UP
             pairs.train(seeds)
             pair_seconds = (self._clock() - now) / missing if missing else pair_seconds
             fresh[:] = pairs.differences(seeds)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import inside, replace
-from transformer_jax.studies.asking.ladder import SPLITS, Ladder, rung_path
+from transformer_jax.runs.files import inside, read_json, replace
+from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.judging.ladder import judge_ladder
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
@@ -29,9 +29,9 @@ def write_ladder(workdir: str | Path, ladder: Ladder) -> dict[str, Any]:
     found |= {"together": ladder.together} if ladder.together else {}
     sealed = inside(workdir, FORECAST)
     if sealed.exists():
-        found["forecast"] = json.loads(sealed.read_text(encoding="utf-8"))
+        found["forecast"] = read_json(sealed)
     found = as_plain(found)
-    replace(workdir, "ladder.json", json.dumps(found, indent=1) + "\n")
+    replace(workdir, FILE, json.dumps(found, indent=1) + "\n")
     replace(workdir, "ladder.md", as_text(found))
     return found
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import MISSING
-from transformer_jax.studies.asking.ladder import SPLITS, Ladder, rung_path
+from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain, now
 from transformer_jax.studies.judging.ladder import forecast
 from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
 from transformer_jax.studies.running.launch import Launch, run
+from transformer_jax.studies.running.planning import try_arms
 
 
 def run_ladder(
@@ -31,12 +33,17 @@ def run_ladder(
     workdir = Path(workdir)
     options["root"] = options.get("root") or workdir.parent
     largest = max(ladder.rungs)
+    progress = options.get("progress") or Progress()
+    rungs = {f"{ladder.key}={value:g}": design for value, design in ladder.rungs.items()}
+    try_arms(rungs, progress)
+    if not dry_run:
+        begin_ladder(workdir, ladder)
 
     def seal(launch: Launch) -> None:
         _seal_forecast(workdir, ladder, launch)
 
     for value, design in ladder.rungs.items():
-        print(f"rung   {ladder.key}={value:g}", flush=True)
+        progress.say(f"rung   {ladder.key}={value:g}")
         path = rung_path(workdir, ladder.key, value)
         when_planned = seal if value == largest and ladder.key != SPLITS else None
         run(design, path, seeds, dry_run=dry_run, when_planned=when_planned, **options)

@@ -46,7 +46,7 @@ from transformer_jax.studies.running.until import (
     until_decided,
 )  # fmt: skip
 from transformer_jax.studies.running.workers import Workers
-from transformer_jax.training.loop import refuse_what_is_not_installed
+from transformer_jax.training.installed import refuse_what_is_not_installed
 
 _FOUND = ("tuning", "peak_bytes", "budgets")  # of an arm, by earlier launches
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
@@ -61,7 +61,12 @@ class TrainedPairs:
             self._refuse("what it is scored on is not the base's, so that no scores compare")
         with progress.busy("looking whether the change took"):
             builder.certificates(self._arms, {})
-        self._baselines = builder.baselines(self._arms[_BASE])
+        known = builder.baselines(self._arms[_BASE])
+        try:
+            self._gate = gate_of(self._asked["gate"], known.gate, known.scores, "validation")
+        except InvalidInput as error:
+            told = str(error).partition("gate: by=")[2]
+            raise InvalidInput(f"--gate={told}") from error
         costs = {name: arm.cost for name, arm in self._arms.items()}
         self.cost: Sequence[str] = [
             line.partition(": ")[2] for line in fairness.unmatched(costs, _BASE)
@@ -77,11 +82,18 @@ class TrainedPairs:
 
         Raises:
           CannotTrain: a run of the change did not get through.
-          Stop: one of the base did not.
           Interrupted: a signal came; the running cells were saved.
-          InvalidInput: base and change are not scored alike, or the base has not learned.
+          InvalidInput: base and change are not scored alike, or the base has not learned or does
+            not train.
         """
-        cells = [cell for seed in seeds for cell in self._pair(seed)]
+        pairs = [self._pair(seed) for seed in seeds]
+        if 0 in seeds:  # the screening: a base that has not learned is not worth the rest
+            self._run([base for base, _ in pairs])
+            self._refuse_a_base_that_has_not_learned(seeds)
+        self._run([cell for pair in pairs for cell in pair])
+        self._refuse_what_does_not_compare(seeds[0])
+
+    def _run(self, cells: Sequence[Cell]) -> None:
         waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED)]
         if waiting:
             workers = Workers(nothing_to_run(self._arms, "loop"), self._progress, self._stop)
@@ -93,12 +105,9 @@ class TrainedPairs:
             state = cell.state()
             told = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
             if state != DONE and cell.arm == _BASE:
-                raise Stop(f"--base={self._where}: the base does not train: {told}")
+                raise InvalidInput(f"--base={self._where}: the base does not train: {told}")
             if state != DONE:
                 raise CannotTrain(told)
-        self._refuse_what_does_not_compare(seeds[0])
-        if 0 in seeds:
-            self._refuse_a_base_that_has_not_learned(seeds)
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
         """Change less base of the pairs that are there, larger is better."""
@@ -126,8 +135,7 @@ class TrainedPairs:
             self._refuse(apart[0])
 
     def _refuse_a_base_that_has_not_learned(self, seeds: Sequence[int]) -> None:
-        known = self._baselines
-        gate = gate_of(self._asked["gate"], known.gate, known.scores, "validation")
+        gate = self._gate
         if gate is None:
             return
         values = [self._pair(seed)[0].means("validation")[gate["metric"]] for seed in seeds]

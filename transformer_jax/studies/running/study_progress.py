@@ -43,8 +43,8 @@ class StudyProgress:
         """Says how a cell ended."""
         self._shares[cell] = 1.0
         told = "" if state == DONE else f"  {reason}"
-        loss = cell.means().get("loss") if state == DONE else None
-        score = "" if loss is None else f"  test loss {loss:.4f}"
+        loss = cell.means("validation").get("loss") if state == DONE else None
+        score = "" if loss is None else f"  validation loss {loss:.4f}"
         self._progress.say(
             f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{told}"
         )

@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.suite import begin_suite, study_path
 from transformer_jax.studies.reporting.suite import write_suite
 from transformer_jax.studies.running.launch import run
-from transformer_jax.studies.running.planning import ArmBuilder
+from transformer_jax.studies.running.planning import try_arms
 
 
 def run_suite(
@@ -35,12 +34,7 @@ def run_suite(
     """
     options["root"] = options.get("root") or Path(workdir).parent
     progress = options.get("progress") or Progress()
-    for name, design in designs.items():
-        with progress.busy(f"trying the arms on {name}"):
-            try:
-                ArmBuilder(design).arms()
-            except InvalidInput as error:
-                raise InvalidInput(f"on {design.path}: {error}") from error
+    try_arms(designs, progress)
     if not dry_run:
         begin_suite(workdir, designs)
     for name, design in designs.items():
