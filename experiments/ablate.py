@@ -29,6 +29,55 @@ from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 
 def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and runs the study; returns its verdicts."""
+    arguments = _parser().read(argv)
+    cluster = None
+    if arguments.executor:
+        cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
+    drops = [name for name in arguments.drop.split(",") if name]
+    budget = _budget(arguments)
+    asked = (arguments.file, arguments.overrides, arguments.arm, drops)
+    is_suite = arguments.suite is not None
+    designs = suite_of(arguments.suite, *asked) if is_suite else {"": design_of(*asked)}
+    first = next(iter(designs.values()))
+    ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
+    seeds = parse_seeds(arguments.seeds or "5")
+    told = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
+    told += f" on {len(designs)} data sets" if is_suite else ""
+    print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
+    print("       loading jax and reading the data: some seconds ...", flush=True)
+    use_compilation_cache()
+
+    from transformer_jax.studies.running.ladder import run_ladder
+    from transformer_jax.studies.running.launch import run
+    from transformer_jax.studies.running.suite import run_suite
+    from transformer_jax.studies.running.until import Until
+
+    options: dict[str, Any] = {
+        "how": arguments.how,
+        "retry": arguments.retry,
+        "dry_run": arguments.dry_run,
+        "adopt": arguments.adopt,
+        "cluster": cluster,
+        "root": arguments.root,
+    }
+    if ladder is None and not is_suite:
+        until = Until(budget) if arguments.until else None
+        study = run(first, arguments.workdir, seeds, until=until, **options)
+        return {"study": arguments.workdir, "verdicts": study.verdicts()}
+    if ladder is None:
+        found = run_suite(designs, arguments.workdir, seeds, **options)
+        if found:
+            print(suite_as_text(found))
+            print(f"suite  {arguments.workdir} (suite.html, suite.md, suite.json, a study each)")
+        return {"suite": arguments.workdir, "verdicts": found}
+    found = run_ladder(ladder, arguments.workdir, seeds, **options)
+    if found:
+        print(as_text(found))
+        print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
+    return {"ladder": arguments.workdir, "verdicts": found}
+
+
+def _parser() -> Parser:
     parser = Parser("ablate", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the study's directory: new, or to go on")
     parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9 (5)")
@@ -83,52 +132,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         help="for submitit: timeout_min=60, slurm_partition=gpu, gpus_per_node=1, ...",
     )
     parser.add_json()
-    arguments = parser.read(argv)
-    cluster = None
-    if arguments.executor:
-        cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
-    drops = [name for name in arguments.drop.split(",") if name]
-    budget = _budget(arguments)
-    asked = (arguments.file, arguments.overrides, arguments.arm, drops)
-    is_suite = arguments.suite is not None
-    designs = suite_of(arguments.suite, *asked) if is_suite else {"": design_of(*asked)}
-    first = next(iter(designs.values()))
-    ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
-    seeds = parse_seeds(arguments.seeds or "5")
-    told = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
-    told += f" on {len(designs)} data sets" if is_suite else ""
-    print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
-    print("       loading jax and reading the data: some seconds ...", flush=True)
-    use_compilation_cache()
-
-    from transformer_jax.studies.running.ladder import run_ladder
-    from transformer_jax.studies.running.launch import run
-    from transformer_jax.studies.running.suite import run_suite
-    from transformer_jax.studies.running.until import Until
-
-    options: dict[str, Any] = {
-        "how": arguments.how,
-        "retry": arguments.retry,
-        "dry_run": arguments.dry_run,
-        "adopt": arguments.adopt,
-        "cluster": cluster,
-        "root": arguments.root,
-    }
-    if ladder is None and not is_suite:
-        until = Until(budget) if arguments.until else None
-        study = run(first, arguments.workdir, seeds, until=until, **options)
-        return {"study": arguments.workdir, "verdicts": study.verdicts()}
-    if ladder is None:
-        found = run_suite(designs, arguments.workdir, seeds, **options)
-        if found:
-            print(suite_as_text(found))
-            print(f"suite  {arguments.workdir} (suite.html, suite.md, suite.json, a study each)")
-        return {"suite": arguments.workdir, "verdicts": found}
-    found = run_ladder(ladder, arguments.workdir, seeds, **options)
-    if found:
-        print(as_text(found))
-        print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
-    return {"ladder": arguments.workdir, "verdicts": found}
+    return parser
 
 
 def _budget(arguments: Any) -> float | None:
