@@ -10,7 +10,7 @@ Example:
   python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5 \
     --ladder=model.head_dim=16,32,64,128 --workdir=runs/scale_ladder
   python -m experiments.ablate --config=configs/shakespeare.py --arm=model.norm=rms_norm \
-    --suite=configs/digits.py,configs/movies.py,configs/masked_lm.py --workdir=runs/norm_suite
+    --suite=configs/digits.py,configs/masked_lm.py --workdir=runs/norm_suite
 """
 
 from typing import Any
