@@ -15,6 +15,7 @@ from transformer_jax.studies.asking.register import Earlier, Register, contrasts
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.judging.decision import Evidence, decide
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.tables import notes_on
@@ -52,6 +53,34 @@ def test_a_contrast_is_what_is_compared_and_not_by_which_seeds_or_margin():
     assert same(tuning={"key": "optimizer.learning_rate"}) == (False, True)
     assert same(arms={"a": {}, "b": {"model.num_heads": 2}}) == (False, False)
     assert same(metric="test/accuracy") == (False, False)
+
+
+def test_a_contrast_is_one_of_those_that_it_was_chosen_of():
+    def family(words, **row):
+        arms = {"b": {"words": words}, "c": {"words": "better"}, "d": {"words": "worse"}}
+        return Earlier({"base": "a", "arms": arms, **row}, "b").family
+
+    assert family("better", family=2) == 2
+    assert family("not primary: an interval and no word", family=1) == 3
+    assert family("better") == 3  # an older row does not say
+
+
+def test_the_best_of_ten_in_an_earlier_study_is_judged_as_one_of_ten():
+    sealed_now = {"arms": {"a": {}, "b": {}}, "base": "a", "metric": "test/loss", "margin": 0.1}
+    sealed_now |= {"larger_is_better": False, "tuning": None, "looks": [5]}
+    base = {seed: Outcome(1.0 + 0.01 * seed**2) for seed in range(5)}
+    arm = {seed: Outcome(0.9) for seed in range(5)}
+    widths = [
+        np.ptp(
+            decide(sealed_now, {"b": Evidence(base, arm, 0.025, family=n)}, {"b": []})["b"][
+                "interval"
+            ]
+        )
+        for n in (0, 1, 10)
+    ]
+    t = statistics.stats.t.ppf
+    assert widths[0] == widths[1]
+    assert widths[2] / widths[0] == pytest.approx(t(1 - 0.001, 4) / t(1 - 0.01, 4))
 
 
 @pytest.fixture(scope="module")

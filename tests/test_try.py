@@ -152,6 +152,7 @@ def test_good_changes_are_kept_and_become_the_base_bad_ones_are_dropped(tmp_path
         referee.attempt({"model.num_heads": str(tiny_config().model.num_heads)}, 1e9)
     again = referee.attempt(rate(0.4), 1e9)
     assert again["outcome"] == KEPT
+    assert journal.try_of(rate(0.1)).number == 5  # the base has another one by now
     assert again["needed"] == pytest.approx(evidence.needed(2, 1))
     assert [each.base for each in journal.tries()] == [{}, rate(0.1), rate(0.1), rate(0.1)]
     first, second = (each.confirmation.seeds for each in journal.tries() if each.confirmation)

@@ -88,8 +88,14 @@ class Earlier(NamedTuple):
 
     @property
     def family(self) -> int:
-        """How many contrasts shared the level there; one that is chosen of them is one of these."""
-        return self.row.get("family") or len(self.row["arms"])
+        """How many contrasts it may be chosen of: those that shared the level there.
+
+        One that the question was not about could be any of those that were shown.
+        """
+        arms = self.row["arms"]
+        if arms[self.arm].get("words", "").startswith("not primary"):
+            return len(arms)
+        return self.row.get("family") or len(arms)
 
     def told(self) -> dict[str, Any]:
         """What is said of it beside a later verdict."""

@@ -148,14 +148,14 @@ class Journal:
         base, config = self.base(), self.config()
         before = changed(config, texts=base)
         after = flatten(changed(before, texts=change))
-        for each in self.tries():  # however a value is spelled: .01 is 1e-2
-            its = changed(config, texts={**each.base, **each.change})
-            is_part = each.ended is not None and each.ended["outcome"] == KEPT
-            if (each.base == base or (is_part and each.change.keys() == change.keys())) and (
-                flatten(its) == after or (is_part and flatten(before) == after)
-            ):
+        is_part = flatten(before) == after
+        for each in self.tries():
+            kept = each.ended is not None and each.ended["outcome"] == KEPT
+            may_be = kept and each.change.keys() == change.keys() if is_part else each.base == base
+            # However a value is spelled: .01 is 1e-2.
+            if may_be and flatten(changed(before, texts=each.change)) == after:
                 return each
-        if flatten(before) == after:
+        if is_part:
             raise InvalidInput(f"--change={spelled(change)}: the base has it already")
         return Try(len(self.tries()) + 1, dict(change), base, None, None)
 
