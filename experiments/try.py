@@ -162,7 +162,7 @@ def _change(text: str) -> dict[str, str]:
         key = key.removeprefix("config.")
         if not equals or not key:
             raise InvalidInput(f"--change={text}: expected KEY=VALUE,KEY=VALUE,...")
-        is_seed = key == "seed" or key.startswith("seeds.")
+        is_seed = key in ("seed", "seeds.initial", "seeds.order", "seeds.dropout")
         if is_seed or key in found:
             why = "seeds are the referee's" if is_seed else "it stands there twice"
             raise InvalidInput(f"--change={text}: {key}: {why}")
