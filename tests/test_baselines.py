@@ -14,6 +14,7 @@ from scipy import stats
 from tests.conftest import TINY, attempt, refused
 from tests.test_studies import study_file
 from transformer_jax.data.baselines import baselines_of
+from transformer_jax.data.ngrams import NOTHING, NGrams
 from transformer_jax.data.tasks import Classification
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
@@ -115,6 +116,15 @@ def test_a_made_up_language_tells_its_floor():
     assert floor < scores["2-gram"]["test"]["loss"] < scores["1-gram"]["test"]["loss"]
     assert ends_of(scores, "loss") == (floor, scores["1-gram"]["test"]["loss"])
     assert ends_of(scores, "accuracy") == (1.0, scores["1-gram"]["test"]["accuracy"])
+
+
+def test_texts_shorter_than_an_n_gram_have_shorter_ones():
+    scores, gate = scores_of(data__task="synthetic", data__source="modular_addition")
+    assert [name for name in scores if name.endswith("gram")] == [f"{n}-gram" for n in (1, 2, 3, 4)]
+    assert gate == "4-gram"
+    (one,) = NGrams.of_rows(np.array([[NOTHING, 1], [NOTHING, 2], [NOTHING, 1]]), 3)
+    chances = np.exp(one.log_probabilities(np.zeros((1, 0), int), np.array([1])))
+    assert chances[0] > 0.5
 
 
 def test_a_task_of_other_inputs_has_no_baseline():

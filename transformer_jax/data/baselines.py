@@ -60,7 +60,8 @@ def baselines_of(task: Task, steps: int) -> Baselines:
     gate = None
     is_text = "tokens" in names and len(shape) == 2 and np.shape(inputs["tokens"]) == shape
     if is_text and "vocab_size" in sizes:
-        scores, gate = _of_text(task, steps), "4-gram"
+        scores = _of_text(task, steps)
+        gate = f"{min(4, len(scores))}-gram"  # texts may be shorter
     elif len(shape) == 1 and names & {"tokens", "images", "vectors"} and "num_classes" in sizes:
         scores = _of_labels(task, steps, has_words="tokens" in names)
         gate = "nearest neighbour" if "images" in names else "linear model"
@@ -106,7 +107,7 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
         f"{n}-gram": {
             split: {"loss": float(s[n - 1, 0] / s[n - 1, 1])} for split, s in sums.items()
         }
-        for n in range(1, LONGEST + 1)
+        for n in range(1, len(models) + 1)
     }
     for split in _SCORED:
         scores["1-gram"][split]["accuracy"] = right[split] / float(sums[split][0, 1])

@@ -63,7 +63,7 @@ class NGrams:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray, vocab_size: int) -> "list[NGrams]":
-        """Counts targets and what stands before each; returns a model of each order from 1 on.
+        """Counts targets and what stands before each; returns a model of each order that there is.
 
         Args:
           rows: [N, order] int: each target last, before it its context, nearest last; NOTHING where
@@ -84,6 +84,8 @@ class NGrams:
                 break
             first = rows[:, -n - 1].astype(np.int64)
             has_context = np.flatnonzero((first != NOTHING) & (context != NOTHING))
+            if not len(has_context):  # no text is that long
+                break
             codes = first[has_context] * len(contexts) + context[has_context]
             wider_contexts, numbers = np.unique(codes, return_inverse=True)
             context = np.full(count, NOTHING)
