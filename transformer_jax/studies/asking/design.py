@@ -22,6 +22,7 @@ from transformer_jax.options.schema import stated
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.budgets import read_budgets, refuse_impossible_budgets
 from transformer_jax.studies.asking.gate import read_gate
+from transformer_jax.studies.asking.trend import read_trend
 from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_impossible_settings
 
 MATCHES = ("params", "flops", "time")
@@ -59,6 +60,7 @@ class Design:
         usual one of the task, see data/baselines.
       budgets: shares of the updates at which arms are compared too, the longest first, while the
         verdict holds.
+      trend: option of which more may be better: a line over its logarithm through all arms.
       supersedes: why the same or a related question is asked again; not sealed.
       config: what arms change; with what the command line changed.
       exploratory: made on the command line.
@@ -81,6 +83,7 @@ class Design:
     target: float | None = None
     gate: tuple[str, str] | None = None
     budgets: tuple[float, ...] = ()
+    trend: str = ""
     supersedes: str = ""
     config: ConfigDict
     exploratory: bool = False
@@ -134,6 +137,7 @@ class Design:
         sealed |= {"target": self.target} if self.target is not None else {}
         sealed |= {"gate": self.gate} if self.gate else {}
         sealed |= {"budgets": self.budgets} if self.budgets else {}
+        sealed |= {"trend": self.trend} if self.trend else {}
         return json.loads(json.dumps(sealed))
 
 
@@ -215,6 +219,7 @@ _STUDY_KEYS = {
     "target": float,
     "gate": dict,
     "budgets": tuple,
+    "trend": str,
     "supersedes": str,
 }
 _NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
@@ -281,6 +286,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         target=None if study.get("target") is None else float(study["target"]),
         gate=read_gate(where, study.get("gate"), study.get("target")),
         budgets=read_budgets(where, study.get("budgets"), study.get("target")),
+        trend=read_trend(where, study.get("trend"), flatten(config), arms, base, study),
         supersedes=study.get("supersedes") or "",
         config=config,
         path=path,

@@ -31,9 +31,10 @@ class Evidence(NamedTuple):
 
 
 def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
-    """Returns how many contrasts share a level: the primary ones, or all that were ever asked."""
+    """Returns how many contrasts share a level: primary arms, or all that were asked; a trend."""
     sealed_arms = [name for name in sealed["arms"] if name != sealed["base"]]
-    return len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
+    of_arms = len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
+    return of_arms + bool(sealed.get("trend"))
 
 
 def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
@@ -72,7 +73,7 @@ def decide(
                 elif computes_the_same is False:
                     words = "refused: the same score in every seed, by other losses"
                     found[name] |= {"verdict": statistics.REFUSED, "words": words}
-            found[name]["words"] += "" if sealed["tuning"] else _untuned(found[name]["verdict"])
+            found[name]["words"] += "" if sealed["tuning"] else untuned(found[name]["verdict"])
         found[name] |= {"refusals": refusals[name], "level": level}
         found[name] |= {"errors": [list(error) for error in errors]} if errors else {}
         found[name] |= {"family": before} if before > family else {}
@@ -93,7 +94,7 @@ def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:
     return metric.endswith("accuracy") and all(o.value == 1 for o in outcomes.values())
 
 
-def _untuned(verdict: str) -> str:
+def untuned(verdict: str) -> str:
     """What limits a verdict between arms that were not tuned."""
     gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
     limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)

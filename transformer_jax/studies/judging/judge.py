@@ -34,6 +34,7 @@ from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.budgets import over_budgets
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
 from transformer_jax.studies.judging.decision import Evidence, decide, family_of, share_of_level
+from transformer_jax.studies.judging.trend import trend_of
 from transformer_jax.studies.judging.trials import domain_of, errors_of
 
 _RUNNING_TEXT = ("language_modelling", "masked_language_modelling")
@@ -84,6 +85,9 @@ def judge(study: Study) -> dict[str, Any]:
     budgets = _scores_of_budgets(study)
     over_budgets(by_arm, budgets, sealed, study.record.get("baselines"))
     level = share * statistics.level_of_look(len(seeds), sealed["looks"], earlier)
+    errors = {name: errors_of(study, name) for name in study.arms}
+    known = study.record.get("baselines")
+    trend = trend_of(sealed, outcomes, refusals, level, errors, learned, known, contrasts)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -107,6 +111,7 @@ def judge(study: Study) -> dict[str, Any]:
             for name, changes in sealed.get("also", {}).items()
         },
         **({"budgets": budgets} if budgets else {}),
+        **({"trend": trend} if trend else {}),
         **taken_apart(study),
     }
     if not all(refusals.values()) and any(value["n"] for value in verdicts["values"].values()):
@@ -143,7 +148,7 @@ def evidence_of(
     known = pooled(looks, base, outcomes[arm], hashes, sealed.get("target"))
     level = share_of_level(sealed) * known.level(sealed["looks"], study.looks_before(arm, own))
     family = max((look.family for look in looks), default=0)
-    errors = errors_of(study, arm)
+    errors = errors_of(study, arm, study.base)
     found = Evidence(known.base, known.arm, level, computes_the_same, errors, family)
     return found, bool(known.counts)
 
@@ -201,7 +206,7 @@ def _learned(study: Study, budget: str = "") -> dict[str, Any] | None:
 
 
 def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict[str, Any]]:
-    """Arm -> mean of a further evaluation, and the paired difference from the base."""
+    """Arm -> scores of a further evaluation, and the paired difference from the base."""
     sign = 1.0 if study.sealed["larger_is_better"] else -1.0
     scores = {
         arm: {s: y for s in study.seeds_of(arm) if (y := _score(study, arm, s, key)) is not None}
@@ -214,6 +219,7 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
         paired = statistics.paired_interval(d or [math.nan], level)
         found[arm] = {
             "mean": float(np.mean(list(by_seed.values()))) if by_seed else None,
+            "by_seed": by_seed,
             "difference": paired.mean,
             "interval": paired.interval,
         }

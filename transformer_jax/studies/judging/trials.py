@@ -8,10 +8,10 @@ from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.tuned import holds_from
 
 
-def errors_of(study: Study, arm: str) -> tuple[tuple[float, float], ...]:
-    """Returns (error of the score, degrees of freedom) of arm and base, where parabolas chose."""
+def errors_of(study: Study, *arms: str) -> tuple[tuple[float, float], ...]:
+    """Returns (error of the score, degrees of freedom) of arms, where parabolas chose."""
     found = []
-    for name in (arm, study.base):
+    for name in arms:
         tuned = tuned_of(study.arms[name])
         if tuned is not None and tuned.refined:
             found.append((tuned.refined["missed"], tuned.refined["freedom"]))

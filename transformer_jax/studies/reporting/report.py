@@ -131,6 +131,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
     ]
     if len(told) > _LISTED:
         told[_LISTED:] = [f"and {len(told) - _LISTED} more, in the table"]
+    told += tables.trend_of(verdicts)
     return "\n".join(
         [
             f"<h1>{escaped(sealed['question'])}</h1>",

@@ -163,9 +163,22 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
     )
 
 
+def trend_of(verdicts: Mapping[str, Any]) -> list[str]:
+    """What a declared trend came to, if there is one."""
+    found = verdicts.get("trend")
+    if not found:
+        return []
+    told = f"more {found['key']}: {found['words']}"
+    if found.get("mean") is None:
+        return [told]
+    gain = f"{signed(found['mean'])} {spell_interval(found['interval'])}"
+    return [f"{told} ({gain} from the smallest to the largest, by a line over its logarithm)"]
+
+
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     """What a reader has to know beside the table."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
+    notes += trend_of(verdicts)
     learned = verdicts.get("learned")
     notes += [f"has the base learned? {learned['told']}"] if learned else []
     if not verdicts.get("registered", True):

@@ -1,0 +1,202 @@
+"""A declared trend: one line over all arms, judged beside them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments import answers
+from tests.test_studies import STUDY, study_file
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies.asking.trend import read_trend, weights_of
+from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
+from transformer_jax.studies.judging.decision import family_of
+from transformer_jax.studies.judging.trend import trend_of
+from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting.report import write_report
+from transformer_jax.studies.running.launch import run
+
+HEADS = {"4": 4, "1": 1, "2": 2, "16": 16}
+SEALED = {
+    "metric": "test/loss",
+    "larger_is_better": False,
+    "margin": 0.02,
+    "base": "4",
+    "base_config": {},  # 4 heads are the default
+    "arms": {"4": {}, **{n: {"model.num_heads": int(n)} for n in ("1", "2", "16")}},
+    "tuning": {"options": {"optimizer.learning_rate": [1e-3, 2e-3]}},
+    "trend": "model.num_heads",
+}
+LEVEL = 0.025
+
+
+def scores(slope, seeds=5, noise=0.002):
+    """Losses that fall by so much with each doubling of the heads."""
+    drawn = np.random.default_rng(0).normal(0, noise, (len(HEADS), seeds))
+    return {
+        name: 2.0 - slope * math.log2(heads) + 0.01 * np.arange(seeds) + drawn[row]
+        for row, (name, heads) in enumerate(HEADS.items())
+    }
+
+
+def outcomes_of(by_arm):
+    return {n: {s: Outcome(float(v)) for s, v in enumerate(y)} for n, y in by_arm.items()}
+
+
+def judged(by_arm, sealed=SEALED, refusals=None, errors=None, learned=None, known=None, arms=HEADS):
+    refusals = {name: (refusals or {}).get(name, []) for name in HEADS}
+    return trend_of(sealed, by_arm, refusals, LEVEL, errors or {}, learned, known, arms)
+
+
+def test_the_line_and_its_interval_are_scipys():
+    by_arm = scores(0.02)
+    found = judged(outcomes_of(by_arm))
+    x = np.log([HEADS[name] for name in by_arm])
+    gains = [
+        -stats.linregress(x, column).slope * np.ptp(x)
+        for column in np.stack(list(by_arm.values())).T
+    ]
+    np.testing.assert_allclose(found["differences"], gains, atol=1e-12)
+    confidence = 1 - FOR_MEANS * LEVEL / 4  # three arms and the trend
+    interval = stats.t.interval(confidence, 4, np.mean(gains), stats.sem(gains))
+    np.testing.assert_allclose(found["interval"], interval)
+    assert found["p_alone"] == pytest.approx(stats.ttest_1samp(gains, 0).pvalue)
+    assert found["words"] == "better by more than 0.02"
+
+
+@pytest.mark.parametrize(
+    ("slope", "verdict"), [(0.02, "better"), (-0.02, "worse"), (0.0, "no different within the m")]
+)
+def test_what_is_said_of_it(slope, verdict):
+    assert judged(outcomes_of(scores(slope)))["verdict"].startswith(verdict)
+
+
+def test_it_is_one_more_contrast():
+    without = {key: value for key, value in SEALED.items() if key != "trend"}
+    assert family_of(SEALED, []) == family_of(without, []) + 1 == 4
+    assert judged({}, sealed=without) is None
+
+
+def test_an_arm_that_is_refused_or_diverged_leaves_no_trend():
+    by_arm = outcomes_of(scores(0.02))
+    assert judged(by_arm, refusals={"2": ["another tokenizer"]})["words"] == (
+        "refused: 2: another tokenizer"
+    )
+    for name in ("16", "4"):  # an arm, the base
+        diverged = by_arm | {name: {**by_arm[name], 3: Outcome(None, True)}}
+        assert judged(diverged)["words"] == "no verdict: in 1 of 5 seeds an arm diverged"
+    del by_arm["1"][0]  # a seed that an arm lacks does not count
+    assert judged(by_arm)["seeds"] == [1, 2, 3, 4]
+
+
+def test_arms_that_changed_after_the_seal_leave_no_trend():
+    by_arm = outcomes_of(scores(0.02))
+    told = "refused: arms changed after the first cell"
+    assert judged(by_arm, arms=["1", "2"])["words"] == told
+    without = {name: its for name, its in by_arm.items() if name != "16"}
+    assert judged(without)["words"] == told
+    assert judged(by_arm | {"32": {}})["verdict"] == "better", "a new arm is none of it"
+
+
+ACCURACY = {**SEALED, "metric": "test/accuracy", "larger_is_better": True, "base": "16"}
+KNOWN = {"scores": {"majority": {"test": {"accuracy": 0.1}}}}
+
+
+@pytest.mark.parametrize(
+    ("means", "words"),
+    [
+        ((0.5, 0.8, 1.0, 1.0), "better by more than 0.02"),  # the base is best, and at its end
+        ((0.1, 0.11, 0.4, 0.6), "better by more than 0.02"),
+        ((0.99, 1.0, 1.0, 1.0), "cannot tell: all arms are at one end of the metric"),
+        ((0.1, 0.1, 0.11, 0.11), "cannot tell: all arms are at one end of the metric"),
+    ],
+)
+def test_a_trend_is_seen_unless_all_arms_are_at_one_end(means, words):
+    dust = np.random.default_rng(1).normal(0, 1e-4, (4, 5))
+    by_arm = {n: means[k] - abs(dust[k]) for k, n in enumerate(("1", "2", "4", "16"))}
+    assert judged(outcomes_of(by_arm), sealed=ACCURACY, known=KNOWN)["words"] == words
+
+
+def test_equal_scores_have_no_trend():
+    same = {name: np.full(5, 1 / 3) for name in HEADS}
+    assert judged(outcomes_of(same))["words"] == "identical: the same score in all arms"
+
+
+def test_what_tuning_may_miss_widens_it():
+    by_arm = outcomes_of(scores(0.02))
+    (low, high), errors = judged(by_arm)["interval"], {"1": ((0.01, 3.0),)}
+    wide = judged(by_arm, errors=errors)["interval"]
+    assert wide[0] < low < high < wide[1]
+
+
+def test_a_base_that_has_not_learned_has_no_trend():
+    learned = {"passed": False}
+    found = judged(outcomes_of(scores(0.02)), learned=learned, known={"scores": {}})
+    assert found["words"] == "cannot tell: the base has not learned"
+
+
+def test_the_weights_gain_what_a_line_gains():
+    weights = weights_of("model.num_heads", SEALED)
+    assert sum(weights.values()) == pytest.approx(0)
+    line = {name: 3 + 0.5 * math.log2(heads) for name, heads in HEADS.items()}
+    assert sum(weights[name] * line[name] for name in line) == pytest.approx(0.5 * 4)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"target": 1.0}, "a study with a target counts the runs"),
+        ({"tuning": {"key": "model.num_heads", "grid": (1, 2)}}, "are tuned or matched by it"),
+        ({"match": {"by": "params", "field": "model.num_heads"}}, "are tuned or matched by it"),
+    ],
+)
+def test_a_trend_needs_the_values_that_arms_were_given(more, told):
+    arms = {"4": {}, "1": {"model.num_heads": 1}, "2": {"model.num_heads": 2}}
+    with pytest.raises(InvalidInput, match=told):
+        read_trend("x", "model.num_heads", {"model.num_heads": 4}, arms, "4", more)
+
+
+ARMS = {str(n): {"model.num_heads": n} for n in (1, 2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("arms", "trend", "told"),
+    [
+        (ARMS, "model.num_head", "no option; did you mean model.num_heads?"),
+        (ARMS, "model.depth", "arm '2' does not set it"),
+        ({k: ARMS[k] for k in ("1", "2")}, "model.num_heads", "3 or more numbers > 0"),
+        (
+            {n: {"model.position": p} for n, p in (("1", "none"), ("2", "rotary"), ("3", "alibi"))},
+            "model.position",
+            "3 or more numbers > 0 in the arms, got none, rotary, alibi",
+        ),
+    ],
+)
+def test_a_trend_that_cannot_be_is_refused(tmp_path, arms, trend, told):
+    with pytest.raises(InvalidInput) as refusal:
+        load_design(study_file(tmp_path, arms, base="1", trend=trend))
+    refused_text = str(refusal.value)
+    assert told in refused_text
+    assert "get_study(): trend=" in refused_text
+
+
+def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
+    design = load_design(study_file(tmp_path, ARMS, base="1", trend="model.num_heads"))
+    done = run(design, tmp_path / "runs" / "question", range(3), progress=Silent())
+    assert done.sealed["trend"] == "model.num_heads"
+    verdicts = done.verdicts()
+    losses = np.array([[done.cell(arm, seed).means()["loss"] for seed in range(3)] for arm in ARMS])
+    gains = losses[0] - losses[2]  # of a line through three points, evenly apart
+    assert verdicts["trend"]["mean"] == pytest.approx(gains.mean())
+    assert verdicts["contrasts"] == 3
+    assert verdicts["level"] == level_of_look(3, STUDY["looks"], [])
+    (told,) = tables.trend_of(verdicts)
+    assert told.startswith("more model.num_heads: ")
+    assert told in tables.notes_on(verdicts)
+    assert "more model.num_heads: " in write_report(done).read_text()
+    study = answers.Study("question", done.record, verdicts, None)
+    assert "more model.num_heads: " in answers._words(study)
