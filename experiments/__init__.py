@@ -23,7 +23,7 @@ def _offers_huge_pages() -> bool:
 _module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if "-m" in sys.orig_argv else []
 if (
     _module
-    and _module[0].startswith("experiments.")
+    and _module[0].partition(".")[0] == "experiments"
     and "GLIBC_TUNABLES" not in os.environ
     and _offers_huge_pages()
 ):

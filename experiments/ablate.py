@@ -15,7 +15,7 @@ Example:
 
 from typing import Any
 
-from experiments.command import Parser, execute, seconds_of, use_compilation_cache
+from experiments.command import Parser, execute, preset, seconds_of, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.arms import DROPS
 from transformer_jax.studies.asking.cells import HOWS
@@ -35,14 +35,17 @@ def main(argv: list[str]) -> dict[str, Any]:
         cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
     drops = [name for name in arguments.drop.split(",") if name]
     budget = _budget(arguments)
-    asked = (arguments.file, arguments.overrides, arguments.arm, drops)
     is_suite = arguments.suite is not None
-    designs = suite_of(arguments.suite, *asked) if is_suite else {"": design_of(*asked)}
+    overrides = arguments.stated if is_suite else arguments.overrides  # each has its own warm-up
+    asked = (arguments.file, overrides, arguments.arm, drops)
+    designs = suite_of(_files_of(arguments.suite), *asked) if is_suite else {"": design_of(*asked)}
     first = next(iter(designs.values()))
     ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")
     told = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
     told += f" on {len(designs)} data sets" if is_suite else ""
+    if arguments.until and first.trend:
+        raise InvalidInput("--until: a study with a trend needs all arms in each seed; --seeds=5")
     print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
@@ -75,6 +78,11 @@ def main(argv: list[str]) -> dict[str, Any]:
         print(as_text(found))
         print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
     return {"ladder": arguments.workdir, "verdicts": found}
+
+
+def _files_of(names: str) -> str:
+    """The configs of a --suite, of which each may be a name."""
+    return ",".join(preset(name, "--suite") for name in names.split(",") if name)
 
 
 def _parser() -> Parser:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import os
 import re
 import sys
@@ -9,13 +10,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from ml_collections import ConfigDict
+
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.options.config import ConfigFile
+from transformer_jax.options.config import ConfigFile, flatten
+from transformer_jax.options.constraints import ENDING
 from transformer_jax.options.explained import as_text
 from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import RULES
+from transformer_jax.options.schema import DEFAULTS, RULES
+from transformer_jax.options.tables import SECTIONS, says_of_section
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
+_PRESETS = ("configs/ablations", "configs")
+_LONGEST = 100  # characters of a directory's name
 
 
 class Result(NamedTuple):
@@ -40,11 +47,14 @@ class Parser(argparse.ArgumentParser):
             description=description,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            epilog=_options_help() if takes_config else None,
+            epilog=_sections_help() if takes_config else None,
+            add_help=not takes_config,
         )
         self.takes_config = takes_config
         if takes_config:
-            what = "a Python file with get_config()"
+            told = "say this, or what a section of options or one option means: --help=model"
+            self.add_argument("-h", "--help", nargs="?", metavar="OPTION", help=told)
+            what = "a Python file with get_config(), or the name of one in configs: tiny"
             self.add_argument("--config", required=config_required, help=what)
 
     def add_allow(self) -> None:
@@ -71,6 +81,14 @@ class Parser(argparse.ArgumentParser):
         Raises:
           InvalidInput: an unknown flag, key or value; all problems of the config in one report.
         """
+        asked = [a for a in argv if a == "-h" or a.partition("=")[0] == "--help"]
+        if asked and self.takes_config:
+            about = asked[0].partition("=")[2]
+            behind = argv[argv.index(asked[0]) + 1 :]
+            if not about and behind and not behind[0].startswith("-"):
+                about = behind[0]
+            print(_help_on(about) if about else self.format_help())
+            sys.exit(0)
         overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
         arguments, unknown = self.parse_known_args(rest)
         if unknown:
@@ -84,10 +102,66 @@ class Parser(argparse.ArgumentParser):
             if overrides:
                 raise InvalidInput(f"--config.{next(iter(overrides))}: without a --config=FILE")
         elif self.takes_config:
-            arguments.config_path, arguments.overrides = arguments.config, overrides
-            arguments.file = ConfigFile(arguments.config)
+            arguments.config_path = preset(arguments.config)
+            arguments.file = ConfigFile(arguments.config_path)
+            arguments.stated = dict(overrides)
+            overrides |= _shorter_warmup(arguments.file, overrides)
+            arguments.overrides = overrides
             arguments.config = arguments.file.config(overrides)
         return arguments
+
+
+def preset(path: str, flag: str = "--config") -> str:
+    """Returns the path of a config that may be called by its name: tiny is configs/tiny.py.
+
+    Raises:
+      InvalidInput: it is a name, and there is no such config.
+    """
+    if Path(path).suffix or "/" in path or Path(path).is_file():
+        return path
+    found = {file.stem: str(file) for folder in _PRESETS for file in Path(folder).glob("[!_]*.py")}
+    if path not in found:
+        near = suggest(path, found)
+        raise InvalidInput(f"{flag}={path}: no such file, nor a name in configs{near}")
+    return found[path]
+
+
+def _shorter_warmup(file: ConfigFile, overrides: dict[str, str]) -> dict[str, str]:
+    """Returns a warm-up of the same share, and says so, for a run that became shorter than its own.
+
+    What is stated on the command line stays.
+    """
+    config = file.call("get_config") if "training.steps" in overrides else None
+    if not isinstance(config, ConfigDict):
+        return {}
+    flat = DEFAULTS | flatten(config)
+    schedule = overrides.get("schedule.name", flat["schedule.name"])
+    key = f"schedule.{schedule}.warmup_steps"
+    if schedule not in ENDING or key in overrides:
+        return {}
+    try:
+        steps = RULES["training.steps"].parse(overrides["training.steps"])
+    except (ValueError, OverflowError):  # refused with the rest
+        return {}
+    before, whole = flat[key], flat["training.steps"]
+    are_counts = all(isinstance(number, int) for number in (before, whole, steps))
+    if not are_counts or not 0 < steps <= before < whole:
+        return {}
+    shorter = before * steps // whole
+    print(f"note   {key}={shorter}: the same share of {steps:,} updates as {before} of {whole:,}")
+    return {key: str(shorter)}
+
+
+def default_workdir(path: str, overrides: dict[str, str]) -> str:
+    """Returns a directory for a run that was given none, named for its config and its changes."""
+    lasts = [key.rsplit(".", 1)[-1] for key in overrides]
+    keys = [k if lasts.count(last) > 1 else last for k, last in zip(overrides, lasts, strict=True)]
+    parts = [Path(path).stem, *map("=".join, zip(keys, overrides.values(), strict=True))]
+    name = re.sub(r"[^\w.=,+-]", "_", ",".join(parts))
+    if len(name) > _LONGEST:
+        digest = hashlib.sha256(repr(sorted(overrides.items())).encode()).hexdigest()[:8]
+        name = f"{name[: _LONGEST - 9]}-{digest}"
+    return f"runs/{name}"
 
 
 def seconds_of(flag: str, text: str) -> float:
@@ -117,8 +191,27 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
     return overrides, rest
 
 
-def _options_help() -> str:
-    return f"options of a config (the file may have other values):\n{as_text()}"
+def _sections_help() -> str:
+    """The sections of a config, a line each."""
+    wide = max(map(len, SECTIONS))
+    said = {n.rstrip(".") or "seed": " ".join(says_of_section(n).split()) for n in SECTIONS}
+    lines = [f"  {name:<{wide}}  {told}" for name, told in said.items()]
+    head = "options of a config, given as --config.KEY=VALUE; --help=SECTION lists them:"
+    return "\n".join([head, *lines])
+
+
+def _help_on(name: str) -> str:
+    """What a section of options or an option means, with defaults; the file may have other values.
+
+    Raises:
+      InvalidInput: there is none of that name.
+    """
+    name = name.removeprefix("--").removeprefix("config.").rstrip(".")
+    told = as_text(name)
+    if not told:
+        sections = [section.rstrip(".") for section in SECTIONS if section]
+        raise InvalidInput(f"--help={name}: no such option{suggest(name, [*sections, *RULES])}")
+    return told
 
 
 def use_compilation_cache() -> None:
@@ -165,7 +258,8 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # training has an ending of its own, see runs/interruption
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
     sys.exit(result.exit_code)
 

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
         Path(arguments.out).write_text(as_markdown(), encoding="utf-8")
         print(f"wrote {arguments.out}")
     else:
-        print(as_text(f"{arguments.section}." if arguments.section else ""))
+        print(as_text(arguments.section))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
-"""Finds runs, and makes a study fit to be mailed.
+"""Finds runs, shows what they are, and makes a study fit to be mailed.
 
 Example:
-  python -m experiments.runs ls --root=runs "eval/loss<1.8" position=rotary --sort=eval/loss
+  python -m experiments.runs ls runs "eval/loss<1.8" position=rotary --sort=eval/loss
+  python -m experiments.runs show runs/a
+  python -m experiments.runs tail runs/a
+  python -m experiments.runs diff runs/a runs/b
   python -m experiments.runs export runs/positions --out=positions.zip
+
+Each says more: python -m experiments.runs ls --help
 """
 
 import csv
@@ -13,7 +18,11 @@ from typing import Any
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.listing import choose, columns_of
+from transformer_jax.options.config import flatten
+from transformer_jax.options.rule import is_number, suggest
+from transformer_jax.options.schema import stated
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.listing import CELLS, choose, columns_of, facts_of, studies_in
 from transformer_jax.studies.reporting.tables import as_markdown, plain_cell, spell
 
 _FORMATS = ("text", "csv", "md")
@@ -21,25 +30,41 @@ _FORMATS = ("text", "csv", "md")
 
 def main(argv: list[str]) -> Any:
     """Reads the arguments; the first word is what to do. Returns the rows, or what was written."""
-    verbs = {"ls": _list, "export": _export}
+    verbs = {"ls": _list, "show": _show, "tail": _tail, "diff": _diff, "export": _export}
     if not argv or argv[0] not in verbs:
         if argv and argv[0] in ("-h", "--help"):
             Parser("runs", __doc__).print_help()
             return None
-        raise InvalidInput(f"runs: expected one of {', '.join(verbs)}, e.g. runs ls --root=runs")
+        near = suggest(argv[0], verbs) if argv else ""
+        raise InvalidInput(f"runs: expected one of {', '.join(verbs)}, e.g. runs ls runs{near}")
     return verbs[argv[0]](argv[1:])
 
 
 def _list(argv: list[str]) -> list[dict[str, Any]]:
     parser = Parser("runs ls", __doc__)
-    parser.add_argument("filters", nargs="*", metavar="FILTER", help="KEY=VALUE, KEY<NUMBER, ...")
-    parser.add_argument("--root", default="runs", help="where to look (runs)")
+    parser.add_argument(
+        "filters",
+        nargs="*",
+        metavar="FILTER",
+        help="KEY=VALUE, KEY<NUMBER, ...; a folder in front is where to look",
+    )
+    parser.add_argument("--root", help="where to look (runs)")
+    parser.add_argument(
+        "--cells", action="store_true", help="list the cells of studies too; filters look at all"
+    )
     parser.add_argument("--sort", help="a key, or -key for descending")
     parser.add_argument("--columns", default="", help="keys to show, joined by commas")
     parser.add_argument("--format", choices=_FORMATS, default="text", help="(text)")
     parser.add_json()
     arguments = parser.read(argv)
-    rows = choose(Path(arguments.root), arguments.filters, arguments.sort)
+    filters = list(arguments.filters)
+    has_folder = filters and arguments.root is None and Path(filters[0]).is_dir()
+    root = Path(filters.pop(0) if has_folder else arguments.root or "runs")
+    rows = choose(root, filters, arguments.sort)
+    folded = 0
+    if not (filters or arguments.cells or arguments.json or arguments.format != "text"):
+        alone = [row for row in rows if CELLS not in Path(row["run"]).parts]
+        rows, folded = alone, len(rows) - len(alone)
     columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
     found = [{key: row.get(key) for key in columns} for row in rows]
     if arguments.format == "csv":
@@ -51,8 +76,76 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
         print(as_markdown(short, cells))
         return found
     print(_as_columns(short, cells))
-    print(f"{len(rows)} runs")
+    print(
+        f"{len(rows)} runs" + f", and {folded} cells of studies: --cells lists them" * bool(folded)
+    )
+    for study in studies_in(root) if folded else ():
+        print(f"study  {study}: python -m experiments.compare {study}")
     return found
+
+
+def _show(argv: list[str]) -> dict[str, Any]:
+    parser = Parser("runs show", __doc__)
+    parser.add_argument("run", help="a run's directory")
+    parser.add_json()
+    path = _run_of(parser.read(argv).run)
+    facts = facts_of(path, path)
+    directory = RunDirectory(path)
+    said = stated(flatten(directory.config()))
+    step, steps = facts["step"], facts["training.steps"]
+    print(f"{path}: {facts['status']}, step {step:,} of {steps:,}, {facts['when']}")
+    print(f"parameters  {spell(facts['parameters'])}")
+    for key, value in said.items():
+        print(f"config      {key}={value}")
+    scores = directory.evaluation()
+    for split in [name for name in ("validation", "test") if name in scores]:
+        numbers = {name: value for name, value in scores[split].items() if is_number(value)}
+        print(f"{split:<10}  {', '.join(f'{n} {spell(value)}' for n, value in numbers.items())}")
+    return {"run": str(path), "status": facts["status"], "config": said, "evaluation": scores}
+
+
+def _tail(argv: list[str]) -> list[dict[str, Any]]:
+    parser = Parser("runs tail", __doc__)
+    parser.add_argument("run", help="a run's directory")
+    parser.add_argument("--lines", type=int, default=10, help="how many rows of its metrics (10)")
+    parser.add_json()
+    arguments = parser.read(argv)
+    if arguments.lines < 1:
+        raise InvalidInput(f"--lines={arguments.lines}: expected an integer >= 1")
+    rows = RunDirectory(_run_of(arguments.run)).metrics()[-arguments.lines :]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    print(_as_columns(columns, [[spell(row.get(key)) for key in columns] for row in rows]))
+    return rows
+
+
+def _diff(argv: list[str]) -> dict[str, Any]:
+    parser = Parser("runs diff", __doc__)
+    parser.add_argument("runs", nargs=2, metavar="RUN", help="two runs' directories")
+    parser.add_json()
+    paths = [_run_of(name) for name in parser.read(argv).runs]
+    facts = [facts_of(path, path) for path in paths]
+    told = {
+        key: [its.get(key) for its in facts]
+        for key in dict.fromkeys([*facts[0], *facts[1]])
+        if facts[0].get(key) != facts[1].get(key) and key not in ("run", "when")
+    }
+    rows = [[key, *map(spell, pair)] for key, pair in told.items()]
+    print(_as_columns(["", *map(str, paths)], rows))
+    return {"runs": [str(path) for path in paths], "differ": told}
+
+
+def _run_of(name: str) -> Path:
+    """A directory that holds a run.
+
+    Raises:
+      InvalidInput: it holds none, a study say.
+    """
+    path = Path(name)
+    if (path / "study.json").exists():
+        raise InvalidInput(f"{name}: a study; python -m experiments.compare {name}")
+    if not (path / "config.json").exists():
+        raise InvalidInput(f"{name}: no run here (no config.json); python -m experiments.runs ls")
+    return path
 
 
 def _as_columns(heads: list[str], rows: list[list[str]]) -> str:

@@ -1,6 +1,7 @@
 r"""Trains what a config describes; the same command again resumes.
 
 Example:
+  python -m experiments.train --config=shakespeare
   python -m experiments.train --config=configs/shakespeare.py --workdir=runs/a
   python -m experiments.train --config=configs/shakespeare.py --workdir=runs/b \
     --config.model.depth=6
@@ -8,11 +9,16 @@ Example:
     --config.training.steps=4000
 """
 
+import tempfile
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, default_workdir, execute, use_compilation_cache
 from transformer_jax.data.sources.files import refuse_missing
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import changed, flatten
 from transformer_jax.options.constraints import SOURCE_KINDS
 from transformer_jax.options.tables import names_own
 from transformer_jax.runs.directory import RunDirectory
@@ -21,7 +27,17 @@ from transformer_jax.runs.directory import RunDirectory
 def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and trains."""
     parser = Parser("train", __doc__, takes_config=True)
-    parser.add_argument("--workdir", required=True, help="the run's directory: new, or to resume")
+    parser.add_argument(
+        "--workdir", help="the run's directory: new, or to resume (runs/NAME,CHANGES)"
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="say what would be trained, compile it, and stop"
+    )
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="try everything once, for two updates, in a directory that is thrown away",
+    )
     parser.add_argument(
         "--across_numerics",
         action="store_true",
@@ -38,6 +54,33 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
+    kept = ("workdir", "extend", "profile", "dry_run")
+    if arguments.fast and any(getattr(arguments, name) for name in kept):
+        raise InvalidInput(f"--fast keeps nothing: not with {', '.join(f'--{n}' for n in kept)}")
+    if arguments.extend and (arguments.dry_run or not arguments.workdir):
+        raise InvalidInput("--extend: say with --workdir which run goes on; not with --dry_run")
+    if arguments.fast:
+        with tempfile.TemporaryDirectory() as folder:
+            arguments.workdir = folder
+            arguments.config = changed(arguments.config, _once(flatten(arguments.config)))
+            found = _train(arguments)
+        print("fast   all of it works: updates, evaluation, checkpoint; nothing was kept")
+        return {**found, "run": None}
+    arguments.workdir = arguments.workdir or default_workdir(
+        arguments.config_path, arguments.overrides
+    )
+    return _train(arguments)
+
+
+def _once(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes a run of two updates that does everything that a long one does."""
+    every = ("evaluation", "logging", "checkpoint", "hooks")
+    warmup = f"schedule.{flat['schedule.name']}.warmup_steps"
+    shorter = {warmup: min(flat[warmup], 1)} if warmup in flat else {}
+    return {"training.steps": 2, **dict.fromkeys([f"{name}.every" for name in every], 1), **shorter}
+
+
+def _train(arguments: Namespace) -> dict[str, Any]:
     # What can be refused without jax is refused before its two seconds of import.
     directory = RunDirectory(arguments.workdir)
     extension = None
@@ -57,6 +100,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()
+    if arguments.dry_run:
+        return _announce(arguments)
 
     from transformer_jax.training.loop import train
 
@@ -76,6 +121,18 @@ def main(argv: list[str]) -> dict[str, Any]:
             "profile    none: all steps were one call of the program, of which the second is traced"
         )
     return {"run": arguments.workdir, "last": last, "evaluation": directory.evaluation()}
+
+
+def _announce(arguments: Namespace) -> dict[str, Any]:
+    """Says what would be trained, and whether it fits, and writes nothing."""
+    from transformer_jax.runs.progress import Progress
+    from transformer_jax.training.announcement import announce
+    from transformer_jax.training.prepared import prepare
+
+    prepared = prepare(arguments.config, allow=arguments.allow)
+    announce(prepared, Progress(), compiles=True, is_new=True)
+    print("dry run: nothing was written")
+    return {"run": arguments.workdir, "parameters": prepared.num_parameters}
 
 
 if __name__ == "__main__":

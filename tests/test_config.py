@@ -550,7 +550,7 @@ def test_refusals_of_the_command_are_short_and_exit_with_2(tmp_path):
     base = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}")
     refused(command("train", *base, "--config.model.dept=4"), "model.dept", "model.depth")
     refused(attempt("train", *base, "--wrkdir=x"), "--wrkdir", "--workdir")
-    refused(attempt("train", f"--config={TINY}"), "--workdir")
+    refused(attempt("train", f"--workdir={tmp_path / 'run'}"), "--config")
     refused(attempt("train", *base[1:], "--config=configs/tinny.py"), "configs/tiny.py")
     refused(attempt("train", *base, "stray"), "stray")
     refused(attempt("train", *base, "--config.data.source=nowhere.txt"), "data.source=nowhere.txt")

@@ -28,6 +28,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.listing import choose
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.training import loop, prepared
 from transformer_jax.training.build import make_task
@@ -205,6 +206,7 @@ def test_c23_c24_signals_save_and_say_how_to_go_on(tmp_path, number, code):
     rest = process.stdout.read()
     process.stdout.close()
     assert process.wait(60) == code, rest
+    assert "stopping: what runs now is finished and saved" in rest
     assert "saved; the same command resumes" in rest
     assert "Traceback" not in rest
     directory = RunDirectory(tmp_path / "a")
@@ -225,6 +227,7 @@ def test_c24_a_second_ctrl_c_ends_at_once(tmp_path):
     process.stdout.close()
     assert process.wait(60) == 130
     assert RunDirectory(tmp_path / "a").status() == "running"  # no time to say more
+    assert choose(tmp_path, [])[0]["status"] == "died", "its process is gone"
 
 
 @pytest.mark.usefixtures("one_program")

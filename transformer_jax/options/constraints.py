@@ -27,6 +27,8 @@ SOURCE_KINDS = {
     "vector_classification": "vectors",
 }
 
+# schedules that end with the run, which has to be longer than their warm-up
+ENDING = ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
 # tasks in which a model reads what was written before
 _WRITING = ("language_modelling", "synthetic", "translation")
 # those that add to the embeddings
@@ -332,7 +334,7 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     batch, parts = flat["training.batch_size"], flat["training.accumulation"]
     steps, schedule = flat["training.steps"], flat["schedule.name"]
     warmup = flat.get(f"schedule.{schedule}.warmup_steps", 0)
-    ends = schedule in ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
+    ends = schedule in ENDING
     falling = flat["schedule.warmup_stable_decay.decay_fraction"]
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
     objective, task = flat["objective.name"], flat["data.task"]

@@ -16,15 +16,15 @@ class of your own may be named, its options stand under `own`.
 """
 
 
-def as_text(prefix: str = "") -> str:
+def as_text(name: str = "") -> str:
     """Returns options as lines for a terminal.
 
     Args:
-      prefix: of their keys; all of them if empty.
+      name: of an option, or a section; all of them if empty.
     """
     lines = []
     for key, option in OPTIONS.items():
-        if key.startswith(prefix):
+        if not name or key == name or (name not in OPTIONS and key.startswith(f"{name}.")):
             lines += [f"  --config.{key}={_default(option)}", f"      {sentence(option)}"]
     return "\n".join(lines)
 

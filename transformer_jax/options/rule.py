@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from transformer_jax.options.other_names import OTHER_NAMES
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -229,15 +231,26 @@ SPECIAL: dict[str, Rule] = {
 def suggest(wrong: Any, candidates: Iterable[str]) -> str:
     """Returns '; did you mean X?' for the nearest candidate, or nothing.
 
-    Keys are compared whole and by their last part, so the right name in the wrong section is found.
+    Keys are compared whole and by their last part, so the right name in the wrong section is found;
+    so is what an option or a value is called elsewhere, and a name in other letter case.
     """
-    candidates = list(candidates)
-    last_parts = {name.rsplit(".", 1)[-1]: name for name in reversed(candidates)}
-    wrong = str(wrong)
-    near = difflib.get_close_matches(wrong, candidates, 1, 0.75)
+    candidates, wrong = list(candidates), str(wrong)
     tail = wrong.rsplit(".", 1)[-1]
+    last_parts = {name.rsplit(".", 1)[-1]: name for name in reversed(candidates)}
+    near = [name for name in candidates if name.lower() == wrong.lower()]
+    is_path = "/" in wrong or wrong.endswith(".py")
+    near = near or ([last_parts[tail]] if tail in last_parts and not is_path else [])
+    near = near or _called_otherwise(tail.lower().lstrip("-"), candidates)
+    near = near or difflib.get_close_matches(wrong, candidates, 1, 0.75)
     near = near or [last_parts[t] for t in difflib.get_close_matches(tail, last_parts, 1, 0.6)]
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def _called_otherwise(name: str, candidates: list[str]) -> list[str]:
+    """The candidate that is called so elsewhere: a value, or a key with its value."""
+    key, equals, value = OTHER_NAMES.get(name, "").partition("=")
+    found = [f"{c}{equals}{value}" for c in candidates if c in (key, f"--config.{key}")]
+    return found or [c for c in candidates if value and c == value]
 
 
 def nearest_divisor(number: int, wanted: int) -> int:

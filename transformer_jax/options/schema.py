@@ -9,6 +9,7 @@ from typing import Any
 from transformer_jax.options.constraints import problems_between
 from transformer_jax.options.layer_types import letter_of, letters_of, of_type, plain_key
 from transformer_jax.options.marks import intervenes, metric_facts
+from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import Rule, is_own, suggest
 from transformer_jax.options.tables import (
     OWN,
@@ -224,4 +225,7 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
 def refused_value(key: str, value: Any, rule: Rule) -> str:
     """Says what a key may be, with the nearest name and an example."""
     near = suggest(value, rule.allowed.removeprefix("one of: ").split(", "))
+    elsewhere, names = OTHER_NAMES.get(str(value).lower(), ""), rule.allowed.startswith("one of")
+    if names and "=" in elsewhere and not rule.accepts(elsewhere.partition("=")[2]):
+        near = f"; did you mean {elsewhere}?"  # a value of another option
     return f"{key}={value}: expected {rule.allowed}{near}, e.g. {key}={rule.example}"

@@ -7,6 +7,8 @@ from typing import Any
 
 from transformer_jax.errors import Stop
 
+_SAID = b"\nstopping: what runs now is finished and saved; Ctrl-C once more ends at once\n"
+
 
 class Interrupted(Stop):
     """A signal asked for the end, and the run was saved."""
@@ -38,6 +40,8 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _remember(self, number: int, _: Any) -> None:
-        if self.signal == signal.SIGINT and number == signal.SIGINT:
+        if self.signal is not None and number == signal.SIGINT:
             os._exit(130)  # as safe as SIGKILL: what matters is replaced whole, or cut on resume
         self.signal = number
+        with contextlib.suppress(OSError):  # print() may be what was interrupted
+            os.write(2, _SAID)

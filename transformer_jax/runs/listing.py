@@ -5,6 +5,7 @@ import json
 import operator
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+CELLS = "cells"  # the folder of what studies share
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
 _STALE = 600.0  # seconds without a heartbeat after which a running run is taken for dead
 
@@ -47,11 +49,17 @@ def find_runs(root: Path) -> Iterator[Path]:
         ]
 
 
+def studies_in(root: Path) -> list[Path]:
+    """Returns the directories of studies below a folder, as far as two folders down."""
+    found = [file for depth in ("*", "*/*") for file in root.glob(f"{depth}/study.json")]
+    return sorted({file.parent for file in [*root.glob("study.json"), *found]})
+
+
 def facts_of(path: Path, root: Path) -> dict[str, Any]:
     """Returns a run's config, flattened, its status and its last row of metrics."""
     facts: dict[str, Any] = {"run": str(path.relative_to(root)) if path != root else "."}
     status = parse_status(_text(path, "STATUS"))
-    has_died = status.word == "running" and _age(status.when) > _STALE
+    has_died = status.word == "running" and (_age(status.when) > _STALE or _is_gone(path))
     facts["status"] = "died" if has_died else status.word
     facts["when"] = status.when[:16].replace("T", " ")
     facts["step"] = status.step
@@ -60,6 +68,23 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
     facts |= {key: value for key, value in _last_row(path).items()}
     return facts
+
+
+def _is_gone(path: Path) -> bool:
+    """Whether the process that trains here was one of this machine's and is no more.
+
+    Containers that share a name and a folder, and do not see each other's processes, look dead.
+    """
+    found = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
+    if not found or found[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(found[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # another user's
+        return False
+    return False
 
 
 def _age(when: str) -> float:

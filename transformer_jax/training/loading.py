@@ -2,9 +2,10 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import is_own
-from transformer_jax.options.schema import RULES, problems_of_own_rows
+from transformer_jax.options.schema import RULES, problems_of_own_rows, stated
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training.build import make_model
@@ -61,6 +62,17 @@ class Run:
     classes: tuple[str, ...] = ()
     num_texts: int = 1
 
+    def __repr__(self) -> str:
+        """What it is, in three lines; its parameters are many numbers."""
+        config, count = self.config, sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        shape = ", ".join(f"{k} {config.model[k]}" for k in ("width", "depth", "num_heads"))
+        return (
+            f"Run: {config.model.architecture}, {count:,} parameters ({shape})\n"
+            f"  trained on {config.data.task} of {config.data.source} for {self.step:,} updates\n"
+            f"  changes of the defaults: {len(stated(configs.flatten(config)))}, see .config"
+        )
+
+    @overload
     def sample(
         self,
         prompt: str = "\n",
@@ -69,18 +81,44 @@ class Run:
         top_k: int | None = None,
         top_p: float = 1.0,
         seed: int = 0,
-    ) -> str:
-        """Continues a prompt with a language model.
+        stop: str | Sequence[str] = (),
+    ) -> str: ...
+
+    @overload
+    def sample(
+        self,
+        prompt: list[str],
+        num_tokens: int = 300,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+    ) -> list[str]: ...
+
+    def sample(
+        self,
+        prompt: str | list[str] = "\n",
+        num_tokens: int = 300,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+    ) -> str | list[str]:
+        """Continues a prompt with a language model, or several.
 
         Args:
-          prompt: text in characters that the tokenizer knows; not empty.
+          prompt: text in characters that the tokenizer knows; not empty. Of a list each prompt is
+            drawn for by itself.
           num_tokens: tokens to add.
           temperature: 0 takes the likeliest token.
           top_k: draw among the k likeliest only.
           top_p: draw among the likeliest that together reach this probability.
           seed: the same seed gives the same text; in [0, 2^32).
+          stop: the text ends before the first of these strings.
         Returns:
-          The continuation, without the prompt.
+          The continuation, without the prompt; a list of them for a list.
         Raises:
           InvalidInput: an unknown character, an empty prompt, an option without meaning, a model
             whose logits are not numbers, or one that is no language model.
@@ -88,17 +126,87 @@ class Run:
         tokenizer = self._tokenizer_for("language_modelling")
         if not RULES["seed"].accepts(seed):
             raise InvalidInput(f"seed: expected {RULES['seed'].allowed}, got {seed}")
-        drawn = generate_from(
-            self.model,
-            self.params,
-            jnp.asarray(tokenizer.encode(prompt)),
-            jax.random.key(seed),
-            num_tokens=num_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-        )
-        return tokenizer.decode(_numbers(drawn).tolist())
+        ends = [stop] if isinstance(stop, str) else list(stop)
+        if "" in ends:
+            raise InvalidInput("stop: expected strings that are not empty")
+        key = jax.random.key(seed)
+        prompts = [prompt] if isinstance(prompt, str) else _several(prompt)
+        keys = [key] if isinstance(prompt, str) else jax.random.split(key, len(prompts))
+        texts = []
+        for begun, own_key in zip(prompts, keys, strict=True):
+            drawn = generate_from(
+                self.model,
+                self.params,
+                jnp.asarray(tokenizer.encode(begun)),
+                own_key,
+                num_tokens=num_tokens,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+            )
+            text = tokenizer.decode(_numbers(drawn).tolist())
+            texts.append(_until(text, ends))
+        return texts[0] if isinstance(prompt, str) else texts
+
+    def log_probabilities(self, text: str) -> np.ndarray:
+        """Returns how likely a language model finds each token of a text, given those before it.
+
+        Args:
+          text: of 2 or more tokens; without its last, at most model.max_length.
+        Returns:
+          [tokens - 1] float32, nats; the first token has nothing before it.
+        Raises:
+          InvalidInput: the text is too short or too long, has an unknown character, or the model is
+            no language model.
+        """
+        tokens = self._tokenizer_for("language_modelling").encode(text)
+        return self._log_probabilities_of(np.asarray(tokens))
+
+    def perplexity(self, text: str) -> float:
+        """Returns exp of the mean negative log-probability of a text's tokens after its first."""
+        return float(np.exp(-self.log_probabilities(text).mean()))
+
+    def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
+        """Returns how likely each of several continuations of a prompt is, as a whole.
+
+        Args:
+          prompt: text, not empty.
+          choices: continuations, N of them; each is read as tokens of its own.
+        Returns:
+          [N] float32, nats: sums over a choice's tokens; divide by their number, or compare choices
+          of equal length.
+        Raises:
+          InvalidInput: see log_probabilities; or there is no choice, or an empty one.
+        """
+        tokenizer = self._tokenizer_for("language_modelling")
+        begun, found = np.asarray(tokenizer.encode(prompt)), []
+        if not len(begun):
+            raise InvalidInput("prompt: expected a text that is not empty")
+        for choice in _several(choices):
+            its = np.asarray(tokenizer.encode(choice))
+            if not len(its):
+                raise InvalidInput("choices: expected texts that are not empty")
+            each = self._log_probabilities_of(np.concatenate([begun, its]))
+            found.append(each[-len(its) :].sum())
+        return np.asarray(found)
+
+    def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
+        """[L] int -> [L - 1] float32."""
+        if not 2 <= len(tokens) <= self.model.max_length + 1:
+            raise InvalidInput(
+                f"expected a text of 2 to {self.model.max_length + 1} tokens (model.max_length and "
+                f"one more), got {len(tokens)}"
+            )
+        # All texts have one shape, so that the model is compiled once.
+        length = len(tokens) - 1
+        padded = np.zeros((1, self.model.max_length), np.int32)
+        padded[0, :length] = tokens[:-1]
+        inputs = {"tokens": padded}
+        if "segments" in inspect.signature(type(self.model).__call__).parameters:
+            inputs["segments"] = (np.arange(self.model.max_length) < length).astype(np.int32)[None]
+        logits = _numbers(logits_of(self.model)(self.params, inputs)[0, :length])
+        chances = jax.nn.log_softmax(logits.astype(np.float32))
+        return np.asarray(chances)[np.arange(length), tokens[1:]]
 
     def translate(self, sentences: Iterable[str]) -> list[str]:
         """Translates sentences, each time taking the likeliest next token.
@@ -198,6 +306,11 @@ class Run:
 def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
     """Returns a compiled function from parameters and inputs to logits; equal models share it."""
     return jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
+
+
+def _until(text: str, ends: Iterable[str]) -> str:
+    """The text before the first of some strings in it."""
+    return text[: min([len(text), *[text.find(end) for end in ends if end in text]])]
 
 
 def _several(texts: Iterable[Any]) -> list[Any]:
