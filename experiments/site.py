@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments import results
+from experiments import answers
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput, Stop
 
@@ -119,12 +119,13 @@ def write_sources(docs: Path) -> None:
 def _write_studies(folder: Path) -> None:
     """An overview, and a page a study with its figures."""
     folder.mkdir()
-    pages = results.pages()
-    (folder / "index.md").write_text(pages.pop(""), encoding="utf-8")
+    pages = answers.pages(page="{}.md", figure="{name}-{figure}")
+    overview = pages.pop("").replace("../docs/verdicts.md", "../verdicts.md")
+    (folder / "index.md").write_text(overview, encoding="utf-8")
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
         for figure in _FIGURES:
-            drawn = results.HERE / "results" / name / figure
+            drawn = answers.RESULTS / name / figure
             if drawn.exists():
                 shutil.copy(drawn, folder / f"{name}-{figure}")
 

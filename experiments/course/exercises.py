@@ -1,4 +1,4 @@
-"""The two classic exercises as loops, one number at a time, to be read beside ours.
+"""The classic exercises as loops, one number at a time, to be read beside ours.
 
 They are the definition and nothing else; `transformer_jax` computes the same with products of whole
 arrays, and the course checks that they agree.
@@ -71,4 +71,34 @@ def multi_head_attention(
         query, key = inputs @ w_query[:, own], inputs @ w_key[:, own]
         z = attention(query, key, inputs @ w_value[:, own], mask)
         output += z @ w_out[own]  # the sum over heads is the product with the concatenation
+    return output
+
+
+def vanilla_rnn(
+    inputs: Matrix, w_inputs: Matrix, w_hidden: Matrix, bias: Matrix, start: Matrix | None = None
+) -> Matrix:
+    """A recurrent net: h_t = tanh(x_t W_x + h_(t-1) W_h + b) (Elman 1990).
+
+    Args:
+      inputs: [L, D].
+      w_inputs: [D, H].
+      w_hidden: [H, H].
+      bias: [H].
+      start: [H], the hidden vector before the first input; 0 if not given.
+    Returns:
+      [L, H], the hidden vector after each input.
+    """
+    size = len(bias)
+    hidden = np.zeros(size) if start is None else start
+    output = np.zeros((len(inputs), size))
+    for t in range(len(inputs)):
+        new = np.zeros(size)
+        for h in range(size):
+            total = bias[h]
+            for d in range(inputs.shape[1]):
+                total += inputs[t, d] * w_inputs[d, h]
+            for before in range(size):
+                total += hidden[before] * w_hidden[before, h]
+            new[h] = math.tanh(total)
+        hidden = output[t] = new
     return output

@@ -5,27 +5,23 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from experiments.course.checks import WORKED
+from experiments import answers
+from experiments.course.checks import WORKED, NotInstalled
 from experiments.course.errata import ERRATA, Erratum
 from experiments.course.statements import STATEMENTS, Claim, Statement
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
+from transformer_jax.studies.judging.decision import UNTUNED
 
-FORECAST, FORGETS, KEEPS, FALLS = "forecast", "forgets", "keeps", "falls"
+FORECAST, KEEPS, FALLS = "forecast", "keeps", "falls"
 SHRINKS = "shrinks"
 FASTER, SLOWER = "faster", "slower"
-PERFECT = "perfect"  # both arms answered everything rightly, so neither could be better
 # What a wanted kind is met by, if not by itself alone.
-_MEETS = {
-    "same": ("same", PERFECT),
-    "no better": ("same", "worse", PERFECT),
-    "different": ("better", "worse"),
-}
-RESULTS = Path(__file__).parents[1] / "results"
+_MEETS = {"no better": ("same", "worse"), "different": ("better", "worse")}
+_LEVEL = 0.05  # of the intervals of further evaluations
 HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
     "held",
     "held in part",
@@ -45,12 +41,12 @@ class Seen:
     """What a check came to.
 
     Attributes:
-      holds: whether it did.
-      told: what was seen, or what was wrong.
+      holds: whether it did; None: what it needs is not here.
+      told: what was seen, what was wrong, or what is needed.
       seconds: that it took.
     """
 
-    holds: bool
+    holds: bool | None
     told: str
     seconds: float
 
@@ -78,6 +74,8 @@ def run_check(check: Callable[[], str]) -> Seen:
     started = time.monotonic()
     try:
         holds, told = True, check()
+    except NotInstalled as error:
+        holds, told = None, str(error)
     except AssertionError as error:
         holds, told = False, f"failed: {(str(error) or str(check.__doc__)).splitlines()[0]}"
     return Seen(holds, told, time.monotonic() - started)
@@ -94,10 +92,10 @@ def outcome_of(statement: Statement) -> Outcome:
             [(claim.wants, kind) for claim, kind in zip(statement.claims, kinds, strict=True)]
         )
     elif seen:
-        word = HOLDS
+        word = HOLDS if seen.holds else UNTESTED
     else:
         word = "see the verdicts" if lines else UNTESTED
-    if seen and not seen.holds:
+    if seen and seen.holds is False:
         word = NOT
     return Outcome(statement, word, seen, lines)
 
@@ -108,61 +106,56 @@ def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
     if any(kind is None for _, kind in pairs):
         return UNTESTED
     right = sum(kind in _MEETS.get(wants, (wants,)) for wants, kind in pairs)
-    unknown = sum(kind in (OPEN, PERFECT) for _, kind in pairs)
     if right == len(pairs):
         return HOLDS
     if right:
         return PARTLY
-    return OPEN if unknown == len(pairs) else NOT
-
-
-@functools.cache
-def verdicts_of(study: str) -> dict[str, Any] | None:
-    """What a study's verdicts.json holds; None if it has not been run."""
-    path = RESULTS / study / "verdicts.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return OPEN if any(kind == OPEN for _, kind in pairs) else NOT
 
 
 def kind_of(claim: Claim) -> str | None:
-    """What a study found of an arm: better, worse, same or unresolved; None: it was not run."""
+    """What a study found of an arm: better, worse, same or unresolved; None: it was not run.
+
+    A study that does not bear on its question leaves it unresolved, whatever it found.
+    """
     if claim.wants == FORECAST:
         return _forecast(claim.study)
     if claim.wants == SHRINKS:
         return _over_scales(claim.study, claim.arm)
     if claim.wants == FASTER:
         return _speed(claim.study, claim.arm)
-    verdicts = verdicts_of(claim.study)
-    if verdicts is None:
+    study = answers.read_study(claim.study)
+    if study is None:
         return None
-    if claim.wants == FORGETS:
-        return _forgets(verdicts, claim.arm)
+    if answers.withheld(study):
+        return OPEN
     if claim.also:
-        far = verdicts["also"][claim.also][claim.arm]["mean"]
-        loss = abs(far - verdicts["values"][claim.arm]["mean"])
-        return KEEPS if loss <= verdicts["margin"] else FALLS
-    arm = verdicts["arms"][claim.arm]
+        return _elsewhere(study.verdicts, claim.arm, claim.also)
+    arm = study.verdicts["arms"][claim.arm]
     if arm["verdict"] == statistics.UNSTABLE:
         (ours, _), (bases, _) = arm["diverged"]
         return "worse" if ours > bases else "better"
-    if arm["verdict"] == statistics.IDENTICAL:
-        return PERFECT
     if "negligible" in arm["words"]:
         return "same"
     return _KINDS.get(arm["verdict"], OPEN)
 
 
-def _forgets(verdicts: dict[str, Any], arm: str) -> str:
-    """Whether answers that stand furthest back are wrong more often than the nearest ones."""
-    by_distance = verdicts["by_distance"][arm]
-    near, *_, far = sorted(by_distance, key=int)
-    lost = [a - b for a, b in zip(by_distance[near], by_distance[far], strict=True)]
-    low, high = statistics.paired_interval(lost, 0.05).interval
+def _elsewhere(verdicts: dict[str, Any], arm: str, evaluation: str) -> str:
+    """Whether an arm keeps its score in a further evaluation, to within the margin, or falls."""
+    here = verdicts["values"][arm]["by_seed"]
+    there = verdicts["also"][evaluation][arm].get("by_seed", {})  # older verdicts have means alone
+    sign = 1 if verdicts["larger_is_better"] else -1
+    both = [seed for seed in here if None not in (here[seed], there.get(seed))]
+    lost = [sign * (here[seed] - there[seed]) for seed in both]
+    if len(lost) < 2:
+        return OPEN
+    low, high = statistics.paired_interval(lost, _LEVEL).interval
     margin = verdicts["margin"]
-    return FORGETS if low > margin else "remembers" if high < margin else OPEN
+    return FALLS if low > margin else KEEPS if high < margin else OPEN
 
 
 def _ladder_of(name: str) -> dict[str, Any] | None:
-    path = RESULTS / name / "ladder.json"
+    path = answers.RESULTS / name / "ladder.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -171,6 +164,8 @@ def _over_scales(ladder: str, arm: str) -> str | None:
     found = _ladder_of(ladder)
     if found is None:
         return None
+    if ladder in answers.WITHDRAWN:
+        return OPEN
     word = found["arms"][arm]["word"]
     return OPEN if word.startswith((OPEN, CANNOT_TELL)) else word
 
@@ -180,7 +175,7 @@ def _forecast(ladder: str) -> str | None:
     found = _ladder_of(ladder)
     if found is None:
         return None
-    if not found["forecast_of_score"]:
+    if ladder in answers.WITHDRAWN or not found["forecast_of_score"]:
         return OPEN
     low, high = found["forecast_of_score"]["missed_interval"]
     margin = found["margin"]
@@ -192,7 +187,7 @@ def _forecast(ladder: str) -> str | None:
 @functools.cache
 def _times_of(study: str) -> dict[str, Any] | None:
     """What experiments.speed wrote; None if this is no measurement of times."""
-    path = RESULTS / study / "speed.json"
+    path = answers.RESULTS / study / "speed.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -215,25 +210,30 @@ def words_of(study: str) -> str:
             medians = [f"{median(r):.2g} at {n}" for n, r in by_length.items()]
             told.append(f"{name} {', '.join(medians)}")
         return f"{study}, how many times as fast by length in tokens: {'; '.join(told)}"
-    if (RESULTS / study / "ladder.md").exists():
-        lines = (RESULTS / study / "ladder.md").read_text(encoding="utf-8").splitlines()
+    ladder = answers.RESULTS / study / "ladder.md"
+    if ladder.exists():
+        if study in answers.WITHDRAWN:
+            return f"{study}: not decided: {answers.WITHDRAWN[study]}"
+        lines = ladder.read_text(encoding="utf-8").splitlines()
         told = [
             line.strip("- ").replace("**", "") for line in lines if line.startswith(("- ", "The "))
         ]
         return f"{study}: {' '.join(told)}"
-    verdicts = verdicts_of(study)
-    if verdicts is None:
+    read = answers.read_study(study)
+    if read is None:
         return ""
-    limit = ", at the base's hyper-parameters"
+    why_not = answers.withheld(read)
+    if why_not:
+        return f"{study}: not decided: {why_not}"
+    verdicts = read.verdicts
     arms = [
-        f"{arm} {found['words'].removesuffix(limit)}"
-        + (f" ({found['mean']:+.3f})" if found.get("mean") is not None else "")
-        for arm, found in verdicts["arms"].items()
+        f"{arm} {its['words'].removesuffix(UNTUNED)}"
+        + (f" ({its['mean']:+.3f})" if its.get("mean") is not None else "")
+        for arm, its in verdicts["arms"].items()
     ]
-    untuned = any(found["words"].endswith(limit) for found in verdicts["arms"].values())
-    tuned = "; at the base's hyper-parameters" if untuned else ""
     metric = verdicts["metric"].removeprefix("test/").replace("_", " ")
-    return f"{study}, {metric}, beside {verdicts['base']}: {'; '.join(arms)}{tuned}"
+    found = f"{metric}, beside {verdicts['base']}: {'; '.join(arms)}"
+    return f"{study}, {found}; {answers.domain_of(read)}"
 
 
 def all_outcomes() -> list[Outcome]:

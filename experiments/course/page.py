@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from experiments.course.drawings import as_svg, mask_at_work, pictures_of_rotations
 from experiments.course.errata import Erratum
 from experiments.course.outcomes import Outcome, Seen
+from experiments.course.real_models import Table
 from experiments.course.sentences import Look, Looks
 from transformer_jax.studies.reporting.page import (
     escaped,
@@ -18,6 +20,8 @@ from transformer_jax.studies.reporting.page import (
 from transformer_jax.studies.reporting.tables import as_markdown
 
 Demonstrated = Sequence[tuple[Erratum, Seen | None]]
+Words = Sequence[tuple[str, str, Sequence[float]]]  # of contextual.similarities
+_WORDS = "Words in several sentences"
 _TITLE = "What courses say about transformers, tested"
 _LEAD = (
     "Each row is a statement of courses and papers. An exact one is decided by a check that runs "
@@ -28,6 +32,12 @@ _LEAD = (
 _HEADS = ["#", "statement", "outcome"]
 _ERRATA_HEADS = ["notes that circulate say", "what holds", "seen"]
 _WORD_HEADS = ["word", "sentences", "cosine of its vectors, before the first block and after each"]
+_MASK_HEADS = ["", *(f"key {n}" for n in range(1, 5))]
+_MASK_STEPS = (
+    "Scores, a row for each query:",
+    "Those of later keys become -inf, before the softmax:",
+    "The softmax of each row: later keys get exactly 0, and a row still sums to 1:",
+)
 _SENTENCE_HEADS = ["sentence", "the model goes on", "head", "the last word listens to"]
 
 
@@ -46,6 +56,14 @@ def _told(outcome: Outcome) -> list[str]:
 
 def _rows_of_errata(errata: Demonstrated) -> list[list[str]]:
     return [[row.circulates, row.holds, seen.told if seen else "–"] for row, seen in errata]
+
+
+def _with_names(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[f"query {n}", *row] for n, row in enumerate(rows, 1)]
+
+
+def _word_rows(words: Words) -> list[list[str]]:
+    return [[word, pair, ", ".join(f"{c:.2f}" for c in by_layer)] for word, pair, by_layer in words]
 
 
 def _sentence_rows(looks: Looks) -> list[list[str]]:
@@ -68,7 +86,8 @@ def as_html(
     worked: dict[str, Seen],
     errata: Demonstrated,
     looks: Looks,
-    words: Sequence[Sequence[str]] = (),
+    words: Words = (),
+    seen: Sequence[Table] = (),
 ) -> str:
     """The page."""
     body = "\n".join(
@@ -81,6 +100,17 @@ def as_html(
                 "Worked numbers",
                 table(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
             ),
+            section(
+                "The worked example in the plane",
+                f'<div class="small">{"".join(map(as_svg, pictures_of_rotations()))}</div>',
+            ),
+            section(
+                "A mask at work",
+                *(
+                    table(_MASK_HEADS, _with_names(rows), told)
+                    for told, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
+                ),
+            ),
             section("Errata", table(_ERRATA_HEADS, _rows_of_errata(errata))),
             section(
                 "The attention of three sentences",
@@ -88,14 +118,20 @@ def as_html(
                 *(_map_of(look) for look in looks.sentences),
                 table(_SENTENCE_HEADS, _sentence_rows(looks)),
             ),
-            section("Words in several sentences", table(_WORD_HEADS, words) if words else ""),
+            section(_WORDS, table(_WORD_HEADS, _word_rows(words)) if words else ""),
+            *(section(each.title, table(each.heads, each.rows)) for each in seen),
         ]
     )
     return whole_page(_TITLE, body, {"arms": [], "charts": {}})
 
 
 def as_site_page(
-    outcomes: Sequence[Outcome], worked: dict[str, Seen], errata: Demonstrated, looks: Looks
+    outcomes: Sequence[Outcome],
+    worked: dict[str, Seen],
+    errata: Demonstrated,
+    looks: Looks,
+    words: Words = (),
+    seen: Sequence[Table] = (),
 ) -> str:
     """The same as Markdown."""
     return "\n".join(
@@ -109,6 +145,12 @@ def as_site_page(
             "## Worked numbers",
             "",
             as_markdown(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
+            "## A mask at work",
+            *(
+                line
+                for told, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
+                for line in ("", told, "", as_markdown(_MASK_HEADS, _with_names(rows)))
+            ),
             "## Errata",
             "",
             as_markdown(_ERRATA_HEADS, _rows_of_errata(errata)),
@@ -117,6 +159,8 @@ def as_site_page(
             _about(looks),
             "",
             as_markdown(_SENTENCE_HEADS, _sentence_rows(looks)),
+            *([f"## {_WORDS}", "", as_markdown(_WORD_HEADS, _word_rows(words))] if words else []),
+            *(f"## {each.title}\n\n{as_markdown(each.heads, each.rows)}" for each in seen),
         ]
     )
 

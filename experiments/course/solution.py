@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.course import exercises
+from experiments.course.modules import CLASSES, LENGTH, Unreadable, build
 from transformer_jax.errors import InvalidInput
 
 _CLOSE = 1e-4  # relative to the largest value; float32 solutions are within 1e-6
@@ -121,7 +122,53 @@ def _many_heads(
     return joined @ w_out if projected else joined
 
 
+def _recurrent(
+    inputs: np.ndarray,
+    w_inputs: np.ndarray,
+    w_hidden: np.ndarray,
+    bias: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    squash: Callable = np.tanh,
+    remember: Callable = lambda hidden: hidden,
+    begin: bool = True,
+    order: int = 1,
+) -> np.ndarray:
+    """A tanh net with one thing otherwise; without changes it is the definition."""
+    hidden = np.zeros(len(bias)) if start is None or not begin else start
+    rows = []
+    for x in inputs[::order]:
+        hidden = squash(x @ w_inputs + remember(hidden) @ w_hidden + bias)
+        rows.append(hidden)
+    return np.stack(rows)[::order]
+
+
+_OF_RECURRENT: dict[str, Callable] = {
+    "the hidden vector is forgotten: each step has to start from the one before": (
+        lambda *a: _recurrent(*a, remember=np.zeros_like)
+    ),
+    "tanh is missing": lambda *a: _recurrent(*a, squash=lambda total: total),
+    "sigmoid in place of tanh": (
+        lambda *a: _recurrent(*a, squash=lambda total: 1 / (1 + np.exp(-total)))
+    ),
+    "W_h is transposed: row vectors are multiplied from the left, h W_h": (
+        lambda x, w, h, *rest: _recurrent(x, w, h.T, *rest)
+    ),
+    "the bias is missing": lambda x, w, h, b, *rest: _recurrent(x, w, h, 0 * b, *rest),
+    "the bias is added after tanh": (
+        lambda x, w, h, b, *rest: _recurrent(
+            x, w, h, 0 * b, *rest, squash=lambda total: np.tanh(total) + b
+        )
+    ),
+    "the first hidden vector is not used": lambda *a: _recurrent(*a, begin=False),
+    "the inputs are read from the last to the first": lambda *a: _recurrent(*a, order=-1),
+    "only the last hidden vector is returned: one for each input is wanted": (
+        lambda *a: _recurrent(*a)[-1]
+    ),
+}
+
 _MISTAKES: dict[str, dict[str, Callable]] = {
+    "vanilla_rnn": _OF_RECURRENT,
     "attention": {
         told: (lambda *a, _o=otherwise: _attention(*a, **_o))
         for told, otherwise in _ONE_HEAD.items()
@@ -175,16 +222,18 @@ def _cases() -> dict[str, list[Case]]:
         Case((draw(5, 8), *weights, 3, mask), "mask"),
         Case((1000 * draw(5, 8), *weights, 3), "large scores"),
     ]
-    return {"attention": one, "multi_head_attention": many}
+    recurrent = (draw(5, 4), 0.5 * draw(4, 3), 0.5 * draw(3, 3), draw(3))
+    steps = [Case(recurrent), Case((*recurrent, draw(3)))]
+    return {"attention": one, "multi_head_attention": many, "vanilla_rnn": steps}
 
 
 def check_solution(path: str | Path) -> list[Finding]:
-    """Runs a file's `attention` and `multi_head_attention`, whichever it has.
+    """Runs a file's functions and classes of these names, whichever it has, see exercises.
 
     Args:
       path: of a Python file. It is executed: it is the user's own.
     Raises:
-      InvalidInput: there is no such file, it cannot be imported, or it has neither function.
+      InvalidInput: there is no such file, it cannot be imported, or it has none of them.
     """
     module = _load(Path(path))
     found = []
@@ -192,10 +241,13 @@ def check_solution(path: str | Path) -> list[Finding]:
         function = getattr(module, name, None)
         if function is not None:
             found.append(_check(name, function, cases))
+    for name in CLASSES:
+        if hasattr(module, name):
+            found.append(_check_class(name, getattr(module, name)))
     if not found:
         signatures = [f"{name}{inspect.signature(getattr(exercises, name))}" for name in _cases()]
         raise InvalidInput(
-            f"--solution={path}: expected a function attention or multi_head_attention:\n  "
+            f"--solution={path}: expected a class {' or '.join(CLASSES)}, or a function:\n  "
             + "\n  ".join(signature.replace("np.ndarray", "array") for signature in signatures)
         )
     return found
@@ -249,6 +301,23 @@ _NOT_FINITE = {
     "large scores": "large scores overflow: subtract each row's largest score before the "
     "exponential",
 }
+
+
+def _check_class(name: str, made: type) -> Finding:
+    """Builds a module of any library, reads its matrices, and calls it; the loops have the same."""
+    try:
+        attention, weights = build(name, made)
+        got = attention()
+    except Unreadable as problem:
+        return Finding(name, False, str(problem))
+    for told, mask in (("", None), (", causally", np.tril(np.ones((LENGTH, LENGTH), bool)))):
+        if _same(weights.expected(exercises.multi_head_attention, mask), got):
+            return Finding(name, True, f"agrees with the loops{told}, with the weights that it has")
+    for told, mistake in _MISTAKES["multi_head_attention"].items():
+        for mask in (None, np.tril(np.ones((LENGTH, LENGTH), bool))):
+            if told and _same(_quietly(weights.expected, (mistake, mask)), got):
+                return Finding(name, False, told)
+    return Finding(name, False, "the numbers are not those of its weights")
 
 
 def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
