@@ -88,7 +88,7 @@ def _files_of(names: str) -> str:
 def _parser() -> Parser:
     parser = Parser("ablate", __doc__, takes_config=True)
     parser.add_argument("--workdir", required=True, help="the study's directory: new, or to go on")
-    parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9 (5)")
+    parser.add_argument("--seeds", help="5 means 0 to 4; 5:10 means 5 to 9; or 3,7,8 (5)")
     parser.add_argument(
         "--until",
         choices=("decided",),

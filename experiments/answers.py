@@ -12,10 +12,12 @@ from experiments.speed import RATIOS
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed
 from transformer_jax.runs.files import read_json
+from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.statistics import (
+    FOR_MEANS,
     IDENTICAL,
     NO_VERDICT,
     NOT_PRIMARY,
@@ -42,23 +44,30 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 _DECIDES_NOTHING = (IDENTICAL, UNRESOLVED, CANNOT_TELL, REFUSED, NO_VERDICT, NOT_PRIMARY)
 _LIMITS = "Limits:"  # how a paragraph of a study's docstring begins
+_MOST_SEEDS = 64  # of which a page says that they would decide something
 GATE = "gate.json"  # what the base of a study that sealed no gate is beside a simple method
 
 # Studies that cannot decide what they ask, whatever came out.
 WITHDRAWN = {
+    "agreement_far": "no arm is tuned: at this learning rate the LSTM had learned nothing at all",
     "agreement": "every arm answers everything rightly; who needs fewer updates would tell",
     "cross_attention": "true by construction: without cross-attention nothing leads from source to "
     "decoder, which a check of the course shows; the LSTM has the transformer's learning rate",
     "depth": "all arms have four heads, so that those of deeper and narrower ones are smaller",
     "free_running": "a decoder that reverses eight symbols makes no mistakes to learn from",
     "leak": "the task can be solved without what leaks, so that the loss has nothing to hide",
-    "norm_kinds": "an artefact of 200 updates: after 400 the same arms were unresolved",
+    "norm_kinds": "post-norm's verdict is an artefact of 200 updates: after 400 it was unresolved",
+    "pretrained": "no arm is tuned, and the net from scratch, after 50 updates, is below a linear "
+    "model",
+    "pretrained_ladder": "no arm is tuned, and some nets from scratch diverged",
     "projections": "the arms have up to a fifth fewer parameters than the base",
     "recall": "the recurrent nets never beat a guess among the values that were seen, so there was "
     "nothing to forget",
     "rotary_ladder": "its bases, of 500 updates at one learning rate, had not learned their text",
     "text_models": "all arms have the transformer's learning rate; configs/shakespeare_lstm.py, "
     "with one of its own and more updates, turns the order around",
+    "translations": "without cross-attention true by construction; the LSTM has the transformer's "
+    "learning rate",
     "word_vectors_ladder": "its bases had not learned: a linear model of the same words is better",
     "vocabulary": "as many tokens hold more text where the vocabulary is larger, and the arms have "
     "up to three times the parameters; as many bytes at as many operations would tell",
@@ -155,6 +164,7 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
     ]
     measured = [
         "- "
+        + f"{name}: "
         + linked(name, text.splitlines()[0].removeprefix("# "))
         + (f" Not decided: {WITHDRAWN[name]}." if name in WITHDRAWN else "")
         for name, text in others.items()
@@ -196,14 +206,14 @@ def _words(study: Study) -> str:
         said = said | {f"more {trend['key']}": trend}
     words = "; ".join(f"{name}: {its['words'].removesuffix(UNTUNED)}" for name, its in said.items())
     is_untuned = any(its["words"].endswith(UNTUNED) for its in said.values())
-    return words + (UNTUNED if is_untuned else "")
+    return words + " (no arm was tuned)" * is_untuned
 
 
 # ---------------------------------------------------------------- the page of a study
 
 
 def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str], str]) -> str:
-    name, record, verdicts, learned = study
+    name, record, verdicts, _ = study
     why_not, base = undecided(study), verdicts["base"]
     means = [
         f"{arm}: {its['words'].removesuffix(UNTUNED)}"
@@ -220,8 +230,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         "",
         answer,
         "",
-        f"This speaks for {domain_of(study)}."
-        + (f" It has learned: {learned['told']}." if learned and learned["passed"] else ""),
+        f"This speaks for {domain_of(study)}. {_learned(study)}",
         f"Measured by {verdicts['metric']}; + is better. What matters is {verdicts['margin']:g} or "
         f"more: {record['sealed']['margin_reason']}.",
         "",
@@ -247,7 +256,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     beyond = {arm: told for arm, its in verdicts["arms"].items() if (told := beyond_this_text(its))}
     if beyond:
         told = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
-        lines += [f"Also beyond this text: {told}.", ""]
+        lines += [f"Would it hold for other examples of the same source too? {told}.", ""]
     heads, rows = also_table(verdicts)
     if rows:
         lines += ["Further evaluations, with intervals and no verdicts:", ""]
@@ -271,16 +280,40 @@ def domain_of(study: Study) -> str:
     flat = completed(flatten(record["sealed"]["base_config"]))
     cost = record["arms"][study.verdicts["base"]]["cost"]
     sizes = sorted({facts["cost"]["parameters"] for facts in record["arms"].values()})
-    spread = f"{sizes[0]:,}" if sizes[0] > 0.95 * sizes[-1] else f"{sizes[0]:,} to {sizes[-1]:,}"
+    spread = f"{cost['parameters']:,} parameters"
+    if sizes[0] < 0.95 * sizes[-1]:
+        spread += f" (arms {sizes[0]:,} to {sizes[-1]:,})"
+    count = len(study.verdicts["seeds"])
+    pooled = max(len(its.get("seeds", ())) for its in study.verdicts["arms"].values())
+    seeds = f"{count} seeds" + f" ({pooled} with those of an earlier look)" * (pooled > count)
     tuning = record["sealed"].get("tuning")
     keys = (tuning.get("options") or [tuning["key"]]) if tuning else []
-    tuned = f"{', '.join(keys)} tuned for each arm" if keys else "at the base's hyper-parameters"
+    tuned = f"{', '.join(keys)} tuned for each arm" if keys else "no arm tuned"
     windows = f" in windows of {flat['data.length']}" if record["counted"] == "tokens" else ""
     return (
-        f"{spread} parameters, {cost['updates']:,} updates ({cost['counted']:,} "
+        f"{spread}, {cost['updates']:,} updates ({cost['counted']:,} "
         f"{record['counted']} of {flat['data.source']}{windows}), "
-        f"{len(study.verdicts['seeds'])} seeds, {tuned}"
+        f"{seeds}, {tuned}"
     )
+
+
+def _learned(study: Study) -> str:
+    """Whether the base has learned, and which simple method is still better than it."""
+    learned = study.learned
+    if not learned or not learned["passed"]:
+        return ""
+    told = f"It has learned: {learned['told']}."
+    scores = study.record.get("baselines", {}).get("scores", {})
+    of_all = {
+        name: its[learned["split"]].get(learned["metric"])
+        for name, its in scores.items()
+        if name in METHODS
+    }
+    known = {name: score for name, score in of_all.items() if score is not None}
+    if not known or learned["metric"] != "loss" or min(known.values()) >= learned["base"]:
+        return told
+    best = min(known, key=lambda name: known[name])
+    return f"{told} {METHODS[best].capitalize()}, at {known[best]:.4g}, is still better than it."
 
 
 def _limits(config_path: str) -> list[str]:
@@ -298,7 +331,7 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
     needed = {
         arm: its["seeds_needed"]
         for arm, its in verdicts["arms"].items()
-        if its["verdict"] == UNRESOLVED and its.get("seeds_needed")
+        if its["verdict"] == UNRESOLVED and 0 < (its.get("seeds_needed") or 0) <= _MOST_SEEDS
     }
     told = "; ".join(f"{arm}: about {count}" for arm, count in needed.items())
     return [f"**Seeds that would decide it**, by the spread that was seen: {told}."] if told else []
@@ -315,7 +348,10 @@ def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], li
         value, cost = verdicts["values"][row[0]], record["arms"][row[0]]["cost"]
         score = f"{spell(value['mean'])} ± {spell(value['deviation'])}"
         row[1:1] = [spell(cost["parameters"]), score]
-    together = f"interval ({verdicts['coverage']:.0%} together)"
+    levels = {its["level"] for its in verdicts["arms"].values()}
+    together = "interval"
+    if len(levels) == 1:
+        together += f" ({1 - FOR_MEANS * levels.pop():.3g} together)"
     return ["arm", "parameters", verdicts["metric"], "difference", together, "q", "verdict"], rows
 
 

@@ -65,7 +65,7 @@ MUTANTS = (
            ("tests/test_trend.py::test_an_arm_that_is_refused_or_diverged_leaves_no_trend",)),
     Mutant("an undecided study that refutes a statement",
            "experiments/course/outcomes.py", "_word",
-           "return OPEN if any(", "return OPEN if all(",
+           "for word in (CANNOT_TELL, OPEN) if", "for word in () if",
            ("tests/test_course.py::test_words_follow_from_verdicts",)),
     Mutant("a base that has not learned decides a statement",
            "experiments/answers.py", "withheld",

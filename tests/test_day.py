@@ -14,6 +14,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
+from transformer_jax.runs.pictures import loss_in_a_line
 
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]
 
@@ -161,6 +162,16 @@ def test_fast_does_everything_once_and_keeps_nothing(tmp_path):
     for other in (f"--workdir={tmp_path}", "--dry_run"):
         refused(attempt("train", f"--config={TINY}", other, "--fast"), "--fast keeps nothing")
     refused(attempt("train", f"--config={TINY}", "--extend"), "--extend: say with --workdir")
+
+
+def test_a_loss_is_seen_in_one_line():
+    rows = [{"step": n, "train/loss": 4.0 - 0.03 * n} for n in range(1, 101)]
+    assert loss_in_a_line(rows, width=8) == "█▇▆▅▄▃▂▁ 3.81 to 1.18"
+    assert loss_in_a_line([{"step": 1, "train/loss": 2.0}, {"step": 2, "train/loss": 2.0}]) == (
+        "▁▁ 2 to 2"
+    )
+    broken = [{"step": 3, "train/loss": float("nan")}, {"step": 4, "eval/loss": 1.0}]
+    assert loss_in_a_line(rows[:1] + broken) == ""
 
 
 # ---------------------------------------------------------------- a run in one's own code

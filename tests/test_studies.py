@@ -105,10 +105,11 @@ def done(tmp_path_factory):
 # ---------------------------------------------------------------- what is asked
 
 
-def test_seeds_are_a_number_or_a_range():
+def test_seeds_are_a_number_a_range_or_a_list():
     assert parse_seeds("3") == (0, 1, 2)
     assert parse_seeds("5:8") == (5, 6, 7)
-    for text in ("0", "x", "5:", "-1:2", "3:3"):
+    assert parse_seeds("7,3,11") == (3, 7, 11)
+    for text in ("0", "x", "5:", "-1:2", "3:3", "3,3", "3,", "3,x", "3,-1"):
         with pytest.raises(InvalidInput, match="--seeds"):
             parse_seeds(text)
 

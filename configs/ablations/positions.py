@@ -58,6 +58,6 @@ def get_study():
             "refine": "optimizer.learning_rate",
         },
         "also": {"twice the length": {"data.length": 128, "evaluation.stride": 64}},
-        "supersedes": "the model before had not learned: it was worse than 5-grams and had seen "
+        "supersedes": "the model before had not learned: it was worse than 4-grams and had seen "
         "the text once, and all arms had the base's learning rate",
     }

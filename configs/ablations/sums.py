@@ -3,6 +3,9 @@
 Command:   python -m experiments.ablate --config=configs/ablations/sums.py --seeds=5 \
              --workdir=runs/sums
 Takes:     about 1 minute on 2 CPU cores that had other work.
+
+Limits: a snapshot after 1,500 updates at one rate. Less decay may get there later; who needs how
+many updates was not compared, nor another share of sums that are held out.
 """
 
 from configs.ablations import synthetic

@@ -297,7 +297,8 @@ def either_carries_gradients() -> str:
         left[name] = float(norms[0] / norms[-1])
     *some, neither = left.values()
     assert neither < 0.01 * min(some), left
-    return "; ".join(f"{name} {share:.2g}" for name, share in left.items())
+    told = "; ".join(f"{name} {share:.2g}" for name, share in left.items())
+    return f"gradient at the blocks' input over that at their output: {told}"
 
 
 _EIGHT_LAYERS: dict[str, dict[str, Any]] = {

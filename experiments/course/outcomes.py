@@ -28,7 +28,7 @@ HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
     "did not hold here",
     "unresolved",
     "not tested",
-)
+)  # beside these: CANNOT_TELL
 _KINDS = {
     statistics.BETTER: "better",
     statistics.WORSE: "worse",
@@ -110,13 +110,13 @@ def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
         return HOLDS
     if right:
         return PARTLY
-    return OPEN if any(kind == OPEN for _, kind in pairs) else NOT
+    return next((word for word in (CANNOT_TELL, OPEN) if word in [k for _, k in pairs]), NOT)
 
 
 def kind_of(claim: Claim) -> str | None:
     """What a study found of an arm: better, worse, same or unresolved; None: it was not run.
 
-    A study that does not bear on its question leaves it unresolved, whatever it found.
+    Of a study that does not bear on its question nobody can tell, whatever it found.
     """
     if claim.wants == FORECAST:
         return _forecast(claim.study)
@@ -128,7 +128,7 @@ def kind_of(claim: Claim) -> str | None:
     if study is None:
         return None
     if answers.withheld(study):
-        return OPEN
+        return CANNOT_TELL
     if claim.also:
         return _elsewhere(study.verdicts, claim.arm, claim.also)
     arm = study.verdicts["arms"][claim.arm]
@@ -165,7 +165,7 @@ def _over_scales(ladder: str, arm: str) -> str | None:
     if found is None:
         return None
     if ladder in answers.WITHDRAWN:
-        return OPEN
+        return CANNOT_TELL
     word = found["arms"][arm]["word"]
     return OPEN if word.startswith((OPEN, CANNOT_TELL)) else word
 
@@ -175,7 +175,9 @@ def _forecast(ladder: str) -> str | None:
     found = _ladder_of(ladder)
     if found is None:
         return None
-    if ladder in answers.WITHDRAWN or not found["forecast_of_score"]:
+    if ladder in answers.WITHDRAWN:
+        return CANNOT_TELL
+    if not found["forecast_of_score"]:
         return OPEN
     low, high = found["forecast_of_score"]["missed_interval"]
     margin = found["margin"]
@@ -207,7 +209,10 @@ def words_of(study: str) -> str:
     if times is not None:
         told = []
         for name, by_length in times["ratios"].items():
-            medians = [f"{median(r):.2g} at {n}" for n, r in by_length.items()]
+            medians = [
+                f"{median(r):.3g} ({min(r):.3g} to {max(r):.3g}) at {n}"
+                for n, r in by_length.items()
+            ]
             told.append(f"{name} {', '.join(medians)}")
         return f"{study}, how many times as fast by length in tokens: {'; '.join(told)}"
     ladder = answers.RESULTS / study / "ladder.md"
@@ -233,6 +238,9 @@ def words_of(study: str) -> str:
     ]
     metric = verdicts["metric"].removeprefix("test/").replace("_", " ")
     found = f"{metric}, beside {verdicts['base']}: {'; '.join(arms)}"
+    for name, arms in verdicts["also"].items():
+        scores = ", ".join(f"{arm} {its['mean']:.3f}" for arm, its in arms.items())
+        found += f"; at {name}: {scores}"
     return f"{study}, {found}; {answers.domain_of(read)}"
 
 

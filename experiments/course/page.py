@@ -26,8 +26,10 @@ _TITLE = "What courses say about transformers, tested"
 _LEAD = (
     "Each row is a statement of courses and papers. An exact one is decided by a check that runs "
     "whenever this page is made; a statistical one by sealed studies over paired seeds, whose "
-    "verdicts speak for the sizes, the data and the budgets of those studies. “Did not hold here” "
-    "is a result like any other."
+    "verdicts speak for the sizes, the data and the budgets of those studies; one about speed by "
+    "times of alternating rounds. “Did not hold here” is a result like any other. “Unresolved”: "
+    "more seeds would tell. “Cannot tell”: the study that asked does not bear on it, because its "
+    "base had not learned, say. “Held in part”: of several claims some did; the lines say which."
 )
 _HEADS = ["#", "statement", "outcome"]
 _ERRATA_HEADS = ["notes that circulate say", "what holds", "seen"]

@@ -77,7 +77,8 @@ STATEMENTS = (
     ),
     Statement(
         3,
-        "Without positions attention is permutation-equivariant; order matters for language.",
+        "Without positions attention is permutation-equivariant; a decoder that is told where "
+        "tokens stand does better.",
         "f(P X) = P f(X)",
         "Encoder(position='none')",
         checks.an_encoder_is_equivariant,
@@ -91,12 +92,9 @@ STATEMENTS = (
         "Sinusoidal positions handle lengths not seen in training; learned ones cannot.",
         "p[i, 2k] = sin(i / 10000^(2k/d))",
         "model.position",
-        note="a model trained at one length reads windows of twice that; rotary positions stand "
-        "beside them in the study",
-        claims=(
-            Claim("positions", "sinusoidal", "keeps", also="twice the length"),
-            Claim("positions", "learned", "falls", also="twice the length"),
-        ),
+        note="a model trained at one length reads windows of twice that, where a learned table has "
+        "rows that were never trained; rotary and no positions stand beside them in the study",
+        claims=(Claim("positions", "sinusoidal", "keeps", also="twice the length"),),
     ),
     Statement(
         5,
@@ -215,11 +213,10 @@ STATEMENTS = (
     ),
     Statement(
         18,
-        "Cross-attention is what lets the decoder see the source.",
+        "In an encoder–decoder, cross-attention is what lets the decoder see the source.",
         "Q of the target, K and V of the source",
         "model.encoder_decoder.cross_attention",
         checks.the_source_comes_in_by_cross_attention,
-        studies=("translations",),
     ),
     Statement(
         19,
@@ -267,7 +264,7 @@ STATEMENTS = (
     ),
     Statement(
         24,
-        "Sinusoids carry relative distance.",
+        "Sinusoids carry relative distance: shifting their table is a rotation of it.",
         "p(i + D) = R(D) p(i)",
         "sinusoidal_positions",
         checks.sinusoids_shift_by_a_rotation,
@@ -298,7 +295,7 @@ STATEMENTS = (
     ),
     Statement(
         28,
-        "Representations are contextual.",
+        "Representations are contextual: a word's vector depends on its sentence.",
         "cos(h(word, sentence), h(word, sentence'))",
         "inspection.similarity_by_layer",
         checks.words_are_contextual_in_real_weights,
@@ -317,7 +314,7 @@ STATEMENTS = (
         "Fine-tuning beats frozen features.",
         "d loss / d theta",
         "training.frozen",
-        note="at one learning rate each, that of the head alone being larger",
+        note="neither was tuned; the head alone has a larger rate",
         claims=(Claim("pretrained", "frozen features", "worse"),),
         studies=("pretraining", "pretrained_ladder"),
     ),
@@ -334,7 +331,8 @@ STATEMENTS = (
     ),
     Statement(
         32,
-        "Without residual connections and norms gradients vanish; either of them carries them.",
+        "At the start of training gradients vanish over eight blocks without residual connections "
+        "and norms; either of them carries them.",
         "x + f(norm(x))",
         "model.wiring, model.norm",
         checks.either_carries_gradients,

@@ -1,5 +1,7 @@
 """Loss curves as pictures."""
 
+import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ _CURVES = {
     "eval/loss": {"label": "validation split", "color": "#0b5fa5", "marker": "o"},
     "test/loss": {"label": "test split", "color": "#c2410c", "marker": "D", "linestyle": ""},
 }
+_BLOCKS = "▁▂▃▄▅▆▇█"
 _MARKERS = "os^Dv*XP"
 
 
@@ -26,6 +29,28 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
         return _draw(curves, "loss (nats)", path)
     except ImportError:
         return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
+
+
+def loss_in_a_line(rows: list[dict], width: int = 40) -> str:
+    """Returns the training loss as one line of blocks, each the mean of so many updates.
+
+    Args:
+      rows: of metrics.jsonl.
+      width: blocks, at most.
+    Returns:
+      Empty where there are fewer than two losses.
+    """
+    points = _points(rows, "train/loss")
+    losses = [loss for _, loss in points if loss is not None and math.isfinite(loss)]
+    if len(losses) < 2:
+        return ""
+    count = min(width, len(losses))
+    ends = [len(losses) * n // count for n in range(count + 1)]
+    means = [sum(losses[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    low, high = min(means), max(means)
+    step = (high - low) / (len(_BLOCKS) - 1) or 1.0
+    blocks = "".join(_BLOCKS[round((mean - low) / step)] for mean in means)
+    return f"{blocks} {means[0]:.3g} to {means[-1]:.3g}"
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:

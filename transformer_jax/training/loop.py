@@ -22,7 +22,7 @@ from transformer_jax.options import config as configs
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
-from transformer_jax.runs.pictures import draw_loss_curve
+from transformer_jax.runs.pictures import draw_loss_curve, loss_in_a_line
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import writing_to
@@ -396,7 +396,7 @@ class Training:
             f"\n{shown}\n\n{results_of(rows[-1], self.task.target)}\n"
             f"run        {directory.path}/ (config.json, metrics.jsonl, evaluation.json, ...)\n"
             f"sample     {sample}\n"
-            f"picture    {picture}"
+            f"picture    {picture}\ntraining   {loss_in_a_line(rows)}"
         )
         return rows[-1]
 

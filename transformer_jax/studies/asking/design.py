@@ -406,16 +406,20 @@ def _on_other_data(study: Mapping[str, Any], config: ConfigDict) -> dict[str, An
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Reads `5` (0 to 4) or `5:10` (5 to 9).
+    """Reads `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
 
     Raises:
-      InvalidInput: it is neither, or empty.
+      InvalidInput: it is none of them, empty, or names a seed twice.
     """
     first, colon, last = text.partition(":")
     try:
         seeds = tuple(range(int(first), int(last)) if colon else range(int(first)))
     except ValueError:
-        seeds = ()
+        parts = text.split(",")
+        seeds = tuple(sorted({int(part) for part in parts if part.strip().isdecimal()}))
+        seeds = seeds if len(seeds) == len(parts) else ()
     if not seeds or seeds[0] < 0:
-        raise InvalidInput(f"--seeds={text}: expected a number (5: seeds 0 to 4) or a range (5:10)")
+        raise InvalidInput(
+            f"--seeds={text}: expected a number (5: seeds 0 to 4), a range (5:10) or a list (3,7,8)"
+        )
     return seeds
