@@ -18,7 +18,7 @@ from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
 _WRITTEN = (
-    *("index.md", "how-to.md", "catalogue.md", "options.md", "glossary.md", "stable.md"),
+    *("index.md", "how-to.md", "runs.md", "catalogue.md", "options.md", "glossary.md", "stable.md"),
     "verdicts.md",
     "extra.css",
 )

@@ -3,6 +3,7 @@
 import importlib
 import itertools
 import re
+import shutil
 
 import pytest
 
@@ -32,6 +33,17 @@ def test_python_examples_run(monkeypatch):
     held = {}
     exec(compile(block[1], "index.md", "exec"), held)
     assert held["logits"].shape == (8, 64, 65)
+
+
+def test_the_page_on_runs_does_what_it_says(tiny_run, monkeypatch, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(), re.DOTALL)
+    held = {}
+    exec(compile("\n".join(blocks), "runs.md", "exec"), held)
+    assert len(held["several"]) == 2
+    assert held["each"].shape == (8,)
+    assert held["whole"] > 1
 
 
 def test_the_reference_names_modules_that_are_there():
