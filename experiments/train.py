@@ -67,7 +67,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         print("fast   all of it works: updates, evaluation, checkpoint; nothing was kept")
         return {**found, "run": None}
     arguments.workdir = arguments.workdir or default_workdir(
-        arguments.config_path, arguments.overrides
+        arguments.config_path, arguments.stated
     )
     return _train(arguments)
 
