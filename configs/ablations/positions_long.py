@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/positions_long.py --seeds=20:25 \
              --workdir=runs/positions_long
-Takes:     about an hour on 2 CPU cores; it has not been run to its end yet.
+Takes:     about 60 minutes on 2 CPU cores; it has not been run to its end yet.
 
 Limits: as of positions.py; an update reads as many characters in fewer, longer windows.
 """
