@@ -483,4 +483,4 @@ def test_the_course_writes_its_page(tmp_path):
     for words in ("Errata", "the keys near the door", "Attention weights are a distribution"):
         assert words in page
     assert page.count('class="heat"') >= 60
-    assert "## 24. Sinusoids carry relative distance." in (tmp_path / "course.md").read_text()
+    assert "## 24. Sinusoids carry relative distance: " in (tmp_path / "course.md").read_text()
