@@ -470,7 +470,9 @@ def test_real_weights_are_looked_at():
     )
     assert "dog" in near.rows[0][1]
     assert [row[0] for row in vectors.rows] == ["how", "are", "you"]
-    assert all("are 0." in row[2] for row in following.rows)
+    for text, likeliest, agrees in following.rows:
+        assert likeliest.count("0.") == 5
+        assert (": " in agrees) == (text in real_models.PLURAL)
 
 
 @pytest.mark.commands

@@ -44,11 +44,12 @@ LISTENING = (
         *("are", "flies", "tree"),
     ),
 )
-CONTINUED = (
+# Begun sentences; the first two have a plural subject, and a singular noun that stands nearer.
+PLURAL = (
     "The students in the exam where the fire alarm is ringing",
     "The flies munching on the banana that is lying under the tree which is in full bloom",
-    "Anqi forgot",
 )
+CONTINUED = (*PLURAL, "Anqi forgot")
 NEIGHBOURS = ("cat", "guitar", "table", "monday")
 TRIPLE = "How are you"
 _SHOWN = 5
@@ -122,7 +123,8 @@ def _in_decoder(folder: Path) -> list[Table]:
     for text in CONTINUED:
         tokens = jnp.asarray(tokenizer.encode(text))[None]
         chances = np.asarray(jax.nn.softmax(apply({"params": params}, tokens)[0, -1]))
-        rows.append([text, _likeliest(tokenizer, chances), _agreement(tokenizer, chances)])
+        agrees = _agreement(tokenizer, chances) if text in PLURAL else ""
+        rows.append([text, _likeliest(tokenizer, chances), agrees])
     return [
         Table(
             "What comes next, in SmolLM2 of 135 million parameters",
@@ -139,4 +141,5 @@ def _likeliest(tokenizer: Any, chances: np.ndarray) -> str:
 
 def _agreement(tokenizer: Any, chances: np.ndarray) -> str:
     are, is_ = (float(chances[tokenizer.encode(word)[0]]) for word in (" are", " is"))
-    return f"are {are:.3f}, is {is_:.3f}"
+    told = "it agrees with the subject" if are > is_ else "the nearer noun wins here"
+    return f"are {are:.3f}, is {is_:.3f}: {told}"
