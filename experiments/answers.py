@@ -34,6 +34,7 @@ from transformer_jax.studies.reporting.tables import (
     asked_elsewhere,
     beyond_this_text,
     clock,
+    expected_of,
     signed,
     spell,
     spell_interval,
@@ -45,6 +46,12 @@ RESULTS = HERE / "results"
 _DECIDES_NOTHING = (IDENTICAL, UNRESOLVED, CANNOT_TELL, REFUSED, NO_VERDICT, NOT_PRIMARY)
 _LIMITS = "Limits:"  # how a paragraph of a study's docstring begins
 _MOST_SEEDS = 64  # of which a page says that they would decide something
+# Of a page, with what each shows.
+FIGURES = {
+    "forest.svg": "Paired differences",
+    "sweep.svg": "Scores over the option",
+    "curves.svg": "Learning curves",
+}
 GATE = "gate.json"  # what the base of a study that sealed no gate is beside a simple method
 
 # Studies that cannot decide what they ask, whatever came out.
@@ -246,6 +253,8 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         f"**Predicted beforehand:** {verdicts['prediction']}",
         "",
     ]
+    came = [] if why_not else expected_of(record["sealed"], verdicts)
+    lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
     earlier = _asked_otherwise(name, verdicts)
     lines += ["**Asked before:**", "", *[f"- {line}" for line in earlier], ""] if earlier else []
     lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
@@ -264,8 +273,9 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     for breakdown, its in BREAKDOWNS.items():
         if verdicts.get(breakdown):
             lines += [its.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
-    if (RESULTS / name / "curves.svg").exists():
-        lines += [f"![Learning curves]({figure('curves.svg')})", ""]
+    for file, what in FIGURES.items():
+        if file != "forest.svg" and (RESULTS / name / file).exists():
+            lines += [f"![{what}]({figure(file)})", ""]
     lines += [
         f"Sealed {record['sealed_at'][:10]} as `{verdicts['seal'][:12]}`; jax {packages['jax']}. "
         "q: the false discovery rate over all studies (Benjamini and Hochberg 1995).",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.answers import GATE, RESULTS, write
+from experiments.answers import FIGURES, GATE, RESULTS, write
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside, read_json
@@ -37,7 +37,7 @@ from transformer_jax.studies.judging.trend import trend_of
 from transformer_jax.studies.judging.trials import domain_of, errors_of
 from transformer_jax.studies.reporting.figures import draw_forest
 
-_KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", "forest.svg", "curves.svg")
+_KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", *FIGURES)
 
 
 def main(argv: list[str]) -> None:

@@ -1,6 +1,8 @@
 """A declared trend: one line over all arms, judged beside them."""
 
 import math
+import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,12 +13,13 @@ from tests.test_studies import STUDY, study_file
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies.asking.expected import how_it_came, read_expected
 from transformer_jax.studies.asking.trend import read_trend, weights_of
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
 from transformer_jax.studies.judging.decision import family_of
 from transformer_jax.studies.judging.trend import trend_of
-from transformer_jax.studies.reporting import tables
+from transformer_jax.studies.reporting import charts, tables
 from transformer_jax.studies.reporting.report import write_report
 from transformer_jax.studies.running.launch import run
 
@@ -185,7 +188,10 @@ def test_a_trend_that_cannot_be_is_refused(tmp_path, arms, trend, told):
 
 
 def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
-    design = load_design(study_file(tmp_path, ARMS, base="1", trend="model.num_heads"))
+    expected = {"2": (None, -9.0), "trend": (-9.0, 9.0)}
+    design = load_design(
+        study_file(tmp_path, ARMS, base="1", trend="model.num_heads", expected=expected)
+    )
     done = run(design, tmp_path / "runs" / "question", range(3), progress=Silent())
     assert done.sealed["trend"] == "model.num_heads"
     verdicts = done.verdicts()
@@ -197,6 +203,98 @@ def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
     (told,) = tables.trend_of(verdicts)
     assert told.startswith("more model.num_heads: ")
     assert told in tables.notes_on(verdicts)
-    assert "more model.num_heads: " in write_report(done).read_text()
+    report = write_report(done).read_text()
+    assert "more model.num_heads: " in report
+    # A base that has not learned tells nothing of a prediction; another one does.
+    (first, _) = tables.expected_of(done.sealed, verdicts)
+    assert first == "2: any to -9.0000, found –: not known"
+    assert first in report
+    arms = {name: {**its, "verdict": "unresolved"} for name, its in verdicts["arms"].items()}
+    decided = {"arms": arms, "trend": {**verdicts["trend"], "verdict": "unresolved"}}
+    first, second = tables.expected_of(done.sealed, decided)
+    assert re.fullmatch(r"2: any to -9\.0000, found \[.*\]: not as expected", first)
+    assert re.fullmatch(r"trend: -9\.0000 to \+9\.0000, found \[.*\]: as expected", second)
+    # The scores over the option, as a line in the report and as a figure for the page.
+    (chart,) = charts.sweep_charts(done, verdicts).values()
+    assert (chart["xLabel"], chart["logX"]) == ("model.num_heads", True)
+    (line,) = chart["series"]
+    assert line["x"] == [1, 2, 4]
+    np.testing.assert_allclose(line["mean"], losses.mean(1))
+    np.testing.assert_allclose([line["low"], line["high"]], [losses.min(1), losses.max(1)])
+    best = ["1", "2", "4"][losses.mean(1).argmin()]
+    (told,) = charts.best_of_sweeps(done, verdicts)
+    assert told.startswith(f"model.num_heads: the best mean is that of {best}, ")
+    assert told in report
+    assert 'data-chart="sweep-0"' in report
+    assert "model.num_heads" in (done.path / "sweep.svg").read_text()
     study = answers.Study("question", done.record, verdicts, None)
     assert "more model.num_heads: " in answers._words(study)
+
+
+@pytest.mark.parametrize(
+    ("interval", "word"),
+    [
+        ((0.02, 0.03), "as expected"),
+        ((0.01, 0.03), "open"),
+        ((0.03, 0.06), "open"),
+        ((0.0, 0.06), "open"),
+        ((0.051, 0.06), "not as expected"),
+        ((-0.1, 0.019), "not as expected"),
+        ((None, 0.03), "open"),
+        (None, "not known"),
+    ],
+)
+def test_a_prediction_came_true_where_the_whole_interval_is_in_its_range(interval, word):
+    assert how_it_came((0.02, 0.05), interval) == word
+
+
+def test_ends_of_a_prediction_may_be_left_out():
+    assert how_it_came((None, 0.0), (-5.0, -0.1)) == "as expected"
+    assert how_it_came((0.0, None), (-5.0, -0.1)) == "not as expected"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"rotray": (0, 1)}, "'rotray': no arm beside the base; did you mean rotary?"),
+        ({"trend": (0, 1)}, "'trend': no arm beside the base"),
+        ({"rotary": 0.1}, "'rotary': 0.1: give the lowest and the highest"),
+        ({"rotary": (0.2, 0.1)}, "give the lowest and the highest"),
+        ({"rotary": ("a", 1)}, "give the lowest and the highest"),
+        ({"rotary": (None, None)}, "give the lowest and the highest"),
+        ({"rotary": (float("nan"), 1.0)}, "give the lowest and the highest"),
+    ],
+)
+def test_a_prediction_that_says_nothing_is_refused(given, told):
+    with pytest.raises(InvalidInput) as refusal:
+        read_expected("x", given, ["rotary", "none"], has_trend=False)
+    assert told in str(refusal.value)
+
+
+def test_a_grid_of_two_options_has_a_line_for_each_group():
+    arms = {
+        f"{rate} {name}": {"optimizer.learning_rate": rate, "optimizer.name": name}
+        for name in ("adamw", "lion")
+        for rate in (4e-3, 1e-3, 2e-3)
+    }
+    base = {"optimizer.learning_rate": 1e-3, "optimizer.name": "adamw"}
+    sealed = {"arms": arms, "larger_is_better": False}
+    numbers = enumerate(arms)
+    values = {n: {"mean": 2.0 - k, "by_seed": {"0": 1.5 - k, "1": 2.5 - k}} for k, n in numbers}
+    study = SimpleNamespace(sealed=sealed, metric="loss", base_config=base)
+    (chart,) = charts.sweep_charts(study, {"values": values}).values()
+    assert [line["name"] for line in chart["series"]] == [
+        "optimizer.name=adamw",
+        "optimizer.name=lion",
+    ]
+    assert [line["x"] for line in chart["series"]] == [[1e-3, 2e-3, 4e-3]] * 2
+    assert chart["series"][0]["mean"] == [1.0, 0.0, 2.0]
+    assert chart["series"][1]["high"] == [-1.5, -2.5, -0.5]
+    assert charts.best_of_sweeps(study, {"values": values}) == [
+        "optimizer.learning_rate where optimizer.name=adamw: the best mean is that of 0.002 adamw, "
+        "0.0000",
+        "optimizer.learning_rate where optimizer.name=lion: the best mean is that of 0.002 lion, "
+        "-3.0000",
+    ]
+    two = {name: values[name] for name in list(arms)[:2]}
+    assert charts.sweep_charts(study, {"values": two}) == {}

@@ -19,15 +19,16 @@ from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import stated
+from transformer_jax.studies.asking.also import read_also, refuse_impossible_evaluations
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.budgets import read_budgets, refuse_impossible_budgets
+from transformer_jax.studies.asking.expected import Range, read_expected
 from transformer_jax.studies.asking.gate import read_gate
 from transformer_jax.studies.asking.trend import read_trend
 from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_impossible_settings
 
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
-_EVALUATED = ("data.length", "evaluation.stride")
 _MOST_ARMS = 64
 _NAMED = 8  # arms that the question of a grid names
 
@@ -42,6 +43,8 @@ class Design:
     Attributes:
       question: in one sentence.
       prediction: what the author expects, written down beforehand.
+      expected: the same as ranges: arm, or "trend", -> lowest and highest effect, + is better;
+        None: no end.
       metric: primary, of evaluation.json's `test` part: a row of METRICS, or MODULE.NAME.
       margin: the smallest difference that matters, in the metric's unit.
       margin_reason: why that one.
@@ -84,6 +87,7 @@ class Design:
     gate: tuple[str, str] | None = None
     budgets: tuple[float, ...] = ()
     trend: str = ""
+    expected: Mapping[str, Range] = dataclasses.field(default_factory=dict)
     supersedes: str = ""
     config: ConfigDict
     exploratory: bool = False
@@ -138,6 +142,7 @@ class Design:
         sealed |= {"gate": self.gate} if self.gate else {}
         sealed |= {"budgets": self.budgets} if self.budgets else {}
         sealed |= {"trend": self.trend} if self.trend else {}
+        sealed |= {"expected": self.expected} if self.expected else {}
         return json.loads(json.dumps(sealed))
 
 
@@ -220,6 +225,7 @@ _STUDY_KEYS = {
     "gate": dict,
     "budgets": tuple,
     "trend": str,
+    "expected": dict,
     "supersedes": str,
 }
 _NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
@@ -270,6 +276,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
             raise InvalidInput(f"{path}: arm {name!r}: expected a dict of changed values")
         if "seed" in changes:
             raise InvalidInput(f"{path}: arm {name!r}: seeds are the command's, --seeds=5")
+    others = [name for name in arms if name != base]
     design = Design(
         question=study["question"],
         prediction=study["prediction"],
@@ -281,12 +288,13 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         arms={name: dict(changes) for name, changes in arms.items()},
         tuning=read_tuning(where, study.get("tuning"), flatten(config)),
         match=_match(where, study.get("match")),
-        also=_also(where, study.get("also")),
+        also=read_also(where, study.get("also")),
         primary=_primary(where, study.get("primary"), base, arms),
         target=None if study.get("target") is None else float(study["target"]),
         gate=read_gate(where, study.get("gate"), study.get("target")),
         budgets=read_budgets(where, study.get("budgets"), study.get("target")),
         trend=read_trend(where, study.get("trend"), flatten(config), arms, base, study),
+        expected=read_expected(where, study.get("expected"), others, bool(study.get("trend"))),
         supersedes=study.get("supersedes") or "",
         config=config,
         path=path,
@@ -304,7 +312,7 @@ def checked_arms(design: Design) -> Design:
     """
     for name in design.arms:
         config = design.config_of(name)
-        _refuse_impossible_evaluations(design, name, config)
+        refuse_impossible_evaluations(design.path, design.also, name, config)
     return design
 
 
@@ -332,30 +340,6 @@ def _primary(
                 f"{suggest(str(name), others)}"
             )
     return tuple(given or ())
-
-
-def _also(where: str, given: dict | None) -> dict[str, dict[str, int]]:
-    for name, changes in (given or {}).items():
-        if not isinstance(changes, dict) or not changes.keys() <= set(_EVALUATED):
-            raise InvalidInput(f"{where}: also: {name!r}: expected {', '.join(_EVALUATED)}")
-        if any(not isinstance(value, int) or value < 1 for value in changes.values()):
-            raise InvalidInput(f"{where}: also: {name!r}: {changes}: expected integers >= 1")
-    return given or {}
-
-
-def _refuse_impossible_evaluations(design: Design, arm: str, config: ConfigDict) -> None:
-    where = f"--config={design.path}: get_study(): also"
-    if design.also and config.data.task != "language_modelling":
-        raise InvalidInput(f"{where}: windows are those of language_modelling")
-    for name, changes in design.also.items():
-        length = changes.get("data.length", config.data.length)
-        stride = changes.get("evaluation.stride", length)
-        if not stride <= length <= config.model.max_length:
-            got = f"{stride}, {length}, {config.model.max_length}"
-            raise InvalidInput(
-                f"{where}: {name!r}: expected evaluation.stride <= data.length <= "
-                f"model.max_length, got {got} in arm {arm!r}"
-            )
 
 
 def _quick_study(
@@ -399,7 +383,7 @@ def _usually_judged(metric: str) -> dict[str, Any]:
 
 def _on_other_data(study: Mapping[str, Any], config: ConfigDict) -> dict[str, Any]:
     """A question as it is judged on other data: without what was said of the first ones alone."""
-    kept = {key: value for key, value in study.items() if key not in ("gate", "also")}
+    kept = {key: value for key, value in study.items() if key not in ("gate", "also", "expected")}
     usual = _usual_metric(config)
     is_the_same = str(study.get("metric", "")).removeprefix("test/") == usual
     return kept if is_the_same else kept | _usually_judged(usual)

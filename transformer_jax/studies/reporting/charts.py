@@ -13,6 +13,8 @@ from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.tuned import expected_best
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 
+_FEWEST_VALUES = 3  # of an option, so that a line over it says something
+
 
 def forest_of(verdicts: Mapping[str, Any], order: Sequence[str]) -> dict[str, Any]:
     """What a forest plot shows: differences of every seed, means, intervals, the margin.
@@ -40,6 +42,70 @@ def forest_of(verdicts: Mapping[str, Any], order: Sequence[str]) -> dict[str, An
         "margin": verdicts["margin"],
         "label": f"difference of {unit} from {verdicts['base']}; right is better",
     }
+
+
+def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """Returns option -> group -> its arms, for numeric options of which a group has three values.
+
+    A group is what the arms have in common of the other options that arms change, spelled out; ""
+    where they change no other.
+    """
+    base = study.base_config
+    arms = {name: its for name, its in study.sealed["arms"].items() if name in verdicts["values"]}
+    keys = list(dict.fromkeys(key for changes in arms.values() for key in changes))
+    settings = {arm: {k: its.get(k, base.get(k)) for k in keys} for arm, its in arms.items()}
+    found: dict[str, dict[str, list[str]]] = {}
+    for key in keys:
+        groups: dict[str, list[str]] = {}
+        for arm, its in settings.items():
+            if is_number(its[key]) and verdicts["values"][arm]["mean"] is not None:
+                rest = ", ".join(f"{k}={value}" for k, value in its.items() if k != key)
+                groups.setdefault(rest, []).append(arm)
+        ordered = {
+            rest: sorted(names, key=lambda arm: settings[arm][key])
+            for rest, names in groups.items()
+            if len({settings[arm][key] for arm in names}) >= _FEWEST_VALUES
+        }
+        found |= {key: ordered} if ordered else {}
+    return found
+
+
+def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
+    """A chart of the score over each option that is swept, a line a group: mean and range."""
+    charts = {}
+    base = study.base_config
+    for place, (key, groups) in enumerate(sweeps_of(study, verdicts).items()):
+        series: list[dict[str, Any]] = []
+        for index, (group, arms) in enumerate(groups.items()):
+            values = [study.sealed["arms"][arm].get(key, base.get(key)) for arm in arms]
+            of_seeds = [
+                [v for v in verdicts["values"][arm]["by_seed"].values() if v is not None]
+                for arm in arms
+            ]
+            line = {"name": group or study.metric, "index": index, "x": values}
+            ends = {"low": [min(its) for its in of_seeds], "high": [max(its) for its in of_seeds]}
+            series.append({**line, "mean": [mean_of(its) for its in of_seeds], **ends})
+        label = f"test {study.metric}"
+        labels = {"xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
+        by_factors = all(x > 0 for line in series for x in line["x"])
+        charts[f"sweep-{place}"] = {**labels, "series": series, "logX": by_factors, "points": True}
+    return charts
+
+
+def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
+    """Returns the arm with the best mean of each group, a line each."""
+    best = max if study.sealed["larger_is_better"] else min
+    told = []
+    for key, groups in sweeps_of(study, verdicts).items():
+        for group, arms in groups.items():
+            values = {arm: verdicts["values"][arm] for arm in arms}
+            means = {arm: v["mean"] for arm, v in values.items() if not v.get("diverged")}
+            if not means:
+                continue
+            first = best(means, key=lambda arm: means[arm])
+            where = f" where {group}" if group else ""
+            told.append(f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}")
+    return told
 
 
 def tuning_charts(study: Study) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.study import Study
-from transformer_jax.studies.reporting.charts import floor_of
+from transformer_jax.studies.reporting.charts import floor_of, sweep_charts
 from transformer_jax.studies.reporting.curves import curves_of
 
 _DASHES: list[Any] = [
@@ -26,8 +26,11 @@ _DASHES: list[Any] = [
 
 
 def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
-    """Writes forest and curves beside study.json; returns their paths."""
-    return [*draw_forest(study, verdicts), *_drawn(study, "curves", _curves(study))]
+    """Writes forest, curves, and scores over a swept option beside study.json."""
+    paths = [*draw_forest(study, verdicts), *_drawn(study, "curves", _curves(study))]
+    for chart in list(sweep_charts(study, verdicts).values())[:1]:
+        paths += _drawn(study, "sweep", _sweep(chart))
+    return paths
 
 
 def draw_forest(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
@@ -99,5 +102,28 @@ def _curves(study: Study) -> Figure:
     axes.set_ylabel(metric or "")
     axes.spines[["top", "right"]].set_visible(False)
     if axes.lines:
+        axes.legend(frameon=False)
+    return figure
+
+
+def _sweep(chart: Mapping[str, Any]) -> Figure:
+    """Scores over an option: means, and the range of the seeds."""
+    figure = Figure(figsize=(6.5, 4))
+    axes = figure.add_subplot()
+    for line in chart["series"]:
+        style = _DASHES[line["index"] % len(_DASHES)]
+        look: dict[str, Any] = {"marker": "o", "linestyle": style, "label": line["name"]}
+        (drawn,) = axes.plot(line["x"], line["mean"], **look)
+        ends = line["low"], line["high"]
+        axes.fill_between(line["x"], *ends, alpha=0.2, color=drawn.get_color(), lw=0)
+    if chart["logX"]:
+        axes.set_xscale("log", base=2)
+        ticks = sorted({x for line in chart["series"] for x in line["x"]})
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.minorticks_off()
+    axes.set_xlabel(chart["xLabel"])
+    axes.set_ylabel(f"{chart['yLabel']}, mean and range over seeds")
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(chart["series"]) > 1:
         axes.legend(frameon=False)
     return figure

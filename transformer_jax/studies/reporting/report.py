@@ -16,6 +16,7 @@ from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.charts import (
+    best_of_sweeps,
     breakdowns_of,
     budget_charts,
     by_position_of,
@@ -24,6 +25,7 @@ from transformer_jax.studies.reporting.charts import (
     forest_of,
     mean_of,
     multiverse_chart,
+    sweep_charts,
     tuning_charts,
 )
 from transformer_jax.studies.reporting.curves import curves_of
@@ -68,7 +70,8 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
     doubted, shorter = multiverse_chart(study), budget_charts(study, verdicts)
-    charts = {**tuning_charts(study), **shorter, **doubted, **where}
+    swept = sweep_charts(study, verdicts)
+    charts = {**swept, **tuning_charts(study), **shorter, **doubted, **where}
     data = as_plain(
         {
             "arms": arms,
@@ -93,6 +96,9 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                     soft=True,
                 ),
                 listed(tables.notes_on(verdicts)),
+            ),
+            section(
+                "Score over an option", *_places(swept), listed(best_of_sweeps(study, verdicts))
             ),
             section("Has the base learned?", *_baselines(study)),
             section("Learning curves", place_for("curves"), _band_note(study)),
@@ -137,6 +143,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
             f"<h1>{escaped(sealed['question'])}</h1>",
             f"<p>{shown}</p>",
             paragraph(f"Predicted beforehand: {sealed['prediction']}"),
+            *([listed(came)] if (came := tables.expected_of(sealed, verdicts)) else []),
             paragraph(f"Against {verdicts['base']}:"),
             listed(told),
             paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.", soft=True),

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.studies.asking.expected import TREND, how_it_came
 from transformer_jax.studies.asking.study import Study, plain_cell
 
 if TYPE_CHECKING:
@@ -173,6 +174,25 @@ def trend_of(verdicts: Mapping[str, Any]) -> list[str]:
         return [told]
     gain = f"{signed(found['mean'])} {spell_interval(found['interval'])}"
     return [f"{told} ({gain} from the smallest to the largest, by a line over its logarithm)"]
+
+
+def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
+    """What was expected of each arm as a range, and whether it came true."""
+    from transformer_jax.studies.inference.statistics import NO_VERDICT, REFUSED  # brings scipy
+    from transformer_jax.studies.judging.adequacy import CANNOT_TELL
+
+    said = {**verdicts["arms"], TREND: verdicts.get("trend") or {}}
+    told = []
+    for name, ends in sealed.get("expected", {}).items():
+        its = said.get(name, {})
+        decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT)
+        interval = its.get("interval") if decides else None
+        low, high = ("any" if end is None else signed(end) for end in ends)
+        told.append(
+            f"{name}: {low} to {high}, found {spell_interval(interval)}: "
+            f"{how_it_came(ends, interval)}"
+        )
+    return told
 
 
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:

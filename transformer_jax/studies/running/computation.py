@@ -26,12 +26,12 @@ from transformer_jax.programs import trace
 from transformer_jax.studies.asking.cells import without_docstrings
 from transformer_jax.studies.running.canonical import canonical
 from transformer_jax.training.evaluation import evaluate
-from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
 from transformer_jax.training.measuring import score_split
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.prepared import Prepared, seeds_of
+from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
 
 _BATCHES = [(seed, step) for seed in (0, 1) for step in (0, 1, 10, 1000)]

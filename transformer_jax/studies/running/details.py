@@ -18,12 +18,12 @@ from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.cells import FREQUENCY_BINS, Cell, key_of, read_details
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import evaluate, score_of
-from transformer_jax.training.loading import Run
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.measuring import Measured, facts_of, measured
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared
+from transformer_jax.training.run import Run
 
 _BY_TOKEN = ("language_modelling",)
 _POSITION_BINS = 32

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.studies.asking.cells import DONE, Cell
 
+_TRUSTED_SECONDS = 10.0
+
 
 class StudyProgress:
     """Progress over the cells of one launch."""
@@ -58,11 +60,16 @@ class StudyProgress:
         return round((already + sum(self._shares.values())) * steps)
 
     def _seconds_left(self) -> float:
-        """What was expected of the rest, times how wrong the expectation was so far."""
+        """What was expected of the rest, times how wrong the expectation was so far.
+
+        The expectation is trusted for a tenth of the time, since the first steps wait for the
+        compiler.
+        """
+        whole = sum(self._expected.values())
         done = sum(self._shares[cell] * s for cell, s in self._expected.items())
-        left = sum((1 - self._shares[cell]) * s for cell, s in self._expected.items())
+        trusted = max(_TRUSTED_SECONDS, whole / 10)
         elapsed = time.monotonic() - self._started
-        return left * (elapsed / done if done > 0 else 1.0)
+        return (whole - done) * (elapsed + trusted) / (done + trusted)
 
 
 class _OfCell(Silent):

@@ -25,8 +25,8 @@ from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.planning import Arm, Estimate
 from transformer_jax.studies.running.study_progress import StudyProgress
 from transformer_jax.training.branching import Parent
-from transformer_jax.training.loading import Run
 from transformer_jax.training.loop import Training
+from transformer_jax.training.run import Run
 
 _POLL = 2.0  # seconds between looks at cells that another process trains
 _BRIEF = 60.0  # a cell of fewer seconds is begun again rather than saved in between

@@ -200,7 +200,8 @@ function lines(parent, given) {
   const { controls, svg, readout } = chart(parent, given.title);
   const draw = () => drawLines(svg, given.series.filter((s) => shown.has(s.name)), { ...given,
     logX: given.logX || false, logY: false }, readout);
-  const names = data.arms;
+  const areArms = given.series.every((s) => data.arms.includes(s.name));
+  const names = areArms ? data.arms : given.series.map((s) => s.name);
   const shown = legend(controls, names, draw);
   draw();
 }

@@ -1,0 +1,55 @@
+"""Question: one wide head or many narrow ones, in a decoder that has learned its text.
+
+Command:   python -m experiments.ablate --config=configs/ablations/heads_wide.py --seeds=20:25 \
+             --workdir=runs/heads_wide
+Takes:     about 50 minutes on 2 CPU cores; it has not been run yet.
+
+Limits: one text of characters, width 128, windows of 64; a rate for each arm, but one initial size
+and schedule for all. A head's size is the width over their number, so that the two cannot be told
+apart here; more updates, a larger model or longer windows may want more heads.
+"""
+
+from configs import shakespeare
+
+
+def get_config():
+    """Returns the base: shakespeare.py, 4 heads of 32 features."""
+    return shakespeare.get_config()
+
+
+def get_arms():
+    """Returns numbers of heads; parameters and operations are the same in all of them."""
+    return {f"{heads} heads": {"model.num_heads": heads} for heads in (4, 1, 2, 8, 16)}
+
+
+def get_study():
+    """Returns how it is judged."""
+    return {
+        "question": "How many attention heads, at width 128?",
+        "prediction": "One head is worse than four by more than the margin (0.01 to 0.04), two and "
+        "eight are within 0.015 of four, sixteen heads of eight features are worse than four by "
+        "0.005 to 0.03. More heads are neither better nor worse over all five: the line over "
+        "log2 of their number rises by less than 0.03 from 1 to 16, in either direction.",
+        "metric": "loss",
+        "margin": 0.01,
+        "margin_reason": "1 % of the perplexity; three seeds of shakespeare.py lie within 0.007, "
+        "and going from 4-grams to 5-grams gives 0.138",
+        "looks": (5,),
+        "base": "4 heads",
+        "trend": "model.num_heads",
+        "expected": {
+            "1 heads": (-0.04, -0.01),
+            "2 heads": (-0.015, 0.015),
+            "8 heads": (-0.015, 0.015),
+            "16 heads": (-0.03, -0.005),
+            "trend": (-0.03, 0.03),
+        },
+        "tuning": {
+            "options": {"optimizer.learning_rate": (2e-3, 4e-3, 8e-3, 1.6e-2)},
+            "seeds": (1000, 1001),
+            "rungs": ((0.25, 1), (0.5, 2)),
+            "refine": "optimizer.learning_rate",
+        },
+        "supersedes": "heads.py asked it of a model that had not learned: it was worse than "
+        "4-grams, and all arms had the base's learning rate",
+    }

@@ -1,0 +1,56 @@
+"""What an author expects of each arm, as a range, so that it can be said whether it came true."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import is_number, suggest
+
+TREND = "trend"
+Range = tuple[float | None, float | None]  # None: no end on that side
+
+
+def read_expected(
+    where: str, given: Mapping[str, Any] | None, others: Collection[str], has_trend: bool
+) -> dict[str, Range]:
+    """Returns `expected` of get_study(): arm, or "trend", -> lowest and highest effect.
+
+    Args:
+      where: of the file, for messages.
+      given: what stands there.
+      others: arms beside the base.
+      has_trend: whether the study has a trend.
+    Raises:
+      InvalidInput: an arm is unknown, or its range is no pair of numbers in order; None is no end.
+    """
+    known, found = [*others, *([TREND] if has_trend else [])], {}
+    for name, ends in (given or {}).items():
+        if name not in known:
+            raise InvalidInput(
+                f"{where}: expected: {name!r}: no arm beside the base{suggest(str(name), known)}"
+            )
+        is_pair = isinstance(ends, Sequence) and len(ends) == 2
+        numbers = [end for end in ends if end is not None] if is_pair else []
+        if not numbers or not all(map(is_number, numbers)) or numbers != sorted(numbers):
+            raise InvalidInput(
+                f"{where}: expected: {name!r}: {ends!r}: give the lowest and the highest effect, "
+                "(-0.03, -0.01) say, None for no end"
+            )
+        found[name] = (ends[0], ends[1])
+    return found
+
+
+def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
+    """Returns whether an effect is where it was expected, by its interval; None is no end."""
+    if interval is None:
+        return "not known"
+    (low, high), (least, most) = _numbers(ends), _numbers(interval)
+    if low <= least and most <= high:
+        return "as expected"
+    return "not as expected" if most < low or high < least else "open"
+
+
+def _numbers(ends: Sequence[float | None]) -> tuple[float, float]:
+    low, high = ends
+    return -math.inf if low is None else low, math.inf if high is None else high
