@@ -8,7 +8,15 @@ user's own is left as it is.
 
 import os
 import sys
+from typing import Any
 
+# What commands import -> the extra that brings it.
+_EXTRAS = {
+    **dict.fromkeys(("ml_collections", "optax", "orbax", "rich", "scipy"), "train"),
+    **dict.fromkeys(("matplotlib", "PIL", "sacrebleu", "tokenizers"), "train"),
+    **dict.fromkeys(("safetensors", "huggingface_hub"), "huggingface"),
+    **{"pandas": "frames", "submitit": "slurm"},
+}
 _KERNEL = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
@@ -20,12 +28,22 @@ def _offers_huge_pages() -> bool:
         return False
 
 
+def _in_a_line(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Ends a command with a line where imports were interrupted, or a package is missing."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    package = (getattr(error, "name", None) or "").partition(".")[0]
+    if issubclass(kind, ModuleNotFoundError) and package in _EXTRAS:
+        extra = f"pip install 'transformer_jax[{_EXTRAS[package]}]'"
+        print(f"error: this needs the package {package}: {extra}", file=sys.stderr)
+        sys.exit(2)
+    sys.__excepthook__(kind, error, trace)
+
+
 _module = sys.orig_argv[sys.orig_argv.index("-m") + 1 :] if "-m" in sys.orig_argv else []
-if (
-    _module
-    and _module[0].partition(".")[0] == "experiments"
-    and "GLIBC_TUNABLES" not in os.environ
-    and _offers_huge_pages()
-):
-    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+if _module and _module[0].partition(".")[0] == "experiments":
+    sys.excepthook = _in_a_line
+    if "GLIBC_TUNABLES" not in os.environ and _offers_huge_pages():
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.hub import holds_weights, is_of_huggingface
 from transformer_jax.options.config import ConfigFile, flatten
 from transformer_jax.options.constraints import ENDING
 from transformer_jax.options.explained import as_text
@@ -54,7 +55,8 @@ class Parser(argparse.ArgumentParser):
         if takes_config:
             told = "say this, or what a section of options or one option means: --help=model"
             self.add_argument("-h", "--help", nargs="?", metavar="OPTION", help=told)
-            what = "a Python file with get_config(), or the name of one in configs: tiny"
+            what = "a Python file with get_config(), the name of one in configs: tiny, or a model "
+            what += "of Hugging Face to start from: its folder, or OWNER/NAME on the hub"
             self.add_argument("--config", required=config_required, help=what)
 
     def add_allow(self) -> None:
@@ -103,7 +105,7 @@ class Parser(argparse.ArgumentParser):
                 raise InvalidInput(f"--config.{next(iter(overrides))}: without a --config=FILE")
         elif self.takes_config:
             arguments.config_path = preset(arguments.config)
-            arguments.file = ConfigFile(arguments.config_path)
+            arguments.file = _file_at(arguments.config_path)
             arguments.stated = dict(overrides)
             overrides |= _shorter_warmup(arguments.file, overrides)
             arguments.overrides = overrides
@@ -117,13 +119,22 @@ def preset(path: str, flag: str = "--config") -> str:
     Raises:
       InvalidInput: it is a name, and there is no such config.
     """
-    if Path(path).suffix or "/" in path or Path(path).is_file():
+    if Path(path).suffix or "/" in path or Path(path).is_file() or holds_weights(Path(path)):
         return path
     found = {file.stem: str(file) for folder in _PRESETS for file in Path(folder).glob("[!_]*.py")}
     if path not in found:
         near = suggest(path, found)
         raise InvalidInput(f"{flag}={path}: no such file, nor a name in configs{near}")
     return found[path]
+
+
+def _file_at(path: str) -> ConfigFile:
+    """A config file; or a folder of weights, or its name on the hub, that stands for one."""
+    if is_of_huggingface(path):
+        from transformer_jax.training.pretrained import FolderAsConfig
+
+        return FolderAsConfig(path)
+    return ConfigFile(path)
 
 
 def _shorter_warmup(file: ConfigFile, overrides: dict[str, str]) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 Example:
   python -m experiments.evaluate --workdir=runs/a --split=test --stride=32
+  python -m experiments.evaluate --workdir=runs/a --source=other_text.txt
+  python -m experiments.evaluate --workdir=smollm2/weights --source=my_text.txt
 """
 
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
+from transformer_jax.hub import is_of_huggingface
+from transformer_jax.options.config import changed
 from transformer_jax.options.rule import is_own
 from transformer_jax.runs.directory import RunDirectory
 
@@ -16,15 +20,33 @@ from transformer_jax.runs.directory import RunDirectory
 def main(argv: list[str]) -> dict[str, Any]:
     """Loads the run and its data; prints and returns the means and the protocol."""
     parser = Parser("evaluate", __doc__)
-    parser.add_argument("--workdir", required=True, help="the run's directory")
+    parser.add_argument(
+        "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
+    )
+    parser.add_argument(
+        "--source", help="other data, of which --split is scored (the run's data.source)"
+    )
     parser.add_argument("--split", default="test", choices=SPLITS, help="which part (test)")
     parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
+    is_run = not is_of_huggingface(arguments.workdir)
     directory = RunDirectory(arguments.workdir)
-    config = directory.config()
+    if is_run:
+        config = directory.config()
+    else:
+        from transformer_jax.training.pretrained import config_to_use
+
+        config = config_to_use(arguments.workdir)
+    if arguments.source is not None:
+        if config.data.task == "image_classification":
+            raise InvalidInput(
+                f"--source={arguments.source}: pixels are scaled by the training images of the "
+                "same data; other images would be scaled otherwise"
+            )
+        config = changed(config, {"data.source": arguments.source})
     length, default_size = config.data.length, config.evaluation.batch_size
     stride = config.evaluation.stride if arguments.stride is None else arguments.stride
     batch_size = default_size if arguments.batch_size is None else arguments.batch_size
@@ -36,7 +58,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.training.build import make_task
     from transformer_jax.training.evaluation import evaluate, score_of
-    from transformer_jax.training.loading import load_run
+    from transformer_jax.training.loading import load_run, refuse_unlike
     from transformer_jax.training.measuring import Measured, measured
     from transformer_jax.training.own import own_modules
     from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
@@ -46,7 +68,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     task = make_task(config, run.tokenizer, arguments.allow, stride=stride)
     if arguments.stride is not None and "stride" not in task.protocol:
         raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")
-    directory.refuse_other_data(task.facts)
+    if is_run and arguments.source is None:
+        directory.refuse_other_data(task.facts)
+    else:
+        refuse_unlike(run, task, config.data.source)
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
     written = demonstration_of(config.data.task).scores(run, task, arguments.split)
     means, protocol = scored.means | written.means, scored.protocol | written.protocol

@@ -37,8 +37,12 @@ def main(argv: list[str]) -> None:
 
     place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+    special = ("bos_token_id", "eos_token_id", "pad_token_id")
     exported = to_huggingface(
-        *from_huggingface(theirs), arguments.out, architecture=type(theirs).__name__
+        *from_huggingface(theirs),
+        arguments.out,
+        architecture=type(theirs).__name__,
+        settings={name: getattr(theirs.config, name, None) for name in special},
     )
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**place)
     tokenizer.save_pretrained(arguments.out)

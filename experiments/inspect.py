@@ -1,12 +1,18 @@
-"""Looks into a trained run: who listens to whom in a prompt, as a picture and as arrays.
+"""Looks into a trained run: who listens to whom, as a picture and as arrays.
+
+Of a text (with its translation, where the run translates), or of an example of the test split.
 
 Example:
   python -m experiments.inspect --workdir=runs/a --prompt="ROMEO: what" --out=attention.png
   python -m experiments.inspect --workdir=runs/a --prompt="ROMEO: what" --sites="block_*.residual"
+  python -m experiments.inspect --workdir=runs/translation --prompt="I am tired."
+  python -m experiments.inspect --workdir=runs/digits --example=3
 """
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
@@ -15,11 +21,38 @@ from transformer_jax.options.rule import is_own
 _MOST_WORDS = 64
 
 
+class Seen(NamedTuple):
+    """What a model is given to be looked at.
+
+    Attributes:
+      inputs: keyword arguments of a call, of one example [1, ...].
+      words: what its places are called; of an encoder–decoder those of the decoder.
+      source: those of the encoder.
+      image: [height, width, channels], pixels of the example; None where it is no image.
+    """
+
+    inputs: dict[str, Any]
+    words: list[str]
+    source: tuple[str, ...] = ()
+    image: Any = None
+
+    def beside(self, layer: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the names of the queries and of the keys of a layer."""
+        queries = self.source if layer.startswith("encoder/") else self.words
+        keys = self.source if layer.endswith("cross_attention") else queries
+        return queries, keys
+
+
 def main(argv: list[str]) -> dict[str, Any]:
-    """Looks at the prompt, writes a picture and its arrays, and returns what it prints."""
+    """Looks at the example, writes a picture and its arrays, and returns what it prints."""
     parser = Parser("inspect", __doc__)
-    parser.add_argument("--workdir", required=True, help="the run's directory")
-    parser.add_argument("--prompt", required=True, help="text for the model")
+    parser.add_argument(
+        "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
+    )
+    parser.add_argument("--prompt", help="text for the model; of runs that read text")
+    parser.add_argument(
+        "--example", type=int, help="number of an example of the test split; of all others (0)"
+    )
     parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
     parser.add_argument("--sites", help="names, with *, of further arrays for the .npz: A,B,...")
     parser.add_allow()
@@ -39,21 +72,22 @@ def main(argv: list[str]) -> dict[str, Any]:
         head_similarity,
         sites_of,
     )
-    from transformer_jax.runs.pictures import draw_attention
+    from transformer_jax.runs.pictures import draw_attention, draw_attention_over_image
     from transformer_jax.training.loading import load_run
 
     run = load_run(arguments.workdir, allow=arguments.allow)
-    words, tokens = _tokens_of(run, arguments.prompt, arguments.allow)
-    inputs = {"tokens": tokens[None]}
-    arrays: dict[str, Any] = {"tokens": tokens, "words": np.array(words)}
+    seen = _seen_by(run, arguments.prompt, arguments.example, arguments.allow)
+    arrays: dict[str, Any] = {name: array[0] for name, array in seen.inputs.items()}
+    arrays |= {"words": np.array(seen.words)}
+    arrays |= {"source_words": np.array(seen.source)} if seen.source else {}
     if arguments.sites:
-        values = capture(run.model, run.params, inputs, *arguments.sites.split(","))
+        values = capture(run.model, run.params, seen.inputs, *arguments.sites.split(","))
         arrays |= {name: np.asarray(value[0], np.float32) for name, value in values.items()}
-    there = sites_of(run.model, run.params, inputs)
+    there = sites_of(run.model, run.params, seen.inputs)
     has_attention = any(name.endswith(".weights") for name in there)
     maps, told_of = {}, {}
     if has_attention or not arguments.sites:
-        maps = attention_maps(run.model, run.params, inputs)
+        maps = attention_maps(run.model, run.params, seen.inputs)
     for layer, weights in maps.items():
         arrays[f"{layer}/weights"] = weights[0]
         arrays[f"{layer}/entropy"] = attention_entropy(weights)[0]
@@ -65,15 +99,40 @@ def main(argv: list[str]) -> dict[str, Any]:
         alike = float(others.mean()) if others.size else None
         told_of[layer] = {"entropy": entropy.tolist(), "heads_alike": alike}
         print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{told}")
-    if maps:
-        draw_attention({layer: np.asarray(w[0]) for layer, w in maps.items()}, words, out)
+    if len(seen.words) > _MOST_WORDS:
+        print(f"no picture: {len(seen.words)} places, which has room for {_MOST_WORDS}")
+    elif maps:
+        drawn = {layer: np.asarray(weights[0]) for layer, weights in maps.items()}
+        if seen.image is None:
+            draw_attention({layer: (drawn[layer], *seen.beside(layer)) for layer in drawn}, out)
+        else:
+            has_token = seen.words[:1] == ["class"]
+            draw_attention_over_image(drawn, seen.image, has_token, out)
         print(f"wrote {out}")
     np.savez(out.with_suffix(".npz"), **arrays)
     print(f"wrote {out.with_suffix('.npz')}")
-    return {"words": words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
+    return {"words": seen.words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
 
 
-def _tokens_of(run: Any, prompt: str, allow: list[str]) -> tuple[list[str], Any]:
+def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Seen:
+    """What is looked at: a prompt as the model reads it, or an example of its data."""
+    task = run.config.data.task
+    from_data = task in ("image_classification", "vector_classification")
+    if from_data:
+        if prompt is not None:
+            raise InvalidInput(f"--prompt: data.task={task} reads no text; give --example=0")
+        return _example_of(run, example or 0, allow)
+    if example is not None or prompt is None:
+        raise InvalidInput(f"data.task={task}: expected --prompt=TEXT and no --example")
+    seen = _translated(run, prompt) if task == "translation" else _read(run, prompt, allow)
+    longest = min(run.model.max_length, _MOST_WORDS)
+    for words in (seen.words, seen.source):
+        if len(words) > longest or not seen.words:
+            raise InvalidInput(f"--prompt: {len(words)} tokens; expected 1 to {longest}")
+    return seen
+
+
+def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
     """The words of a prompt as the model reads them, and their numbers."""
     import numpy as np
 
@@ -90,20 +149,72 @@ def _tokens_of(run: Any, prompt: str, allow: list[str]) -> tuple[list[str], Any]
         if unknown:
             raise InvalidInput(f"--prompt: {unknown[0]!r} is no word; expected {' '.join(known)}")
         numbers = [known.index(word) for word in words]
-    elif task == "language_modelling" or is_own(task):
+    else:
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]
-    elif task in ("masked_language_modelling", "text_classification"):
-        numbers = run.tokenizer.encode(prompt)
-        words = ["[begin]", *(run.tokenizer.decode([number]) for number in numbers), "[end]"]
-        specials = special_tokens(run.tokenizer)
-        numbers = [specials.begin, *numbers, specials.end]  # as it was trained
-    else:
-        raise InvalidInput(f"this run's data.task is {task}: expected one that reads one text")
-    longest = min(run.model.max_length, _MOST_WORDS)
-    if not 1 <= len(numbers) <= longest:
-        raise InvalidInput(f"--prompt: {len(numbers)} tokens; expected 1 to {longest}")
-    return words, np.array(numbers, np.int32)
+        if task in ("masked_language_modelling", "text_classification"):  # as it was trained
+            specials = special_tokens(run.tokenizer)
+            words, numbers = ["[begin]", *words], [specials.begin, *numbers]
+        if task == "text_classification":
+            words, numbers = [*words, "[end]"], [*numbers, specials.end]
+    return Seen({"tokens": np.array([numbers], np.int32)}, words)
+
+
+def _translated(run: Any, prompt: str) -> Seen:
+    """A sentence, and the tokens that the model writes after it."""
+    import numpy as np
+
+    from transformer_jax.data.tokenizers import special_tokens
+    from transformer_jax.generation import generate_after
+
+    tokenizer, specials = run.tokenizer, special_tokens(run.tokenizer)
+    source = [*tokenizer.encode(prompt), specials.end]
+    if not 1 < len(source) <= run.config.data.length:
+        raise InvalidInput(
+            f"--prompt: {len(source) - 1} tokens; expected 1 to {run.config.data.length - 1}"
+        )
+    inputs = {"source": np.array([source], np.int32)}
+    begin, length = np.int32(specials.begin), run.config.data.length
+    written = generate_after(run.model, run.params, inputs, begin, num_tokens=length - 1)
+    target = list(itertools.takewhile(lambda t: t != specials.end, written[0].tolist()))
+    if any(token < 0 for token in target):
+        raise InvalidInput("the model's logits are NaN: its parameters are broken")
+    *numbers, _ = specials
+    named = {n: f"[{name}]" for n, name in zip(numbers, specials._fields, strict=False)}
+    words, sources = (
+        [named.get(token) or tokenizer.decode([token]) for token in tokens]
+        for tokens in ([specials.begin, *target], source)
+    )
+    print(f"{prompt}: {run.translate([prompt])[0]}")
+    tokens = np.array([[specials.begin, *target]], np.int32)
+    return Seen({**inputs, "tokens": tokens}, words, tuple(sources))
+
+
+def _example_of(run: Any, number: int, allow: list[str]) -> Seen:
+    """An image or a sequence of vectors of the test split."""
+    import numpy as np
+
+    from transformer_jax.layers.pooling import POOLINGS
+    from transformer_jax.training.build import make_task
+    from transformer_jax.training.loading import refuse_unlike
+
+    task: Any = make_task(run.config, run.tokenizer, allow)
+    refuse_unlike(run, task, run.config.data.source)
+    count = len(task.splits["test"])
+    if not 0 <= number < count:
+        raise InvalidInput(f"--example={number}: expected 0 to {count - 1}, of the test split")
+    batch = next(itertools.islice(task.evaluation_batches("test", 1), number, None))
+    logits = run.model.apply({"params": run.params}, **batch["inputs"])
+    answer, truth = task.classes[int(np.argmax(logits[0]))], task.classes[int(batch["targets"][0])]
+    print(f"example {number} of the test split: model {answer}, truth {truth}")
+    pooling = run.model.pooling
+    adds_token = isinstance(pooling, str) and POOLINGS[pooling].adds_token
+    first = ["class"] if adds_token else []
+    if "images" not in batch["inputs"]:
+        places = range(batch["inputs"]["vectors"].shape[1])
+        return Seen(batch["inputs"], [*first, *map(str, places)])
+    image = task.inputs["images"][task.splits["test"][number]]
+    return Seen(batch["inputs"], first, image=image)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Finds runs, shows what they are, and makes a study fit to be mailed.
+"""Finds runs, shows what they are, and exports them: to Hugging Face, or a study to be mailed.
 
 Example:
   python -m experiments.runs ls runs "eval/loss<1.8" position=rotary --sort=eval/loss
@@ -6,6 +6,7 @@ Example:
   python -m experiments.runs tail runs/a
   python -m experiments.runs diff runs/a runs/b
   python -m experiments.runs export runs/positions --out=positions.zip
+  python -m experiments.runs export runs/a --to=huggingface --out=my_model
 
 Each says more: python -m experiments.runs ls --help
 """
@@ -167,16 +168,37 @@ def _as_csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
 
 def _export(argv: list[str]) -> dict[str, str]:
     parser = Parser("runs export", __doc__)
-    parser.add_argument("study", help="a study's directory")
-    parser.add_argument("--out", required=True, help="a .zip file")
-    parser.add_argument("--weights", action="store_true", help="with the cells' checkpoints")
+    parser.add_argument("path", help="a study's directory; with --to a run's")
+    parser.add_argument("--to", choices=("zip", "huggingface"), default="zip", help="format (zip)")
+    parser.add_argument("--out", required=True, help="a .zip file; with --to=huggingface a folder")
+    parser.add_argument("--weights", action="store_true", help="a zip with the cells' checkpoints")
+    parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
+    out = Path(arguments.out)
+    if arguments.to == "huggingface":
+        return _export_to_huggingface(arguments.path, out, arguments.allow)
+    if (Path(arguments.path) / "config.json").exists():
+        raise InvalidInput(f"{arguments.path}: a run and no study; give --to=huggingface")
     from transformer_jax.studies.reporting.export import export_study
 
-    out = export_study(arguments.study, Path(arguments.out), arguments.weights)
+    export_study(arguments.path, out, arguments.weights)
     print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; unzip it anywhere and compare reads it")
-    return {"study": arguments.study, "file": str(out)}
+    return {"study": arguments.path, "file": str(out)}
+
+
+def _export_to_huggingface(path: str, out: Path, allow: list[str]) -> dict[str, str]:
+    """Writes a run's weights, config, tokenizer and model card into a folder."""
+    directory = RunDirectory(_run_of(path))
+    from transformer_jax.training.export import export_run
+    from transformer_jax.training.loading import load_run
+
+    run = load_run(path, allow=allow)
+    name = directory.path.absolute().name
+    data = directory.manifest()["data"]
+    architecture = export_run(run, out, name, directory.evaluation(), data)
+    print(f"{out}: {architecture}; transformers' Auto classes load it, see {out / 'README.md'}")
+    return {"run": path, "folder": str(out), "architecture": architecture}
 
 
 if __name__ == "__main__":

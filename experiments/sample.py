@@ -11,12 +11,20 @@ from experiments.command import Parser, execute, use_compilation_cache
 def main(argv: list[str]) -> dict[str, str]:
     """Loads the run; prints and returns its answer."""
     parser = Parser("sample", __doc__)
-    parser.add_argument("--workdir", required=True, help="the run's directory")
+    parser.add_argument(
+        "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
+    )
     parser.add_argument("--prompt", default="\n", help="text for the model (a line break)")
     parser.add_argument("--num_tokens", type=int, default=300, help="tokens to add (300)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")
     parser.add_argument("--top_k", type=int, help="draw among the k likeliest tokens")
     parser.add_argument("--top_p", type=float, default=1.0, help="nucleus probability (1)")
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        help="end before this text; several times for several",
+    )
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text (0)")
     parser.add_allow()
     parser.add_json()
@@ -29,9 +37,13 @@ def main(argv: list[str]) -> dict[str, str]:
     options = vars(arguments)
     del options["json"]
     run = load_run(options.pop("workdir"), allow=options.pop("allow"))
-    answer = demonstration_of(run.config.data.task).answer(run, **options)
-    print(answer)
-    return {"prompt": arguments.prompt, "answer": answer}
+    demonstration = demonstration_of(run.config.data.task)
+    said = []
+    for piece in demonstration.answer(run, **options):
+        print(piece, end="", flush=True)
+        said.append(piece)
+    print()
+    return {"prompt": arguments.prompt, "answer": "".join(said)}
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
 _WRITTEN = (
-    *("index.md", "how-to.md", "runs.md", "catalogue.md", "options.md", "glossary.md", "stable.md"),
-    "verdicts.md",
+    *("index.md", "how-to.md", "runs.md", "weights.md", "inside.md", "catalogue.md", "options.md"),
+    *("glossary.md", "stable.md", "study.md", "troubleshooting.md", "verdicts.md"),
     "extra.css",
 )
-_FIGURES = ("forest.svg", "curves.svg")
 # What the reference shows, in reading order: heading -> modules.
 _REFERENCE = {
     "Shapes and masks": ("shapes", "masks"),
@@ -124,7 +123,7 @@ def _write_studies(folder: Path) -> None:
     (folder / "index.md").write_text(overview, encoding="utf-8")
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-        for figure in _FIGURES:
+        for figure in answers.FIGURES:
             drawn = answers.RESULTS / name / figure
             if drawn.exists():
                 shutil.copy(drawn, folder / f"{name}-{figure}")

@@ -1,5 +1,8 @@
 """What a researcher types, and what they get: names, short runs, words of other tools."""
 
+import dataclasses
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,15 +11,73 @@ import pytest
 
 from experiments.__main__ import commands
 from experiments.command import default_workdir, preset
-from tests.conftest import ROOT, TINY, attempt, refused
+from tests.conftest import ROOT, TINY, attempt, command, refused
 from transformer_jax import load_run
+from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
 from transformer_jax.runs.pictures import loss_in_a_line
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.running import study_progress
+from transformer_jax.training import run as run_module
 
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]
+
+
+# ---------------------------------------------------------------- before it begins
+
+BLOCKED = """
+import sys
+
+
+class Blocked:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == "{package}":
+            raise {error}
+
+
+sys.meta_path.insert(0, Blocked)
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("ml_collections", ("train", "--config=tiny"), "train"),
+        ("optax", ("train", "--config=tiny", "--dry_run"), "train"),
+    ],
+)
+def test_a_missing_package_is_one_line_that_names_the_extra(package, arguments, extra, tmp_path):
+    error = f"ModuleNotFoundError('gone', name='{package}')"
+    (tmp_path / "sitecustomize.py").write_text(BLOCKED.format(package=package, error=error))
+    done = command(*arguments, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    refused(done, f"needs the package {package}: pip install 'transformer_jax[{extra}]'")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_ctrl_c_while_a_command_is_imported_is_one_word(tmp_path):
+    text = BLOCKED.format(package="ml_collections", error="KeyboardInterrupt")
+    (tmp_path / "sitecustomize.py").write_text(text)
+    done = command("train", "--config=tiny", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_how_long_a_study_takes_is_no_wild_guess_in_its_first_minute(monkeypatch):
+    """A compiler that takes ten seconds before the first of many steps is no slow machine."""
+    now = [0.0]
+    monkeypatch.setattr(study_progress.time, "monotonic", lambda: now[0])
+    board = study_progress.StudyProgress(Silent(), {"a": 300.0, "b": 300.0}, 2)
+    now[0], board._shares["a"] = 10.0, 1 / 2000
+    assert 600 < board._seconds_left() < 720
+    now[0], board._shares["a"] = 610.0, 1.0  # it takes twice as long as was expected
+    assert 500 < board._seconds_left() < 600
+    now[0], board._shares["b"] = 1210.0, 1.0
+    assert board._seconds_left() == 0
 
 
 # ---------------------------------------------------------------- names
@@ -190,6 +251,18 @@ def test_a_run_prints_as_three_lines(loaded):
     assert "shakespeare for 50 updates" in told
 
 
+def test_a_run_draws_its_losses(loaded, tmp_path):
+    figure = loaded.plot()
+    (axes,) = figure.axes
+    drawn = {line.get_label(): line.get_xydata() for line in axes.lines}
+    rows = [row for row in loaded.metrics if "eval/loss" in row]
+    expected = [[row["step"], row["eval/loss"]] for row in rows]
+    np.testing.assert_allclose(drawn["validation split"], expected)
+    figure.savefig(tmp_path / "loss.png")
+    with pytest.raises(InvalidInput, match="was not trained here"):
+        dataclasses.replace(loaded, metrics=()).plot()
+
+
 def test_several_prompts_are_continued_each_by_itself(loaded):
     texts = loaded.sample(["ROMEO:", "JULIET", "ROMEO:"], 12, seed=3)
     assert [len(text) for text in texts] == [12, 12, 12]
@@ -208,6 +281,37 @@ def test_a_text_ends_before_what_stops_it(loaded):
     assert loaded.sample("ROMEO:", 40, seed=3, stop="§") == whole
     with pytest.raises(InvalidInput, match="stop: expected strings that are not empty"):
         loaded.sample("ROMEO:", 4, stop="")
+
+
+def test_a_text_comes_as_it_is_drawn(loaded, tiny_run):
+    whole = loaded.sample("ROMEO:", 40, seed=3)
+    pieces = list(loaded.stream("ROMEO:", 40, seed=3))
+    assert "".join(pieces) == whole
+    assert len(pieces) == 5
+    stop = whole[17:19]
+    assert "".join(loaded.stream("ROMEO:", 40, seed=3, stop=stop)) == whole[: whole.find(stop)]
+    with pytest.raises(InvalidInput, match="stop: expected strings that are not empty"):
+        list(loaded.stream("ROMEO:", 4, stop=[""]))
+    done = attempt(
+        *("sample", f"--workdir={tiny_run}", "--prompt=ROMEO:", "--num_tokens=40", "--seed=3"),
+        f"--stop={stop}",
+    )
+    assert done.stdout == "ROMEO:" + whole[: whole.find(stop)] + "\n"
+
+
+def test_no_character_and_no_stop_string_is_split(loaded, monkeypatch):
+    """Each token is a byte here: é has two, the emoji four."""
+    text = "an été 🌞, the end; more"
+    tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    monkeypatch.setattr(run_module, "stream_from", lambda *_, **__: iter(tokens[:, None]))
+    of_bytes = dataclasses.replace(loaded, tokenizer=ByteTokenizer())
+    pieces = list(of_bytes.stream("x", len(tokens)))
+    assert "".join(pieces) == text
+    assert pieces == list(text)
+    cut = list(of_bytes.stream("x", len(tokens), stop=["the end", "§"]))
+    assert cut == ["a", "n", " ", "é", "té", " ", "🌞", ",", " "], "what may stop it has to wait"
+    monkeypatch.setattr(run_module, "stream_from", lambda *_, **__: iter(tokens[:4, None]))
+    assert "".join(of_bytes.stream("x", 4)) == "an \N{REPLACEMENT CHARACTER}", "as sample has it"
 
 
 def test_how_likely_a_text_is(loaded):

@@ -17,6 +17,7 @@ from transformer_jax.generation import (
     generate_from,
     generate_with_cache,
     restrict_logits,
+    stream_from,
     windowed_next_logits,
 )
 from transformer_jax.layers.cache import with_capacity
@@ -256,6 +257,23 @@ def test_each_token_is_read_once_until_the_context_slides(decoder):
     np.testing.assert_array_equal(drawn, whole)
 
 
+@pytest.mark.parametrize("size", [1, 4, 9])
+def test_a_text_in_pieces_is_the_same_text(decoder, size):
+    """Also where the context slides; and whoever stops early has the beginning of it."""
+    model, params = decoder
+    options = {"temperature": 0.9, "top_k": 5, "top_p": 0.9}
+    prompt, key = jnp.array([3, 1, 2, 4, 1, 7, 2, 2, 5])[:size], jax.random.key(1)
+    whole = generate_from(model, params, prompt, key, num_tokens=9, **options)
+    pieces = list(stream_from(model, params, prompt, key, 9, piece=4, **options))
+    assert [len(piece) for piece in pieces] == [4, 4, 1]
+    np.testing.assert_array_equal(jnp.concatenate(pieces), whole)
+    first = next(stream_from(model, params, prompt, key, 9, piece=4, **options))
+    np.testing.assert_array_equal(first, whole[:4])
+    assert not list(stream_from(model, params, prompt, key, 0))
+    with pytest.raises(InvalidInput, match="temperature: expected"):
+        next(stream_from(model, params, prompt, key, 9, temperature=-1.0))
+
+
 class Backwards(nn.Module):
     """A feed-forward layer that also looks at the place before, which no cache keeps."""
 
@@ -275,5 +293,7 @@ def test_with_rows_of_ones_own_the_whole_text_is_read():
     options = {"num_tokens": 6, "temperature": 0}
     drawn = generate_from(model, params, prompt, jax.random.key(0), **options)
     np.testing.assert_array_equal(drawn, whole)
+    pieces = stream_from(model, params, prompt[0], jax.random.key(0), 6, 4, temperature=0)
+    np.testing.assert_array_equal(jnp.concatenate(list(pieces)), whole[0])
     assert not model.can_cache()
     assert small_decoder(feed_forward="gated").can_cache()

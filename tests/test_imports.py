@@ -28,11 +28,12 @@ ALLOWED = {
     "inspection": ("errors", "sites"),
     "laws": ("models", "paths"),
     "paths": (),
-    "interop": ("errors", "models"),
+    "hub": ("errors",),
+    "interop": ("errors", "hub", "models"),
     "data": ("errors", "options"),
     "runs": ("errors", "options", "data", "paths"),
     "training": (
-        *("errors", "options", "models", "generation", "interop", "data", "paths", "runs"),
+        *("errors", "options", "models", "generation", "interop", "data", "hub", "paths", "runs"),
         *("alike", "inspection", "layers", "metrics", "programs"),
     ),
     "planning": ("errors", "options", "data", "runs", "training"),
@@ -43,7 +44,8 @@ ALLOWED = {
 }
 LIBRARIES = {
     "data": {"numpy", "tokenizers", "PIL", "scipy"},
-    "interop": {"numpy", "jax", "flax", "safetensors", "huggingface_hub"},
+    "hub": {"huggingface_hub"},
+    "interop": {"numpy", "jax", "flax", "safetensors"},
     "options": {"ml_collections"},
     "shapes": {"jax"},
     "paths": {"jax"},

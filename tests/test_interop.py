@@ -193,6 +193,95 @@ def test_a_folder_of_theirs_and_back_again(torch, theirs, rng, tmp_path):
         np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
+def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tmp_path):
+    """What the config makes computes the same from the same parameters, for every architecture."""
+    from transformer_jax import config_from_huggingface, from_huggingface
+    from transformer_jax.training.build import make_model
+
+    theirs.save_pretrained(tmp_path / "theirs")
+    config = config_from_huggingface(tmp_path / "theirs")
+    model, params = from_huggingface(tmp_path / "theirs")
+    from_data = ("vocab_size", "num_classes", "image_shape")
+    sizes = {name: getattr(model, name) for name in from_data if hasattr(model, name)}
+    made = make_model(config.model, sizes)
+    _, inputs, _ = inputs_of(type(theirs).__name__, rng)
+    expected = model.apply({"params": params}, **inputs)
+    np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
+    assert made.dropout_rate == model.dropout_rate
+
+
+def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):
+    """The first model that a newcomer trains: characters, no biases."""
+    import transformers
+
+    from transformer_jax import load_run
+    from transformer_jax.training.export import export_run
+
+    run = load_run(tiny_run)
+    export_run(run, tmp_path / "out", "tiny")
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    prompt = "ROMEO:"  # the model reads 16 tokens
+    tokens = tokenizer(prompt, return_tensors="pt")["input_ids"]
+    assert tokens[0].tolist() == run.tokenizer.encode(prompt).tolist()
+    written = model.generate(tokens, do_sample=False, max_new_tokens=10)[0, tokens.shape[1] :]
+    assert tokenizer.decode(written) == run.sample(prompt, num_tokens=10, temperature=0)
+
+
+@pytest.mark.parametrize("task", ["text_classification", "masked_language_modelling"])
+def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path):
+    """Special tokens, padding and names of classes are in the folder too."""
+    import transformers
+
+    from tests.conftest import tiny_config
+    from transformer_jax.data.tokenizers import TOKENIZERS, special_tokens
+    from transformer_jax.training.export import export_run
+    from transformer_jax.training.run import Run
+
+    tokenizer = TOKENIZERS["bpe"].train([(ROOT / "README.md").read_text()], 300)
+    is_classifier = task == "text_classification"
+    model = Encoder(
+        vocab_size=special_tokens(tokenizer).vocab_size,
+        max_length=32,
+        width=16,
+        depth=1,
+        num_types=2,
+        num_classes=3 if is_classifier else None,
+    )
+    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape) * 0.3, a.dtype), params)
+    source = "movie_snippets" if is_classifier else "shakespeare"
+    config = tiny_config(
+        model__architecture="encoder",
+        data__task=task,
+        data__source=source,
+        data__length=32,
+        data__tokenizer="bpe",
+    )
+    classes = ("bad", "fair", "good") if is_classifier else ()
+    run = Run(config, model, params, tokenizer, 1, classes, 2 if is_classifier else 1)
+    export_run(run, tmp_path / "out", "it")
+    names = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    if is_classifier:
+        theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+        texts = [("to be", "or not"), ("a rather longer text", "its end")]
+        batch = names(*map(list, zip(*texts, strict=True)), padding=True, return_tensors="pt")
+        assert batch["token_type_ids"].sum() > 0
+        with torch.no_grad():
+            expected = theirs.eval()(**batch).logits.softmax(-1).numpy()
+        np.testing.assert_allclose(run.classify(texts), expected, atol=1e-5)
+        assert theirs.config.id2label == {0: "bad", 1: "fair", 2: "good"}
+    else:
+        theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+        batch = names("to[MASK] it", return_tensors="pt")
+        place = int((batch["input_ids"][0] == names.mask_token_id).nonzero())
+        with torch.no_grad():
+            logits = theirs(**batch).logits[0, place]
+        ranked = logits[: tokenizer.vocab_size].argsort(descending=True)[:5].tolist()
+        filled = run.fill_in("to ___ it")
+        assert [text for text, _ in filled] == [tokenizer.decode([token]) for token in ranked]
+
+
 def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
     """A pattern of six, and both rotations under the names of before."""
     from transformer_jax.interop import gemma3

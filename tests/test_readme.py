@@ -136,7 +136,7 @@ def test_the_commands_run_as_they_are_written(place):
             assert "model.position" in output
             assert "no claim" in output
         ran.append(line)
-    assert len(ran) >= 26
+    assert len(ran) >= 28
     assert (place / "runs" / "heads" / "report.html").exists()
     assert (place / "runs" / "comparison.png").exists()
 

@@ -5,12 +5,15 @@ import itertools
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT, command
 from tests.test_readme import COMMANDS
 from tests.test_reports import browser, complaints  # noqa: F401
 from transformer_jax.options.config import load_config
+from transformer_jax.studies.asking import design
+from transformer_jax.studies.asking.design import load_design
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
@@ -44,6 +47,59 @@ def test_the_page_on_runs_does_what_it_says(tiny_run, monkeypatch, tmp_path):
     assert len(held["several"]) == 2
     assert held["each"].shape == (8,)
     assert held["whole"] > 1
+
+
+def test_the_page_on_weights_does_what_it_says(tiny_run, monkeypatch, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "weights.md").read_text()
+    held = {}
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "w", "exec"), held)
+    assert held["architecture"] == "GPT2LMHeadModel"
+    assert held["text"] == held["run"].sample("ROMEO:", num_tokens=20, temperature=0)
+    assert held["likely"].shape == (8,)
+    config = held["get_config"]()
+    assert (config.model.width, config.optimizer.learning_rate) == (32, 5e-5)
+
+
+def test_the_recipes_for_looking_inside_do_what_they_say(tiny_run, monkeypatch, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "inside.md").read_text()
+    held = {}
+    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "i", "exec"), held)
+    run, heads = held["run"], held["run"].model.num_heads
+    assert held["before"].shape == held["to_itself"].shape == (heads,)
+    assert all(scores.shape == (heads,) for scores in held["induction"].values())
+    logits = run.model.apply({"params": run.params}, **held["inputs"])
+    np.testing.assert_allclose(held["lens"][held["last"]], logits, atol=1e-5)
+    assert not np.allclose(held["lens"]["block_0.residual"], logits, atol=1e-3)
+    assert set(held["words"]) == set(held["streams"])
+    assert len(held["without"]) == 2 * heads
+    assert any(abs(float(effect)) > 1e-6 for effect in held["without"].values())
+    # Behind the last block the last place holds everything: patched, it gives the first answer.
+    effect, clean = held["effect"], held["clean"]
+    assert effect.shape == (2, len(held["tokens"]))
+    np.testing.assert_allclose(effect[-1, -1], clean.max(), atol=1e-5)
+
+
+def test_the_study_on_the_page_is_one_and_every_key_is_told(tmp_path):
+    page = (ROOT / "docs" / "study.md").read_text()
+    (tmp_path / "gates.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    told = load_design(str(tmp_path / "gates.py"))
+    assert list(told.arms) == ["mlp", "gated", "relu"]
+    assert told.expected["relu"] == (None, 0.01)
+    named = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(named))) == set(design._STUDY_KEYS)
+
+
+def test_the_messages_that_troubles_are_looked_up_by_are_said_somewhere():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "transformer_jax").rglob("*.py"))
+    quoted = re.findall(r"^\| `(.+?)` \|", page, re.MULTILINE)
+    assert len(quoted) >= 5
+    for message in quoted:
+        assert message.partition(" ...")[0] in code, message
 
 
 def test_the_reference_names_modules_that_are_there():

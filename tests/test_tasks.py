@@ -358,6 +358,42 @@ def test_every_run_answers_in_its_own_way(runs):
 
 
 @pytest.mark.xdist_group("tasks")
+def test_translations_and_images_are_looked_into(runs, tmp_path):
+    out = tmp_path / "seen.png"
+    done = attempt("inspect", f"--workdir={runs('pairs')}", "--prompt=red cat", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("red cat: ")
+    with np.load(out.with_suffix(".npz")) as arrays:
+        words, sources = arrays["words"], arrays["source_words"]
+        assert sources.tolist() == [*"red cat", "[end]"]
+        assert words[0] == "[begin]"
+        sizes = {name: arrays[f"{name}/weights"].shape[1:] for name in (
+            "encoder/block_0/attention",
+            "decoder/block_0/attention",
+            "decoder/block_0/cross_attention",
+        )}  # fmt: skip
+        assert list(sizes.values()) == [(8, 8), (len(words), len(words)), (len(words), 8)]
+        assert arrays["tokens"].shape == (len(words),)
+    assert out.read_bytes()[:4] == b"\x89PNG"
+    images = f"--workdir={runs('images')}"
+    done = attempt("inspect", images, "--example=2", f"--out={tmp_path / 'image.png'}")
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"example 2 of the test split: model [012], truth [012]\n", done.stdout)
+    with np.load(tmp_path / "image.npz") as arrays:
+        assert arrays["images"].shape == (8, 8, 1)
+        assert len(set(arrays["block_0/attention/weights"].shape[1:])) == 1
+    vectors = attempt("inspect", f"--workdir={runs('vectors')}", f"--out={out}")
+    assert vectors.returncode == 0, vectors.stderr
+    refused(attempt("inspect", images, "--prompt=red"), "reads no text", "--example=0")
+    refused(attempt("inspect", images, "--example=999"), "--example=999: expected 0 to ")
+    refused(attempt("inspect", f"--workdir={runs('text')}"), "expected --prompt=TEXT")
+    long = "red cat " * 9
+    refused(
+        attempt("inspect", f"--workdir={runs('pairs')}", f"--prompt={long}"), "expected 1 to 15"
+    )
+
+
+@pytest.mark.xdist_group("tasks")
 def test_bleu_is_sacrebleus_over_all_references(runs):
     import sacrebleu
 

@@ -19,14 +19,14 @@ losses say what is made small on the way). examples/one_page.py puts them togeth
   runs/               one run as a directory: its files, checkpoints, records, pictures
   training/           build, prepared: from a config to data, model, optimizer; objectives; step*:
                       one update; loop*: a run, top to bottom; coroutine: compiles and takes the
-                      updates that it asks for; evaluation; loading: a run, read again
+                      updates that it asks for; evaluation; loading, run: a trained run
   planning/           what a training step would need on a device that is not here
   studies/            inference: statistics decides the verdict's word; asking: a question as a
                       value, its cells; judging: what may be judged, and the verdicts; reporting;
                       running: launch: from plan to verdict, workers: train the cells
   generation          drawing new text, writing after a source
   inspection          what is at sites, and a model with them changed; attention maps, gradients
-  interop/            Hugging Face weights in and out
+  interop/, hub       Hugging Face weights in and out; their folders, by path or name
   laws                what every component keeps, to be tried on your own components
 
 Beside it: experiments/ the commands, configs/ what they read, docs/glossary.md our own words.
@@ -91,6 +91,7 @@ _PUBLIC = {
     "training.hooks": ("intervenes",),
     "interop": ("from_huggingface", "to_huggingface"),
     "training.loading": ("load_run",),
+    "training.pretrained": ("config_from_huggingface",),
     "studies": ("load_study",),
     "studies.inference.scores": ("judge",),
     "studies.inference.statistics": ("paired_interval",),

@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,23 +113,59 @@ def generate(
       InvalidInput: the prompt is empty, or a sampling option has no meaning.
     """
     _check_options(prompt, num_tokens, temperature, top_k, top_p)
+    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    begun = _begun(prompt, num_tokens, max_length, cache)
+    return _continued(next_logits, begun, 0, num_tokens, rng, max_length, **draws).drawn
+
+
+class _Text(NamedTuple):
+    """A text that is being written.
+
+    Attributes:
+      context: [..., C] int32, what the model sees.
+      length: [] int32, how many tokens of it are there.
+      drawn: [..., N] int32, the new tokens; 0 where none was drawn yet.
+      cache: what the model has kept.
+    """
+
+    context: Array
+    length: Array
+    drawn: Array
+    cache: Any
+
+
+def _begun(prompt: Array, num_tokens: int, max_length: int, cache: Any) -> _Text:
     seen = prompt[..., -max_length:]
     padding = [(0, 0)] * (seen.ndim - 1) + [(0, max_length - seen.shape[-1])]
     context = jnp.pad(seen, padding).astype(jnp.int32)
+    drawn = jnp.zeros((*prompt.shape[:-1], num_tokens), jnp.int32)
+    return _Text(context, jnp.int32(seen.shape[-1]), drawn, cache)
 
-    def add_token(index: Array, carry: tuple) -> tuple:
-        context, length, drawn, cache = carry
+
+def _continued(
+    next_logits: NextLogits,
+    text: _Text,
+    first: int | Array,
+    last: int | Array,
+    rng: Array,
+    max_length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> _Text:
+    """The text with new tokens first to last - 1."""
+
+    def add_token(index: Array, text: _Text) -> _Text:
+        context, length, drawn, cache = text
         logits, cache = next_logits(context, length, cache)
         token = draw_token(jax.random.fold_in(rng, index), logits, temperature, top_k, top_p)
         is_full = length == max_length
         context = jnp.where(is_full, jnp.roll(context, -1, axis=-1), context)
         length = jnp.where(is_full, length, length + 1)
         context = context.at[..., length - 1].set(token)
-        return context, length, drawn.at[..., index].set(token), cache
+        return _Text(context, length, drawn.at[..., index].set(token), cache)
 
-    drawn = jnp.zeros((*prompt.shape[:-1], num_tokens), jnp.int32)
-    start = (context, jnp.int32(seen.shape[-1]), drawn, cache)
-    return jax.lax.fori_loop(0, num_tokens, add_token, start)[2]
+    return jax.lax.fori_loop(first, last, add_token, text)
 
 
 def generate_with_cache(
@@ -160,8 +196,32 @@ def generate_with_cache(
     _check_options(
         prompt, num_tokens, **{"temperature": 1.0, "top_k": None, "top_p": 1.0, **options}
     )
+    next_logits = _with_cache(read, read_again, _fits(prompt, num_tokens, max_length), max_length)
+    cache = _prompt_read(read, prompt, num_tokens, max_length)
+    return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, **options)
+
+
+def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
+    """Whether all that is read, the last new token is not, fits into the model's longest input."""
+    return min(prompt.shape[-1], max_length) - 1 + num_tokens <= max_length
+
+
+def _prompt_read(
+    read: Callable[[Array, Any], tuple[Array, Any]], prompt: Array, num_tokens: int, max_length: int
+) -> tuple[Array, Any]:
+    """How many tokens were read, all but the last of the prompt, and what was kept, with room."""
     begun = prompt[..., -max_length:][..., :-1]
     count = begun.shape[-1]
+    return jnp.int32(count), with_capacity(read(begun, {})[1], min(count + num_tokens, max_length))
+
+
+def _with_cache(
+    read: Callable[[Array, Any], tuple[Array, Any]],
+    read_again: NextLogits,
+    fits: bool,
+    max_length: int,
+) -> NextLogits:
+    """Reads the last token alone; or, from where the context slides, the whole context."""
 
     def read_last(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         held, kept = cache
@@ -170,13 +230,10 @@ def generate_with_cache(
         return logits[..., -1, :], (held + 1, kept)
 
     def read_while_it_fits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
-        fits = cache[0] < max_length
-        return jax.lax.cond(fits, read_last, read_again, context, length, cache)
+        still_fits = cache[0] < max_length
+        return jax.lax.cond(still_fits, read_last, read_again, context, length, cache)
 
-    needed = count + num_tokens
-    next_logits = read_last if needed <= max_length else read_while_it_fits
-    cache = jnp.int32(count), with_capacity(read(begun, {})[1], min(needed, max_length))
-    return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, **options)
+    return read_last if fits else read_while_it_fits
 
 
 def feed_back(logits_of: Callable[[Array], Array], tokens: Array, replaced: Array) -> Array:
@@ -217,6 +274,79 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
     """
     if prompt.ndim == 1 and not hasattr(model, "can_cache"):  # one's own may know [B, L] alone
         return generate_from(model, params, prompt[None], rng, **options)[0]
+    sizes: dict[str, Any] = {"rng": rng, "max_length": model.max_length, **options}
+    read, read_again = _reading(model, params)
+    if read is None:
+        return generate(read_again, prompt, **sizes)
+    return generate_with_cache(read, read_again, prompt, **sizes)
+
+
+def stream_from(
+    model: Any,
+    params: Any,
+    prompt: Array,
+    rng: Array,
+    num_tokens: int,
+    piece: int = 8,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+) -> Iterator[Array]:
+    """Yields the tokens of `generate_from` as they are drawn, `piece` of them at a time.
+
+    What is not asked for is not drawn.
+
+    Args:
+      model: as in generate_from.
+      params: of the model.
+      prompt: [P] int.
+      rng: PRNG key.
+      num_tokens: as in generate.
+      piece: how many at a time; the last ones may be fewer.
+      temperature: as in draw_token.
+      top_k: as in draw_token.
+      top_p: as in draw_token.
+    Yields:
+      [piece] int32.
+    Raises:
+      InvalidInput: see generate.
+    """
+    _check_options(prompt, num_tokens, temperature, top_k, top_p)
+    fits = _fits(prompt, num_tokens, model.max_length)
+    text = _begin_text(model, params, prompt[None], num_tokens)
+    for first in range(0, num_tokens, piece):
+        last = min(first + piece, num_tokens)
+        text = _advance_text(model, params, text, rng, first, last, fits, temperature, top_k, top_p)
+        yield text.drawn[0, first:last]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _begin_text(model: Any, params: Any, prompt: Array, num_tokens: int) -> _Text:
+    read, _ = _reading(model, params)
+    sizes = num_tokens, model.max_length
+    return _begun(prompt, *sizes, _prompt_read(read, prompt, *sizes) if read else None)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6, 7, 8, 9), donate_argnums=2)
+def _advance_text(
+    model: Any,
+    params: Any,
+    text: _Text,
+    rng: Array,
+    first: Array,
+    last: Array,
+    fits: bool,
+    *draws: Any,
+) -> _Text:
+    read, read_again = _reading(model, params)
+    next_logits = _with_cache(read, read_again, fits, model.max_length) if read else read_again
+    return _continued(next_logits, text, first, last, rng, model.max_length, *draws)
+
+
+def _reading(
+    model: Any, params: Any
+) -> tuple[Callable[[Array, Any], tuple[Array, Any]] | None, NextLogits]:
+    """How a decoder reads on with what it has kept, None if it keeps nothing; and all from anew."""
     places = jnp.arange(model.max_length)
     tells_segments = "segments" in inspect.signature(type(model).__call__).parameters
 
@@ -227,14 +357,10 @@ def generate_from(model: Any, params: Any, prompt: Array, rng: Array, **options:
         logits = model.apply({"params": params}, context, **known)
         return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
-    sizes: dict[str, Any] = {"rng": rng, "max_length": model.max_length, **options}
-    if not _can_cache(model):
-        return generate(read_again, prompt, **sizes)
-
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
         return _apply_with_cache(model, params, cache, tokens)
 
-    return generate_with_cache(read, read_again, prompt, **sizes)
+    return (read if _can_cache(model) else None), read_again
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))

@@ -143,7 +143,7 @@ class BPETokenizer:
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int) -> "BPETokenizer":
         """Merges the commonest pairs until there are vocab_size tokens (at least 256)."""
-        library = _tokenizers_library()
+        library = tokenizers_library()
         model = library.Tokenizer(library.models.BPE())
         model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = library.decoders.ByteLevel()
@@ -158,7 +158,7 @@ class BPETokenizer:
     @classmethod
     def from_json(cls, state: dict) -> "BPETokenizer":
         """The inverse of to_json."""
-        return cls(_tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
+        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
 
     def to_json(self) -> dict:
         """The library's own format, under `model`."""
@@ -174,12 +174,19 @@ class BPETokenizer:
         return self._model.decode([int(token) for token in tokens], skip_special_tokens=False)
 
 
-def _tokenizers_library():
+def tokenizers_library() -> Any:
+    """Returns the package tokenizers.
+
+    Raises:
+      InvalidInput: it is not installed.
+    """
     try:
         import tokenizers
         import tokenizers.decoders
         import tokenizers.models
+        import tokenizers.normalizers
         import tokenizers.pre_tokenizers
+        import tokenizers.processors
         import tokenizers.trainers
     except ImportError as error:
         raise InvalidInput(
@@ -260,7 +267,7 @@ class HuggingFaceTokenizer:
     @classmethod
     def from_json(cls, state: dict) -> "HuggingFaceTokenizer":
         """The inverse of to_json."""
-        return cls(_tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
+        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
 
     def to_json(self) -> dict:
         """The library's own format, under `model`."""
@@ -274,6 +281,11 @@ class HuggingFaceTokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, without special ones."""
         return self._model.decode([int(token) for token in tokens])
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether a word's token holds the space before it, as GPT-2's do."""
+        return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
 
     def number_of(self, *names: str) -> int | None:
         """Returns the number of the first of these tokens that there is."""
@@ -308,7 +320,8 @@ class Specials(NamedTuple):
     vocab_size: int
 
 
-_SPECIAL_NAMES = {
+# What files of others call them; the first is our own name.
+SPECIAL_NAMES = {
     "padding": ("[PAD]", "<pad>"),
     "begin": ("[CLS]", "<s>", "<bos>"),
     "end": ("[SEP]", "</s>", "<eos>"),
@@ -319,7 +332,7 @@ _SPECIAL_NAMES = {
 def special_tokens(tokenizer: Tokenizer) -> Specials:
     """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
     numbers, size = {}, tokenizer.vocab_size
-    for purpose, names in _SPECIAL_NAMES.items():
+    for purpose, names in SPECIAL_NAMES.items():
         number = None
         if isinstance(tokenizer, HuggingFaceTokenizer):
             number = tokenizer.number_of(*names)

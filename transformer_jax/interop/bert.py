@@ -40,7 +40,7 @@ def _describe_bert(model: Encoder) -> dict[str, Any]:
         "model_type": "bert",
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.max_length,
-        "type_vocab_size": model.num_types,
+        "type_vocab_size": model.num_types or 1,
         "hidden_size": model.width,
         "num_hidden_layers": model.depth,
         "num_attention_heads": model.num_heads,

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
-from transformer_jax.models import options_in_effect
+from transformer_jax.models import Decoder, options_in_effect
 from transformer_jax.models.layer_list import LAYER_FIELDS
 
 # One row for each class of transformers that is known here.
@@ -42,7 +44,6 @@ _OF_TRAINING = (
     "parent",
     "variant",
 )
-_HUB_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
 
 
 class Pretrained(NamedTuple):
@@ -74,7 +75,7 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
 
     Args:
       model_or_path: a folder with config.json and model.safetensors (whole or in parts), a model
-        object of transformers, or a repository's name on the hub (needs the package
+        object of transformers, or a repository of the hub, OWNER/NAME (needs the package
         huggingface_hub and the network).
     Returns:
       The model and its parameters. GPT2Model, GPT2LMHeadModel and LlamaForCausalLM, Mistral...,
@@ -91,16 +92,43 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
         config = model_or_path.config.to_dict() | config
         state = {name: _numbers(tensor) for name, tensor in model_or_path.state_dict().items()}
         return _import(config, state, type(model_or_path).__name__)
-    folder = Path(model_or_path)
-    if not folder.is_dir():
-        folder = _download(str(model_or_path))
-    return _import(_read_config(folder), _read_arrays(folder), str(model_or_path))
+    folder = folder_of(model_or_path)
+    return _import(read_settings(folder), _read_arrays(folder), str(model_or_path))
+
+
+def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
+    """Returns the architecture that a config.json names, and our model for it, without weights.
+
+    Args:
+      settings: what config.json holds.
+      origin: where it came from, for messages.
+    Raises:
+      InvalidInput: another architecture, or an option that our models lack.
+    """
+    name = (settings.get("architectures") or ["no architecture"])[0]
+    if name not in ARCHITECTURES:
+        raise InvalidInput(f"{origin}: {name}: expected one of {', '.join(ARCHITECTURES)}")
+    row = ARCHITECTURES[name]
+    for key, value in row.required.items():
+        if key in settings and settings[key] != value:
+            raise InvalidInput(f"{origin}: {key}={settings[key]}: our model has {key}={value}")
+    try:
+        return name, row.make(settings)
+    except KeyError as error:
+        raise InvalidInput(f"{origin}: config.json has no {error}") from error
 
 
 def to_huggingface(
-    model: Any, params: Any, folder: str | Path | None = None, architecture: str | None = None
+    model: Any,
+    params: Any,
+    folder: str | Path | None = None,
+    architecture: str | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Exported:
     """Gives parameters of ours the names and layouts of Hugging Face's transformers.
+
+    A model without biases, or without types of text, is written with zeros for them where only
+    that fits.
 
     Args:
       model: a Decoder, Encoder, VisionTransformer or EncoderDecoder whose fields one of their
@@ -109,13 +137,18 @@ def to_huggingface(
       folder: if given, config.json and model.safetensors are written into it, which
         `transformers.AutoModel...from_pretrained(folder)` reads.
       architecture: a name in ARCHITECTURES; the one that has the model's head if not given.
+      settings: further entries of config.json, and other values: eos_token_id, say.
     Raises:
       InvalidInput: no architecture of theirs computes what this model does; the text says which
         fields they have otherwise. Or the folder holds other weights.
     """
-    name, row = _architecture_of(model, architecture)
+    name, row, model, biases = _architecture_of(model, architecture)
     config = {"architectures": [name], **row.describe(model), "dtype": "float32"}
+    if isinstance(model, Decoder):  # their defaults would end a text at some token of another model
+        config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    config |= settings or {}
     flat = {"/".join(path): np.asarray(leaf) for path, leaf in flatten_dict(params).items()}
+    flat = biases | flat
     entries = row.entries(model)
     _refuse_names(
         "parameters", set(flat), {path for entry in entries for path in entry.ours}, "this model"
@@ -140,17 +173,8 @@ def _numbers(tensor: Any) -> np.ndarray:
 
 
 def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str) -> Pretrained:
-    name = (config.get("architectures") or ["no architecture"])[0]
-    if name not in ARCHITECTURES:
-        raise InvalidInput(f"{origin}: {name}: expected one of {', '.join(ARCHITECTURES)}")
+    name, model = model_of(config, origin)
     row = ARCHITECTURES[name]
-    for key, value in row.required.items():
-        if key in config and config[key] != value:
-            raise InvalidInput(f"{origin}: {key}={config[key]}: our model has {key}={value}")
-    try:
-        model = row.make(config)
-    except KeyError as error:
-        raise InvalidInput(f"{origin}: config.json has no {error}") from error
     entries = row.entries(model)
     expected = {entry.theirs for entry in entries}
     state = _plain_names(row, state, expected, origin)
@@ -209,11 +233,14 @@ def _few(names: list[str]) -> str:
     return f"{shown}, ..." if len(names) > 6 else shown
 
 
-def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
-    import jax
+def _shapes_of(model: Any) -> dict[tuple[str, ...], Any]:
+    """Path -> the shape of each parameter."""
+    shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
+    return flatten_dict(shapes["params"])
 
-    expected = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())["params"]
-    wanted, given = flatten_dict(expected), flatten_dict(params)
+
+def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
+    wanted, given = _shapes_of(model), flatten_dict(params)
     wrong = [
         f"  {'/'.join(path)}: {given[path].shape}, expected {leaf.shape}"
         for path, leaf in wanted.items()
@@ -224,8 +251,17 @@ def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
         raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
 
 
-def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Architecture]:
-    """The first architecture that makes an equal model from its own description."""
+def _architecture_of(
+    model: Any, architecture: str | None
+) -> tuple[str, Architecture, Any, dict[str, np.ndarray]]:
+    """The first architecture that makes an equal model from its own description.
+
+    Returns:
+      Its name and row; the model, with biases or types of text where only such a one has a row; and
+      these, zeros by path.
+    Raises:
+      InvalidInput: there is none.
+    """
     if architecture is not None and architecture not in ARCHITECTURES:
         raise InvalidInput(f"architecture={architecture}: expected one of {list(ARCHITECTURES)}")
     names = [architecture] if architecture else list(ARCHITECTURES)
@@ -234,25 +270,56 @@ def _architecture_of(model: Any, architecture: str | None) -> tuple[str, Archite
         known = sorted({row.model.__name__ for row in ARCHITECTURES.values()})
         raise InvalidInput(f"{type(model).__name__}: expected one of {', '.join(known)}")
     closest: dict[str, tuple] = {}
-    for name in fitting:
-        row = ARCHITECTURES[name]
-        theirs = row.make(row.describe(model))
-        by_layer = LAYER_FIELDS if model.layers or theirs.layers else ()
-        different = {
-            field.name: (getattr(model, field.name), getattr(theirs, field.name))
-            for field in dataclasses.fields(theirs)
-            if field.name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types")
-            and _resolved(model, field.name) != _resolved(theirs, field.name)
-        }
-        different |= _different_layers(model, theirs) if by_layer else {}
-        if not different:
-            return name, row
-        if not closest or len(different) < len(closest):
-            closest = different
+    refused = None
+    for made in _with_zeros(model):
+        for name in fitting:
+            try:
+                different = _different(made, ARCHITECTURES[name])
+            except InvalidInput as error:  # a value that this architecture has no word for
+                refused = refused or error
+                continue
+            if not different:
+                return name, ARCHITECTURES[name], made, _zeros(made, model)
+            if not closest or len(different) < len(closest):
+                closest = different
+    if refused and not closest:
+        raise refused
     lines = [f"  {name}: {ours} here, {his} there" for name, (ours, his) in closest.items()]
     raise InvalidInput(
         "\n".join([f"{fitting[0]} and the like cannot compute what this model does", *lines[:6]])
     )
+
+
+def _with_zeros(model: Any) -> list[Any]:
+    """A model, and those that compute the same with more parameters, which are 0."""
+    models = [model]
+    if not model.use_bias:
+        models.append(model.clone(use_bias=True))
+    if getattr(model, "num_types", None) == 0 and model.vocab_size is not None:
+        models += [made.clone(num_types=1) for made in models]
+    return models
+
+
+def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
+    """The parameters that one model has and the other has not, as zeros by path."""
+    if larger is model:
+        return {}
+    there, here = _shapes_of(larger), _shapes_of(model)
+    added = there.keys() - here.keys()
+    return {"/".join(path): np.zeros(there[path].shape, np.float32) for path in added}
+
+
+def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
+    """The fields that a model would have otherwise after a way there and back: here, and there."""
+    theirs = row.make(row.describe(model))
+    by_layer = LAYER_FIELDS if model.layers or theirs.layers else ()
+    different = {
+        field.name: (getattr(model, field.name), getattr(theirs, field.name))
+        for field in dataclasses.fields(theirs)
+        if field.name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types")
+        and _resolved(model, field.name) != _resolved(theirs, field.name)
+    }
+    return different | (_different_layers(model, theirs) if by_layer else {})
 
 
 def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
@@ -289,13 +356,6 @@ def _resolved(model: Any, field: str) -> Any:
 
 
 # ---------------------------------------------------------------- files
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{folder}: no readable config.json: {error}") from error
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
@@ -338,22 +398,3 @@ def _safetensors() -> Any:
             "pip install 'transformer_jax[huggingface]'"
         ) from error
     return safetensors.numpy
-
-
-def _download(repository: str) -> Path:
-    """Fetches a repository of the hub into its cache."""
-    if repository.startswith((".", "/", "~")) or repository.count("/") > 1:
-        raise InvalidInput(f"{repository}: no such folder")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise InvalidInput(
-            f"{repository}: no such folder; to fetch it from the hub: "
-            "pip install 'transformer_jax[huggingface]'"
-        ) from error
-    try:
-        return Path(snapshot_download(repository, allow_patterns=list(_HUB_FILES)))
-    except Exception as error:  # many kinds: offline, no such repository, no permission
-        raise InvalidInput(
-            f"{repository}: no such folder, and the hub did not give it: {error}".splitlines()[0]
-        ) from error

@@ -118,6 +118,8 @@ class ConfigFile:
           InvalidInput: no such file, no Python, or it raised an error.
         """
         file = Path(path)
+        if file.is_dir():
+            raise InvalidInput(f"{flag}={path}: a folder; expected a Python file (.py)")
         if not file.is_file():
             folder = file.parent
             nearby = [str(other) for other in folder.glob("*.py")] if folder.is_dir() else []
@@ -214,6 +216,8 @@ def _faults_of(file: Path, path: str) -> Generator[None]:
     sys.path.insert(0, str(Path.cwd()))  # so that a config finds the one it derives from
     try:
         yield
+    except InvalidInput as error:  # of ours, that the file called
+        raise InvalidInput(f"--config={path}{_line_in(file, error)}: {error}") from error
     except Exception as error:
         line = _line_in(file, error)
         raise InvalidInput(f"--config={path}: {type(error).__name__}{line}: {error}") from error

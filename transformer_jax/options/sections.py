@@ -124,9 +124,12 @@ class Model:
 class Initial:
     """What training starts from, beside freshly drawn values."""
 
-    weights: Annotated[str, "a run's directory or a Hugging Face folder"] | None = None
+    weights: (
+        Annotated[str, "a run's directory, a Hugging Face folder, or OWNER/NAME on its hub"] | None
+    ) = None
     """Weights for every parameter of the same path and shape. A run's tokenizer has to be this
-    one's: give data.tokenizer its file."""
+    one's: give data.tokenizer its file. `--config=FOLDER` takes a Hugging Face folder's shapes and
+    tokenizer too."""
 
     word_vectors: Annotated[str, "a file of word vectors"] | None = None
     """Vectors for the embedding of the words that it holds, in word2vec's text format. model.width

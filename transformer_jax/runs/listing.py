@@ -40,7 +40,8 @@ def find_runs(root: Path) -> Iterator[Path]:
         with os.scandir(folder) as entries:
             found = list(entries)
         if any(entry.name == "config.json" for entry in found):
-            yield folder
+            if not any(entry.name.endswith(".safetensors") for entry in found):  # an exported one
+                yield folder
             continue
         waiting += [
             Path(entry.path)

@@ -1,8 +1,8 @@
-"""Loss curves as pictures."""
+"""Loss curves and attention as pictures."""
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,21 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
     Returns:
       The path, or why there is no picture.
     """
-    curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
     try:
-        return _draw(curves, "loss (nats)", path)
+        loss_figure(rows).savefig(path, dpi=150)
     except ImportError:
         return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
+    return path
+
+
+def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Returns the training, validation and test loss over the updates as a matplotlib figure.
+
+    Args:
+      rows: of metrics.jsonl.
+    """
+    curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
+    return _figure(curves, "loss (nats)")
 
 
 def loss_in_a_line(rows: list[dict], width: int = 40) -> str:
@@ -67,48 +77,90 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
         (_points(rows, metric), {"label": name, "marker": _MARKERS[place % len(_MARKERS)]})
         for place, (name, rows) in enumerate(runs.items())
     ]
-    return _draw(curves, metric, path)
+    _figure(curves, metric).savefig(path, dpi=150)
+    return path
 
 
-def draw_attention(maps: dict[str, Any], words: Sequence[str], path: Path) -> Path:
+def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], path: Path) -> Path:
     """Draws who listens to whom: a row of panels a layer, a panel a head, a row a query.
 
     Args:
-      maps: path of a layer -> weights [H, L, L].
-      words: [L], beside the rows and below the columns.
+      maps: path of a layer -> weights [H, L, M], words of its queries [L], words of its keys [M].
       path: of the picture; its ending chooses the format.
     Returns:
       The path.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    most = max(weights.shape[0] for weights in maps.values())
-    size = 1.2 + 0.16 * len(words)
-    figure = Figure(figsize=(size * most + 0.8, size * len(maps)), layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(len(maps), most, squeeze=False)
-    shown = [word.strip() or repr(word) for word in words]
+    most = max(len(weights) for weights, _, _ in maps.values())
+    size = 1.2 + 0.16 * max(max(weights.shape[1:]) for weights, _, _ in maps.values())
+    figure, panels = _panels(len(maps), most, size)
     image: Any = None
-    for row, (layer, weights) in zip(panels, maps.items(), strict=True):
+    for row, (layer, (weights, queries, keys)) in zip(panels, maps.items(), strict=True):
+        rows, columns = ([word.strip() or repr(word) for word in w] for w in (queries, keys))
         for head, axes in enumerate(row):
             if head >= len(weights):
                 axes.axis("off")
                 continue
             image = axes.imshow(weights[head], vmin=0, vmax=1, cmap="Blues")
             axes.set_title(f"{layer}, head {head + 1}", fontsize=7)
-            axes.set_xticks(range(len(words)), shown, rotation=90, fontsize=6)
-            axes.set_yticks(range(len(words)), shown if head == 0 else [], fontsize=6)
+            axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=6)
+            axes.set_yticks(range(len(rows)), rows if head == 0 else [], fontsize=6)
     figure.colorbar(image, ax=panels, shrink=0.6, label="weight")
     figure.savefig(path, dpi=150)
     return path
 
 
-def _points(rows: list[dict], key: str) -> list[tuple[int, float]]:
+def draw_attention_over_image(
+    maps: dict[str, Any], image: Any, has_class_token: bool, path: Path
+) -> Path:
+    """Draws where a vision transformer looks: a row of panels a layer, the image, then the heads.
+
+    A panel shows how much each patch is listened to: by the class token, or, without one, by all
+    patches in the mean. Its darkest colour is the head's largest weight.
+
+    Args:
+      maps: path of a layer -> weights [H, P, P], rows of patches from the top left, after the class
+        token if there is one.
+      image: [height, width, channels].
+      has_class_token: whether the first place is one.
+      path: of the picture; its ending chooses the format.
+    Returns:
+      The path.
+    """
+    most = max(len(weights) for weights in maps.values())
+    figure, panels = _panels(len(maps), most + 1, 1.6)
+    height, width = image.shape[:2]
+    for row, (layer, weights) in zip(panels, maps.items(), strict=True):
+        row[0].imshow(image, cmap="gray")
+        row[0].set_title(layer, fontsize=7)
+        listened = weights[:, 0, 1:] if has_class_token else weights.mean(1)
+        patches = listened.shape[1]
+        tall = max(1, round(math.sqrt(patches * height / width)))
+        for axes, head in zip(row[1:], range(most), strict=True):
+            if head < len(weights):
+                grid = listened[head].reshape(tall, -1) if patches % tall == 0 else listened[[head]]
+                axes.imshow(grid, vmin=0, cmap="Blues")
+                axes.set_title(f"head {head + 1}, to {listened[head].max():.2f}", fontsize=7)
+        for axes in row:
+            axes.axis("off")
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _panels(rows: int, columns: int, size: float) -> tuple[Any, Any]:
+    """A figure, and its axes [rows, columns], each so many inches wide and high."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(size * columns + 0.8, size * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
     return [(row["step"], row[key]) for row in rows if key in row]
 
 
-def _draw(curves: list[tuple[list, dict]], ylabel: str, path: Path) -> Path:
+def _figure(curves: list[tuple[list, dict]], ylabel: str) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -121,5 +173,4 @@ def _draw(curves: list[tuple[list, dict]], ylabel: str, path: Path) -> Path:
     axes.set(xlabel="optimizer updates", ylabel=ylabel)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-    return path
+    return figure

@@ -27,8 +27,8 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture
 from transformer_jax.options import marks
 from transformer_jax.options.rule import is_own
-from transformer_jax.training.loading import Run
 from transformer_jax.training.own import chosen, faults_of
+from transformer_jax.training.run import Run
 from transformer_jax.training.step import TrainState
 
 Numbers = Mapping[str, float]

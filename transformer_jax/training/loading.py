@@ -1,30 +1,16 @@
-"""A trained model with all that it needs, out of its run directory."""
+"""A trained model out of its run directory, or out of a folder of Hugging Face."""
 
-import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from ml_collections import ConfigDict
 
-from transformer_jax.data.tasks.classification import encode_texts
-from transformer_jax.data.tasks.translation import encode_sources
-from transformer_jax.data.tokenizers import (
-    BPETokenizer,
-    Tokenizer,
-    fingerprint,
-    special_tokens,
-)
+from transformer_jax.data.tokenizers import fingerprint, load_tokenizer, special_tokens
 from transformer_jax.errors import InvalidInput
-from transformer_jax.generation import generate_after, generate_from
+from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
 from transformer_jax.options import config as configs
-from transformer_jax.options.rule import is_own
-from transformer_jax.options.schema import RULES, problems_of_own_rows, stated
+from transformer_jax.options.schema import problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.training.build import make_model
@@ -35,300 +21,42 @@ from transformer_jax.training.own import (
     own_modules,
     own_tokenizer,
 )
+from transformer_jax.training.pretrained import config_to_use
+from transformer_jax.training.run import Run
 from transformer_jax.training.step import make_initial_state
 
-_ROWS_AT_ONCE = 64
+_SHOWN = 8  # classes in a message
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A trained model with all that it needs.
+def _run_of_huggingface(source: str | Path) -> Run:
+    """A model of theirs as a run.
 
-    Attributes:
-      config: the run's resolved config.
-      model: the Linen module; `model.apply({'params': params}, **inputs)` gives logits.
-      params: of the newest whole checkpoint; the mean of the weights, where one was kept.
-      tokenizer: text <-> tokens; None if the model reads no text.
-      step: optimizer updates behind the parameters.
-      classes: names of the classes, for models that classify.
-      num_texts: texts in an example, 2 where pairs of them are classified.
+    Raises:
+      InvalidInput: see from_huggingface; or it writes after a source, which begins otherwise there.
     """
+    from transformer_jax.interop import from_huggingface
 
-    config: ConfigDict
-    model: Any
-    params: Any
-    tokenizer: Tokenizer | None
-    step: int
-    classes: tuple[str, ...] = ()
-    num_texts: int = 1
-
-    def __repr__(self) -> str:
-        """What it is, in three lines; its parameters are many numbers."""
-        config, count = self.config, sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        shape = ", ".join(f"{k} {config.model[k]}" for k in ("width", "depth", "num_heads"))
-        return (
-            f"Run: {config.model.architecture}, {count:,} parameters ({shape})\n"
-            f"  trained on {config.data.task} of {config.data.source} for {self.step:,} updates\n"
-            f"  changes of the defaults: {len(stated(configs.flatten(config)))}, see .config"
-        )
-
-    @overload
-    def sample(
-        self,
-        prompt: str = "\n",
-        num_tokens: int = 300,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> str: ...
-
-    @overload
-    def sample(
-        self,
-        prompt: list[str],
-        num_tokens: int = 300,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> list[str]: ...
-
-    def sample(
-        self,
-        prompt: str | list[str] = "\n",
-        num_tokens: int = 300,
-        temperature: float = 0.8,
-        top_k: int | None = None,
-        top_p: float = 1.0,
-        seed: int = 0,
-        stop: str | Sequence[str] = (),
-    ) -> str | list[str]:
-        """Continues a prompt with a language model, or several.
-
-        Args:
-          prompt: text in characters that the tokenizer knows; not empty. Of a list each prompt is
-            drawn for by itself.
-          num_tokens: tokens to add.
-          temperature: 0 takes the likeliest token.
-          top_k: draw among the k likeliest only.
-          top_p: draw among the likeliest that together reach this probability.
-          seed: the same seed gives the same text; in [0, 2^32).
-          stop: the text ends before the first of these strings.
-        Returns:
-          The continuation, without the prompt; a list of them for a list.
-        Raises:
-          InvalidInput: an unknown character, an empty prompt, an option without meaning, a model
-            whose logits are not numbers, or one that is no language model.
-        """
-        tokenizer = self._tokenizer_for("language_modelling")
-        if not RULES["seed"].accepts(seed):
-            raise InvalidInput(f"seed: expected {RULES['seed'].allowed}, got {seed}")
-        ends = [stop] if isinstance(stop, str) else list(stop)
-        if "" in ends:
-            raise InvalidInput("stop: expected strings that are not empty")
-        key = jax.random.key(seed)
-        prompts = [prompt] if isinstance(prompt, str) else _several(prompt)
-        keys = [key] if isinstance(prompt, str) else jax.random.split(key, len(prompts))
-        texts = []
-        for begun, own_key in zip(prompts, keys, strict=True):
-            drawn = generate_from(
-                self.model,
-                self.params,
-                jnp.asarray(tokenizer.encode(begun)),
-                own_key,
-                num_tokens=num_tokens,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-            )
-            text = tokenizer.decode(_numbers(drawn).tolist())
-            texts.append(_until(text, ends))
-        return texts[0] if isinstance(prompt, str) else texts
-
-    def log_probabilities(self, text: str) -> np.ndarray:
-        """Returns how likely a language model finds each token of a text, given those before it.
-
-        Args:
-          text: of 2 or more tokens; without its last, at most model.max_length.
-        Returns:
-          [tokens - 1] float32, nats; the first token has nothing before it.
-        Raises:
-          InvalidInput: the text is too short or too long, has an unknown character, or the model is
-            no language model.
-        """
-        tokens = self._tokenizer_for("language_modelling").encode(text)
-        return self._log_probabilities_of(np.asarray(tokens))
-
-    def perplexity(self, text: str) -> float:
-        """Returns exp of the mean negative log-probability of a text's tokens after its first."""
-        return float(np.exp(-self.log_probabilities(text).mean()))
-
-    def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
-        """Returns how likely each of several continuations of a prompt is, as a whole.
-
-        Args:
-          prompt: text, not empty.
-          choices: continuations, N of them; each is read as tokens of its own.
-        Returns:
-          [N] float32, nats: sums over a choice's tokens; divide by their number, or compare choices
-          of equal length.
-        Raises:
-          InvalidInput: see log_probabilities; or there is no choice, or an empty one.
-        """
-        tokenizer = self._tokenizer_for("language_modelling")
-        begun, found = np.asarray(tokenizer.encode(prompt)), []
-        if not len(begun):
-            raise InvalidInput("prompt: expected a text that is not empty")
-        for choice in _several(choices):
-            its = np.asarray(tokenizer.encode(choice))
-            if not len(its):
-                raise InvalidInput("choices: expected texts that are not empty")
-            each = self._log_probabilities_of(np.concatenate([begun, its]))
-            found.append(each[-len(its) :].sum())
-        return np.asarray(found)
-
-    def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
-        """[L] int -> [L - 1] float32."""
-        if not 2 <= len(tokens) <= self.model.max_length + 1:
+    config, folder = config_to_use(source), folder_of(source)
+    settings, file = read_settings(folder), folder / "tokenizer.json"
+    tokenizer = load_tokenizer(file) if file.is_file() else None
+    if config.data.task == "translation":
+        begins = settings.get("decoder_start_token_id")
+        if tokenizer is None or begins != special_tokens(tokenizer).begin:
             raise InvalidInput(
-                f"expected a text of 2 to {self.model.max_length + 1} tokens (model.max_length and "
-                f"one more), got {len(tokens)}"
+                f"{source}: what it writes begins with another token there than here; "
+                "from_huggingface gives the model, and a config that starts from it trains it"
             )
-        # All texts have one shape, so that the model is compiled once.
-        length = len(tokens) - 1
-        padded = np.zeros((1, self.model.max_length), np.int32)
-        padded[0, :length] = tokens[:-1]
-        inputs = {"tokens": padded}
-        if "segments" in inspect.signature(type(self.model).__call__).parameters:
-            inputs["segments"] = (np.arange(self.model.max_length) < length).astype(np.int32)[None]
-        logits = _numbers(logits_of(self.model)(self.params, inputs)[0, :length])
-        chances = jax.nn.log_softmax(logits.astype(np.float32))
-        return np.asarray(chances)[np.arange(length), tokens[1:]]
-
-    def translate(self, sentences: Iterable[str]) -> list[str]:
-        """Translates sentences, each time taking the likeliest next token.
-
-        Args:
-          sentences: in the source language; each with its end token within data.length tokens.
-        Returns:
-          Their translations.
-        Raises:
-          InvalidInput: a sentence is too long, or the model is no translator.
-        """
-        tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
-        length, specials = self.config.data.length, special_tokens(tokenizer)
-        inputs = encode_sources(tokenizer, sentences, length)
-        written = self._by_rows(
-            inputs,
-            lambda rows: generate_after(
-                self.model, self.params, rows, np.int32(specials.begin), num_tokens=length
-            ),
-        )
-        texts = []
-        for row in _numbers(written).tolist():
-            end = row.index(specials.end) if specials.end in row else len(row)
-            words = [token for token in row[:end] if token < tokenizer.vocab_size]
-            texts.append(tokenizer.decode(words).strip())
-        return texts
-
-    def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
-        """Returns the probability of each class, in the order of `classes`.
-
-        Args:
-          texts: N texts, or pairs of them if the model was trained on pairs; what is beyond
-            data.length tokens is not read.
-        Returns:
-          [N, C] float32.
-        Raises:
-          InvalidInput: the model classifies no texts, or no pairs of them.
-        """
-        tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
-        wanted = {1: "a text", 2: "a pair of texts"}[self.num_texts]
-        for example in texts:
-            if (1 if isinstance(example, str) else len(example)) != self.num_texts:
-                raise InvalidInput(f"expected {wanted} for each example, got {example!r}")
-        inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
-        logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
-        return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
-
-    def fill_in(self, text: str) -> list[tuple[str, float]]:
-        """Returns the likeliest tokens for a place that is marked with ___ in a text.
-
-        Args:
-          text: with one ___ in it.
-        Returns:
-          Five tokens, as text, with their probabilities.
-        Raises:
-          InvalidInput: not one ___, the text is too long, or the model fills in nothing.
-        """
-        tokenizer = self._tokenizer_for("masked_language_modelling")
-        parts = text.split("___")
-        if len(parts) != 2:
-            raise InvalidInput(f"expected a text with one ___ to fill in, got {text!r}")
-        specials = special_tokens(tokenizer)
-        if isinstance(tokenizer, BPETokenizer):
-            parts[0] = parts[0].removesuffix(" ")  # a word's token holds the space before it
-        before, after = (tokenizer.encode(part).tolist() for part in parts)
-        tokens = [specials.begin, *before, specials.mask, *after]
-        if len(tokens) > self.model.max_length:
-            raise InvalidInput(
-                f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
-            )
-        logits = logits_of(self.model)(self.params, {"tokens": jnp.asarray(tokens)[None]})
-        probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
-        ranked = np.argsort(-probabilities[: tokenizer.vocab_size])[:5]
-        return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
-
-    def _tokenizer_for(self, task: str) -> Tokenizer:
-        """The tokenizer, if the model was trained on this task."""
-        is_task = self.config.data.task == task or is_own(self.config.data.task)
-        if not is_task or self.tokenizer is None:
-            raise InvalidInput(
-                f"this run's data.task is {self.config.data.task}; expected {task} for this"
-            )
-        return self.tokenizer
-
-    @staticmethod
-    def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
-        """Applies a function to rows of inputs, so many at once, all of one shape."""
-        count = len(next(iter(inputs.values())))
-        results = []
-        for first in range(0, count, _ROWS_AT_ONCE):
-            places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
-            results.append(apply({name: array[places] for name, array in inputs.items()}))
-        return np.concatenate(results)[:count]
+    model, params = from_huggingface(folder)
+    classes = _classes_of(settings, getattr(model, "num_classes", None) or 0)
+    return Run(config, model, params, tokenizer, 0, classes)
 
 
-@functools.lru_cache(maxsize=32)
-def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
-    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
-    return jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
-
-
-def _until(text: str, ends: Iterable[str]) -> str:
-    """The text before the first of some strings in it."""
-    return text[: min([len(text), *[text.find(end) for end in ends if end in text]])]
-
-
-def _several(texts: Iterable[Any]) -> list[Any]:
-    """Refuses one text where several are expected, which would be read letter by letter."""
-    if isinstance(texts, str):
-        raise InvalidInput("expected a list of texts, got one text")
-    texts = list(texts)
-    if not texts:
-        raise InvalidInput("expected at least one text, got none")
-    return texts
-
-
-def _numbers(results: Any) -> np.ndarray:
-    """Refuses what a model with NaN in it gives: NaN logits, and -1 for a token."""
-    results = np.asarray(results)
-    if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
-        raise InvalidInput("the model's logits are NaN: its parameters are broken")
-    return results
+def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Names of the classes; LABEL_0, ... where config.json does not name them all."""
+    labels = settings.get("id2label")
+    named = labels if isinstance(labels, dict) and len(labels) == count else {}
+    names = [str(named.get(str(number), f"LABEL_{number}")) for number in range(count)]
+    return tuple(name if name.isprintable() else repr(name) for name in names)
 
 
 def load_run(
@@ -336,8 +64,12 @@ def load_run(
 ) -> Run:
     """Loads the newest whole checkpoint of a run; writes nothing, so a read-only copy will do.
 
+    A model of Hugging Face comes as a run that was not trained here: `step` is 0, and `config` is
+    what config_from_huggingface gives, for longer texts.
+
     Args:
-      workdir: the run's directory.
+      workdir: the run's directory; or a folder with config.json and model.safetensors, or a
+        repository of the hub, OWNER/NAME.
       say: takes one line about each checkpoint that is skipped.
       allow: modules of the run's own classes that may be imported; without them a run that names
         such a class is refused, and nothing of it is executed.
@@ -347,6 +79,8 @@ def load_run(
       InvalidInput: no run, no whole checkpoint, a damaged or foreign one, or another tokenizer
         than the run was trained with.
     """
+    if is_of_huggingface(workdir):
+        return _run_of_huggingface(workdir)
     directory = RunDirectory(workdir)
     config, manifest = directory.config(), directory.manifest()
     tokenizer = directory.tokenizer(own_tokenizer(config, allow))
@@ -370,4 +104,28 @@ def load_run(
     classes = tuple(manifest["data"].get("classes", ()))
     params = evaluated_params(restored.state.opt_state, restored.state.params)
     num_texts = sizes.get("num_types", 1)
-    return Run(config, model, params, tokenizer, restored.step, classes, num_texts)
+    rows = directory.metrics()
+    return Run(config, model, params, tokenizer, restored.step, classes, num_texts, rows)
+
+
+def refuse_unlike(run: Run, task: Any, source: str) -> None:
+    """Raises InvalidInput where a model was not made for data of these classes, tokens or sizes.
+
+    Args:
+      run: of the model.
+      task: of the data.
+      source: its name, for messages.
+    """
+    if run.tokenizer is None and task.tokenizer is not None:
+        raise InvalidInput("this run reads no text: it has no tokenizer.json")
+    classes = tuple(task.facts.get("classes", ()))
+    if classes and classes != run.classes:
+        shown = [", ".join(names[:_SHOWN]) or "none" for names in (classes, run.classes)]
+        raise InvalidInput(
+            f"data.source={source}: its classes are {shown[0]}; the model knows {shown[1]}"
+        )
+    for name, size in task.sizes.items():
+        known = getattr(run.model, name, size)
+        has_spare_rows = name == "vocab_size" and isinstance(known, int) and known >= size
+        if known != size and not has_spare_rows:
+            raise InvalidInput(f"data.source={source}: its {name} is {size}, the model's {known}")

@@ -34,7 +34,6 @@ from transformer_jax.training.diagnosis import explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.installed import refuse_what_is_not_installed
-from transformer_jax.training.loading import Run
 from transformer_jax.training.measuring import (
     Measured,
     measured,
@@ -51,6 +50,7 @@ from transformer_jax.training.own import (
     own_tokenizer,
 )
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.trial import refuse_what_leaks

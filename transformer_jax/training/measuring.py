@@ -18,9 +18,9 @@ from transformer_jax.metrics import METRICS
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
-from transformer_jax.training.loading import Run
 from transformer_jax.training.metrics import Sums
 from transformer_jax.training.own import chosen, faults_of, hash_of_file
+from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
 
 _TRIED = 4  # examples that a metric is tried on

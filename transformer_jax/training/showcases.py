@@ -5,7 +5,7 @@ One row for each task; the loop, `sample` and `evaluate` look the row up.
 
 import functools
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +20,10 @@ from transformer_jax.data.tasks import (
     Translation,
 )
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
-from transformer_jax.training.loading import Run, logits_of
+from transformer_jax.training.run import Run, logits_of
 
 _SHOWN = 5
 _FEWEST_SENTENCES = 20  # that a BLEU is taken of
@@ -209,44 +210,49 @@ def show_guesses(run: Run, task: Task) -> str:
     )
 
 
-def continue_prompt(run: Run, prompt: str, **options: Any) -> str:
-    """The prompt and what follows."""
-    return prompt + _glue(run) + run.sample(prompt, **options)
+def continue_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
+    """The prompt and what follows, as it is drawn."""
+    pieces = run.stream(prompt, **options)
+    first = next(pieces, "")  # so that a refusal comes before the prompt
+    yield prompt + _glue(run) + first
+    yield from pieces
 
 
 def _glue(run: Run) -> str:
     """What stands between a prompt and its continuation: tokens that are words hold no spaces."""
-    return " " if run.tokenizer is not None and run.tokenizer.token_bytes is None else ""
+    is_theirs = isinstance(run.tokenizer, HuggingFaceTokenizer)
+    holds_none = run.tokenizer is not None and run.tokenizer.token_bytes is None
+    return " " if holds_none and not is_theirs else ""
 
 
-def translate_prompt(run: Run, prompt: str, **options: Any) -> str:
+def translate_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """The prompt, translated."""
-    return run.translate([prompt])[0]
+    yield run.translate([prompt])[0]
 
 
-def classify_prompt(run: Run, prompt: str, **options: Any) -> str:
+def classify_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """The classes and their probabilities; a prompt of two texts has a tab between them."""
     texts = tuple(prompt.split("\t"))
     if run.num_texts == 2 != len(texts):
         raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
     example = prompt if run.num_texts == 1 else texts
     shares = zip(run.classes, run.classify([example])[0], strict=True)
-    return "\n".join(f"{share:.3f}  {name}" for name, share in shares)
+    yield "\n".join(f"{share:.3f}  {name}" for name, share in shares)
 
 
-def fill_prompt(run: Run, prompt: str, **options: Any) -> str:
+def fill_prompt(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """The likeliest tokens for the place marked ___."""
-    return "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
+    yield "\n".join(f"{share:.3f}  {token!r}" for token, share in run.fill_in(prompt))
 
 
-def answer_of_own(run: Run, prompt: str, **options: Any) -> str:
+def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """The prompt and what follows, where a task of the user's own has a tokenizer."""
     if run.tokenizer is None:
         return answer_nothing(run, prompt)
     return continue_prompt(run, prompt, **options)
 
 
-def answer_nothing(run: Run, prompt: str, **options: Any) -> str:
+def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Refuses: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
 
@@ -289,14 +295,14 @@ class Demonstration(NamedTuple):
 
     Attributes:
       show: run and task -> text, for the end of training.
-      answer: run, prompt and sampling options -> text.
+      answer: run, prompt and sampling options -> pieces of text, as they come.
       scores: run, task and split -> scores of generated output.
       writing: model and task -> what these scores have computed.
       needs: packages that scoring imports.
     """
 
     show: Callable[..., str]
-    answer: Callable[..., str]
+    answer: Callable[..., Iterator[str]]
     scores: Callable[..., GenerationScores] = no_scores
     writing: Callable[[Any, Any], Writing | None] = lambda model, task: None
     needs: tuple[str, ...] = ()

@@ -13,8 +13,9 @@ from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
 from transformer_jax.data.sources.files import lines_of
-from transformer_jax.data.tokenizers import Tokenizer, fingerprint
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
 from transformer_jax.models import options_in_effect
 from transformer_jax.paths import begins, by_path
 from transformer_jax.runs.files import entries, inside
@@ -44,6 +45,7 @@ _UNSEEN_IN_SHAPES = (
 _OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
 _STRETCHING = ("scaling", "factor", "balance")
 _EMBEDDING = "token_embedding/embedding"
+_TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1, "output_bias/bias": 0, "logits_bias/bias": 0}
 
 
 class Start(NamedTuple):
@@ -112,6 +114,8 @@ def fingerprint_of(initial: ConfigDict) -> dict[str, str]:
 def _files_of(option: str, path: Path) -> list[Path]:
     if path.is_file():
         return [path]
+    if option == "weights" and may_be_a_repository(str(path)):
+        path = folder_of(path)
     found = sorted(path.glob("*.safetensors"))  # of Hugging Face's cache, which is made of links
     found += [
         inside(step, "manifest.json")
@@ -148,6 +152,8 @@ def _from_weights(
             )
         )
     own, given = by_path(params), by_path(their_params)
+    cut = _without_spare_rows(own, given, path, tokenizer)
+    given |= cut
     lost = _halves_of_modules(own, given)
     if lost:
         told = [f"  {name}: there, not here" for name in lost[:4]]
@@ -173,6 +179,7 @@ def _from_weights(
             f"initial.weights={path}: they do not fit this model\n"
             + "\n".join(lines)
             + "\nset model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
+            + (f", or begin with --config={path}" if holds_weights(Path(path)) else "")
         )
     taken = {name: jnp.asarray(given[name], own[name].dtype) for name in shared}
     fresh = sorted({name.split("/")[0] for name in own if name not in given})
@@ -180,7 +187,24 @@ def _from_weights(
     remark = f"weights of {path}: {len(shared)} of {len(own)} arrays"
     remark += f"; new: {', '.join(fresh)}" if fresh else ""
     remark += f"; not used: {', '.join(unused)}" if unused else ""
+    remark += f"; without rows that are no token's: {', '.join(cut)}" if cut else ""
     return _nested({**own, **taken}), remark
+
+
+def _without_spare_rows(
+    own: Mapping[str, Any], given: Mapping[str, Any], path: str, tokenizer: Tokenizer | None
+) -> dict[str, Any]:
+    """Tables cut to as many rows as the tokenizer has tokens; many models have some more."""
+    fits = {}
+    for name, axis in _TOKEN_AXES.items():
+        if name in own and name in given and own[name].shape[axis] < given[name].shape[axis]:
+            array = jnp.take(given[name], jnp.arange(own[name].shape[axis]), axis)
+            fits |= {name: array} if array.shape == own[name].shape else {}
+    if not fits or tokenizer is None or not is_of_huggingface(path):
+        return {}
+    file = folder_of(path) / "tokenizer.json"
+    is_theirs = file.is_file() and fingerprint(load_tokenizer(file)) == fingerprint(tokenizer)
+    return fits if is_theirs else {}
 
 
 def _halves_of_modules(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,444 @@
+"""Models of Hugging Face used at once: as a config, as a run, and a run of ours as one of theirs."""
+
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import attempt, refused, tiny_config
+from transformer_jax import config_from_huggingface, load_run
+from transformer_jax.data.huggingface_tokenizers import as_huggingface
+from transformer_jax.data.tasks.classification import encode_texts
+from transformer_jax.data.tokenizers import (
+    TOKENIZERS,
+    HuggingFaceTokenizer,
+    special_tokens,
+    tokenizer_text,
+    tokenizers_library,
+)
+from transformer_jax.errors import InvalidInput
+from transformer_jax.interop import from_huggingface, to_huggingface
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.options.config import flatten
+from transformer_jax.training.build import make_model
+from transformer_jax.training.export import export_run
+from transformer_jax.training.pretrained import options_of_model
+from transformer_jax.training.run import Run
+from transformer_jax.training.warm_start import fingerprint_of, start_from
+
+TEXT = "cafe\N{COMBINING ACUTE ACCENT} To be, or not to be:\nthat is the question.\tÜber-größe… 你好, don't!\n\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_run, tmp_path_factory):
+    """The tiny run, exported by the command; read it, never write to it."""
+    out = tmp_path_factory.mktemp("exported") / "tiny"
+    done = attempt("runs", "export", tiny_run, "--to=huggingface", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "GPT2LMHeadModel" in done.stdout
+    return out
+
+
+def drawn(model, seed=0):
+    return model.init(jax.random.key(seed), **model.example_inputs())["params"]
+
+
+# ---------------------------------------------------------------- tokenizers
+
+
+@pytest.mark.parametrize("kind", list(TOKENIZERS))
+def test_a_tokenizer_of_theirs_splits_and_joins_as_ours(kind):
+    ours = TOKENIZERS[kind].train([TEXT, "the thing that thinks\n" * 20], 300)
+    theirs = as_huggingface(ours)
+    for text in (TEXT, "that is\n\n\tthe thing, don't!", "\n"):
+        tokens = ours.encode(text)
+        assert theirs.encode(text).ids == tokens.tolist()
+        assert theirs.decode(tokens.tolist(), skip_special_tokens=False) == ours.decode(tokens)
+    assert theirs.get_vocab_size() == ours.vocab_size
+    if kind == "char":
+        with pytest.raises(Exception, match="UNK"):
+            theirs.encode("€")
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "word"])
+def test_special_tokens_stand_where_the_model_was_trained_with_them(kind):
+    ours = TOKENIZERS[kind].train([TEXT], 300)
+    theirs = as_huggingface(ours, "{begin} $A {end}")
+    texts = ["to be", ("that is", "the question.")]
+    inputs, cut = encode_texts(ours, texts, 40)
+    assert cut == 0
+    for row, text in enumerate(texts):
+        encoded = theirs.encode(*([text] if isinstance(text, str) else text))
+        count = int(inputs["segments"][row].sum())
+        assert encoded.ids == inputs["tokens"][row, :count].tolist()
+        assert encoded.type_ids == inputs["types"][row, :count].tolist()
+    specials = special_tokens(ours)
+    assert theirs.get_vocab_size() == specials.vocab_size
+    assert special_tokens(HuggingFaceTokenizer(theirs)) == specials
+
+
+def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
+    """A language model reads none of them; what begins and ends a text keeps its own name."""
+    library = tokenizers_library()
+    vocabulary = {"<s>": 0, "</s>": 1, "a": 2, "b": 3}
+    made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token="a"))
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.post_processor = library.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    theirs = HuggingFaceTokenizer(made)
+    assert as_huggingface(theirs).encode("a b").ids == [2, 3] == theirs.encode("a b").tolist()
+    classifies = as_huggingface(theirs, "{begin} $A {end}")
+    assert classifies.encode("a b").ids == [0, 2, 3, 1]
+    assert classifies.token_to_id("[PAD]") == special_tokens(theirs).padding == 4
+    assert classifies.token_to_id("[MASK]") == special_tokens(theirs).mask == 5
+
+
+def test_a_masked_model_fills_in_the_same_from_its_folder(tmp_path):
+    """Byte pairs hold the space before a word, in our file and in theirs."""
+    tokenizer = TOKENIZERS["bpe"].train(["to be or not to be, that is it " * 9], 280)
+    size = special_tokens(tokenizer).vocab_size
+    model = Encoder(vocab_size=size, max_length=24, width=16, depth=1)
+    config = tiny_config(
+        model__architecture="encoder", data__task="masked_language_modelling", data__tokenizer="bpe"
+    )
+    run = Run(config, model, drawn(model), tokenizer, 1)
+    export_run(run, tmp_path / "out", "it")
+    filled, again = (each.fill_in("to ___ it") for each in (run, load_run(tmp_path / "out")))
+    assert [text for text, _ in filled] == [text for text, _ in again]
+    np.testing.assert_allclose([p for _, p in filled], [p for _, p in again], atol=1e-5)
+
+
+def test_a_tokenizer_of_ones_own_is_not_exported(tiny_run, tmp_path):
+    class Own:
+        vocab_size = 2
+
+    run = load_run(tiny_run)
+    own = type(run)(run.config, run.model, run.params, Own(), run.step)
+    with pytest.raises(InvalidInput, match=r"Own: transformers does not know it"):
+        export_run(own, tmp_path / "out", "own")
+    assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- out
+
+
+def test_an_exported_run_is_a_run_again(tiny_run, folder):
+    """Biases of 0 were added, the tokenizer is another class: the same words and probabilities."""
+    ours, again = load_run(tiny_run), load_run(folder)
+    assert not ours.model.use_bias
+    assert again.model.use_bias
+    assert (again.step, again.classes) == (0, ())
+    assert again.config.data.task == "language_modelling"
+    assert f"weights of {folder}" in repr(again)
+    text = "ROMEO:\nWhat is it"
+    np.testing.assert_allclose(
+        again.log_probabilities(text), ours.log_probabilities(text), atol=1e-5
+    )
+    greedy = {"num_tokens": 30, "temperature": 0}
+    assert again.sample("ROMEO:", **greedy) == ours.sample("ROMEO:", **greedy)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["eos_token_id"] is None
+    assert config["n_embd"] == 32
+
+
+def test_the_model_card_says_what_was_trained_and_how_well(tiny_run, folder):
+    page = (folder / "README.md").read_text()
+    test_loss = json.loads((tiny_run / "evaluation.json").read_text())["test"]["loss"]
+    for words in (
+        "# tiny",
+        "for 50 updates",
+        "- Task: language_modelling",
+        "- Data: shakespeare",
+        f"{test_loss:.4f}",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "model.width=32",
+    ):
+        assert words in page, words
+    assert "Started from" not in page
+
+
+def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder, tmp_path):
+    again = attempt("runs", "export", tiny_run, "--to=huggingface", f"--out={folder}")
+    refused(again, "it is there and not empty")
+    refused(attempt("runs", "export", tiny_run, "--out=a.zip"), "a run and no study", "--to=hugg")
+    model = Decoder(vocab_size=9, max_length=8, width=16, depth=1, position="shaw", use_bias=False)
+    run = load_run(tiny_run)
+    with pytest.raises(InvalidInput, match="position: shaw here, learned there"):
+        export_run(
+            type(run)(run.config, model, drawn(model), run.tokenizer, 1), tmp_path / "x", "x"
+        )
+    assert not (tmp_path / "x").exists()
+
+
+def from_huggingface_of(model, params, folder):
+    to_huggingface(model, params, folder)
+    return from_huggingface(folder)
+
+
+def test_biases_of_zero_stand_in_for_none(tmp_path):
+    """Where a family has a row without biases it is taken; the outputs are the same."""
+    plain = Decoder(vocab_size=9, max_length=8, width=16, depth=1, use_bias=False)
+    params = drawn(plain)
+    exported = to_huggingface(plain, params)
+    assert exported.config["architectures"] == ["GPT2LMHeadModel"]
+    assert not exported.state["transformer.h.0.attn.c_attn.bias"].any()
+    # No types of text either: one that is zero. (T5 has no word for this feed-forward layer.)
+    encoder = Encoder(vocab_size=9, max_length=8, width=16, depth=1, num_classes=3, use_bias=False)
+    params = drawn(encoder)
+    again, theirs = from_huggingface_of(encoder, params, tmp_path / "encoder")
+    tokens = jnp.array([[3, 1, 4, 1, 5]])
+    expected = encoder.apply({"params": params}, tokens)
+    np.testing.assert_allclose(again.apply({"params": theirs}, tokens), expected, atol=1e-6)
+    assert (again.num_types, again.use_bias) == (1, True)
+    llama = plain.clone(position="rotary", norm="rms_norm", feed_forward="gated", activation="silu")
+    exported = to_huggingface(llama, drawn(llama))
+    assert exported.config["architectures"] == ["LlamaForCausalLM"]
+    assert not any("bias" in name for name in exported.state)
+
+
+# ---------------------------------------------------------------- in
+
+
+MODELS = {
+    "decoder": Decoder(vocab_size=9, max_length=24, width=16, depth=1, dropout_rate=0.25),
+    "llama": Decoder(
+        vocab_size=9,
+        max_length=80,
+        width=16,
+        depth=2,
+        num_kv_heads=2,
+        mlp_dim=24,
+        position="rotary",
+        position_options={"max_wavelength": 50.0},
+        mask="window",
+        mask_options={"size": 5},
+        norm="rms_norm",
+        feed_forward="gated",
+        activation="silu",
+        use_bias=False,
+        tie_embeddings=False,
+    ),
+    "masked": Encoder(vocab_size=9, max_length=24, width=16, depth=1, num_types=2),
+    "classes": Encoder(vocab_size=9, max_length=24, width=16, depth=1, num_types=2, num_classes=3),
+    "bart": EncoderDecoder(
+        vocab_size=9,
+        max_length=24,
+        width=16,
+        depth=1,
+        position="learned",
+        embedding_norm=True,
+        output_bias=True,
+    ),
+}
+TASKS = {
+    "masked": "masked_language_modelling",
+    "classes": "text_classification",
+    "bart": "translation",
+}
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
+    model = MODELS[name]
+    to_huggingface(model, drawn(model), tmp_path / "weights")
+    config = config_from_huggingface(tmp_path / "weights")
+    assert config.initial.weights == str(tmp_path / "weights")
+    assert config.data.task == TASKS.get(name, "language_modelling")
+    assert config.data.length == min(64, model.max_length)
+    sizes = {"vocab_size": 9, "num_classes": getattr(model, "num_classes", None)}
+    made = make_model(config.model, sizes)
+    own, theirs = drawn(made, seed=1), drawn(model)
+    start = start_from(made, own, config.initial, None)
+    assert "new" not in start.remarks[0]
+    assert "not used" not in start.remarks[0]
+    equal = jax.tree.map(np.array_equal, start.params, theirs)
+    assert all(jax.tree.leaves(equal))
+    assert made.dropout_rate == model.dropout_rate
+    config.model.width = 32  # it can be changed, as every config can
+
+
+def test_types_of_layers_become_options(tmp_path):
+    local = {"mask": "window", "mask_options": {"size": 3}, "position_options": {"factor": 2.0}}
+    model = Decoder(
+        vocab_size=9,
+        max_length=8,
+        width=16,
+        depth=2,
+        layers="LG",
+        layer_types={"L": local},
+        position="rotary",
+    )
+    options = options_of_model(model)
+    assert options["model.layers"] == "LG"
+    assert options["model.layer_types.L.mask_options.window.size"] == 3
+    assert options["model.layer_types.L.position_options.rotary.factor"] == 2.0
+
+
+def test_training_starts_from_a_folder_that_stands_for_a_config(folder, tmp_path):
+    """What a newcomer types: the model's shapes, tokenizer and weights, on any text."""
+    text = tmp_path / "mine.txt"
+    text.write_text("Good morrow, cousin.\nIs the day so young?\n" * 200)
+    workdir = tmp_path / "tuned"
+    done = attempt(
+        *("train", f"--config={folder}", f"--workdir={workdir}", f"--config.data.source={text}"),
+        *("--config.training.steps=4", "--config.data.length=16", "--config.training.batch_size=4"),
+        *("--config.optimizer.learning_rate=1e-3", "--config.evaluation.batch_size=64"),
+        *("--config.sample.num_tokens=0", "--config.logging.every=1"),
+    )
+    assert done.returncode == 0, done.stderr
+    run = load_run(workdir)
+    assert run.config.model.width == 32
+    assert run.tokenizer.vocab_size == load_run(folder).model.vocab_size
+    assert "weights of" in done.stdout
+    assert "new:" not in done.stdout
+    # Untrained weights begin at log(65) = 4.17; these have learned letters before.
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    first = next(row["train/loss"] for row in rows if "train/loss" in row)
+    assert first < 3.9
+
+
+def test_commands_take_a_folder_as_a_run(folder, tmp_path):
+    flags = (f"--workdir={folder}", "--prompt=ROMEO:")
+    sampled = attempt("sample", *flags, "--num_tokens=8", "--temperature=0")
+    assert sampled.returncode == 0, sampled.stderr
+    assert sampled.stdout.startswith("ROMEO:")
+    text = tmp_path / "mine.txt"
+    text.write_text("Good morrow, cousin.\nIs the day so young?\n" * 200)
+    scored = attempt("evaluate", f"--workdir={folder}", f"--source={text}", "--json")
+    assert scored.returncode == 0, scored.stderr
+    assert 1 < json.loads(scored.stdout)["means"]["loss"] < 4.5
+    looked = attempt("inspect", *flags, f"--out={tmp_path / 'a.png'}")
+    assert looked.returncode == 0, looked.stderr
+    assert (tmp_path / "a.png").exists()
+
+
+def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_text("Good morrow, cousin.\nIs the day so young?\n" * 50)
+    other = attempt("evaluate", f"--workdir={tiny_run}", f"--source={text}", "--json")
+    assert other.returncode == 0, other.stderr
+    itself = attempt("evaluate", f"--workdir={tiny_run}", "--json")
+    assert json.loads(other.stdout)["means"] != json.loads(itself.stdout)["means"]
+    refused(attempt("evaluate", f"--workdir={tiny_run}", "--source=none.txt"), "none.txt")
+
+
+def test_classes_of_other_data_are_not_taken_for_the_models(tmp_path):
+    model = MODELS["classes"]
+    settings = {"id2label": {"0": "bad", "1": "fair", "2": "good"}}
+    to_huggingface(model, drawn(model), tmp_path / "weights", settings=settings)
+    tokenizer = TOKENIZERS["char"].train(["abcde"], 0)
+    as_huggingface(tokenizer, "{begin} $A {end}").save(str(tmp_path / "weights" / "tokenizer.json"))
+    run = load_run(tmp_path / "weights")
+    assert run.classes == ("bad", "fair", "good")
+    assert run.classify(["abc", "a"]).shape == (2, 3)
+    rows = tmp_path / "rows.tsv"
+    words = ["".join(word) for word in itertools.product("abcde", repeat=4)][:200]
+    rows.write_text("text\tlabel\n" + "".join(f"{w}\t{('good', 'bad')[w < 'b']}\n" for w in words))
+    done = attempt("evaluate", f"--workdir={tmp_path / 'weights'}", f"--source={rows}")
+    refused(done, "its classes are bad, good", "the model knows bad, fair, good")
+    body = tmp_path / "body"
+    to_huggingface(model.clone(num_classes=0), drawn(model.clone(num_classes=0)), body)
+    as_huggingface(tokenizer, "{begin} $A {end}").save(str(body / "tokenizer.json"))
+    with pytest.raises(InvalidInput, match="no classes"):
+        load_run(body).classify(["abc"])
+
+
+def test_rows_that_are_no_tokens_are_left_out_only_of_the_same_vocabulary(folder, tmp_path):
+    """Many models round the number of rows up; another tokenizer's rows are other tokens."""
+    ours = load_run(folder)
+    wider = ours.model.clone(vocab_size=ours.model.vocab_size + 7)
+    params = drawn(wider)
+    place = tmp_path / "wider"
+    to_huggingface(wider, params, place)
+    (place / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
+    config = tiny_config(model__use_bias=True, initial__weights=str(place))
+    start = start_from(ours.model, drawn(ours.model, 1), config.initial, ours.tokenizer)
+    assert "without rows that are no token's: token_embedding/embedding" in start.remarks[0]
+    table = np.asarray(params["token_embedding"]["embedding"])
+    taken = start.params["token_embedding"]["embedding"]
+    np.testing.assert_array_equal(taken, table[: ours.model.vocab_size])
+    other = TOKENIZERS["char"].train(["".join(map(chr, range(97, 97 + 65)))], 0)
+    with pytest.raises(InvalidInput, match=r"do not fit this model(.|\n)*begin with --config="):
+        start_from(ours.model, drawn(ours.model), config.initial, other)
+
+
+def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def snapshot_download(repository, allow_patterns):
+        asked.append(repository)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    config = config_from_huggingface("someone/tiny")
+    assert config.initial.weights == "someone/tiny"
+    assert config.data.tokenizer == str(folder / "tokenizer.json")
+    hashes = fingerprint_of(config.initial)
+    assert hashes == fingerprint_of(tiny_config(initial__weights=str(folder)).initial)
+    run = load_run("someone/tiny")
+    assert run.sample("ROMEO:", num_tokens=5, temperature=0)
+    own = drawn(run.model, 3)
+    start = start_from(run.model, own, config.initial, run.tokenizer)
+    assert start.remarks[0].startswith("weights of someone/tiny: ")
+    assert set(asked) == {"someone/tiny"}
+    # What is a path here, missing or not, is never asked for there.
+    monkeypatch.chdir(tmp_path)
+    for missing in ("runs/typo", "./typo", str(tmp_path / "typo"), "typo"):
+        with pytest.raises(InvalidInput, match="no run here"):
+            load_run(missing)
+    assert set(asked) == {"someone/tiny"}
+
+
+def test_what_is_no_model_is_refused_by_name(tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused(attempt("train", f"--config={tmp_path / 'empty'}"), "a folder", "a Python file (.py)")
+    model = MODELS["bart"]
+    to_huggingface(model, drawn(model), tmp_path / "bart")
+    with pytest.raises(InvalidInput, match="begins with another token there"):
+        load_run(tmp_path / "bart")
+    (tmp_path / "bart" / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    done = attempt("train", f"--config={tmp_path / 'bart'}")
+    refused(done, "MambaForCausalLM: expected one of GPT2LMHeadModel")
+    assert "InvalidInput" not in done.stderr
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from transformer_jax import config_from_huggingface\n\n\n"
+        f"def get_config():\n    return config_from_huggingface({str(tmp_path / 'none')!r})\n"
+    )
+    done = attempt("train", f"--config={own}")
+    refused(done, "mine.py at line 5", "none: no such folder")
+
+
+def test_a_config_file_of_three_lines_changes_what_it_wants(folder, tmp_path):
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "from transformer_jax import config_from_huggingface\n\n\n"
+        "def get_config():\n"
+        f"    config = config_from_huggingface({str(folder)!r})\n"
+        "    config.training.steps = 700\n"
+        "    return config\n"
+    )
+    from transformer_jax.options.config import load_config
+
+    flat = flatten(load_config(str(own), {"model.dropout_rate": "0.5"}))
+    assert (flat["training.steps"], flat["model.width"], flat["model.dropout_rate"]) == (
+        700,
+        32,
+        0.5,
+    )
+    assert flat["model.use_bias"] is True
+    done = attempt("ablate", f"--config={own}", "--arm=model.widht=1,2", f"--workdir={tmp_path}/s")
+    refused(done, "model.widht", "model.width")
+
+
+def test_tokenizer_files_of_runs_and_of_theirs_stay_apart(folder, tiny_run):
+    ours, theirs = load_run(tiny_run).tokenizer, load_run(folder).tokenizer
+    assert json.loads(tokenizer_text(ours))["kind"] == "char"
+    assert json.loads(tokenizer_text(theirs))["kind"] == "huggingface"
+    assert jnp.array_equal(ours.encode("To be"), theirs.encode("To be"))

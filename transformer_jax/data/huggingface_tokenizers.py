@@ -1,0 +1,115 @@
+"""Our tokenizers as those of Hugging Face's library, for whoever reads a model there."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from transformer_jax.data.tokenizers import (
+    SPECIAL_NAMES,
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    HuggingFaceTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    special_tokens,
+    tokenizers_library,
+)
+from transformer_jax.errors import InvalidInput
+
+
+def as_huggingface(tokenizer: Tokenizer, template: str = "$A") -> Any:
+    """Returns a `tokenizers.Tokenizer` that splits a text into the same tokens and joins them.
+
+    Not the same are texts in which a special token is spelled out, "[MASK]" say, and of words the
+    last letter of those in Greek capitals.
+
+    Args:
+      tokenizer: a row of TOKENIZERS, or one that came from a file of theirs.
+      template: what stands around a text: "{begin} $A {end}". Tokens that are named so, and those
+        for padding and hidden places, are added where the tokenizer lacks them.
+    Raises:
+      InvalidInput: a class of the user's own.
+    """
+    if not isinstance(tokenizer, tuple(_MAKERS)):
+        kind = type(tokenizer)
+        raise InvalidInput(
+            f"data.tokenizer={kind.__module__}.{kind.__name__}: transformers does not know it"
+        )
+    library = tokenizers_library()
+    made = _MAKERS[type(tokenizer)](library, tokenizer)
+    names, specials = special_names(tokenizer), special_tokens(tokenizer)
+    named = {purpose: name for purpose, name in names.items() if f"{{{purpose}}}" in template}
+    if named:
+        made.add_special_tokens([n for n in names.values() if made.token_to_id(n) is None])
+    single = template.format(**names)
+    second = f"$B:1 {names['end']}:1" if "end" in named else "$B:1"
+    made.post_processor = library.processors.TemplateProcessing(
+        single=single,
+        pair=f"{single} {second}",
+        special_tokens=[(name, getattr(specials, purpose)) for purpose, name in named.items()],
+    )
+    return made
+
+
+def special_names(tokenizer: Tokenizer) -> dict[str, str]:
+    """Returns what stands for padding, begin, end and mask: its own names, or ours."""
+    found = {}
+    for purpose, names in SPECIAL_NAMES.items():
+        own = [n for n in names if isinstance(tokenizer, HuggingFaceTokenizer)
+               and tokenizer.number_of(n) is not None]  # fmt: skip
+        found[purpose] = [*own, *names][0]
+    return found
+
+
+def _from_theirs(library: Any, tokenizer: BPETokenizer | HuggingFaceTokenizer) -> Any:
+    return library.Tokenizer.from_str(json.dumps(tokenizer.to_json()["model"]))
+
+
+def _from_bytes(library: Any, tokenizer: ByteTokenizer) -> Any:
+    """Byte pairs without a pair; each byte is written as in GPT-2, see _byte_symbols."""
+    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    made = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = library.decoders.ByteLevel()
+    return made
+
+
+def _byte_symbols() -> list[str]:
+    """The character for each byte: itself where it can be seen, another one where not.
+
+    Radford et al. 2019's published code, which the library's ByteLevel follows.
+    """
+    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = iter(range(256, 512))
+    return [chr(byte if byte in seen else next(others)) for byte in range(256)]
+
+
+def _from_characters(library: Any, tokenizer: CharTokenizer) -> Any:
+    """Words of one character; another one is refused there too, since none stands for it."""
+    symbols = tokenizer.to_json()["symbols"]
+    vocabulary = {symbol: number for number, symbol in enumerate(symbols)}
+    made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=""))
+    each = library.Regex(r"[\s\S]")
+    made.pre_tokenizer = library.pre_tokenizers.Split(each, "isolated")
+    made.decoder = library.decoders.Fuse()
+    return made
+
+
+def _from_words(library: Any, tokenizer: WordTokenizer) -> Any:
+    vocabulary = {word: number for number, word in enumerate(tokenizer.words)}
+    made = library.Tokenizer(library.models.WordLevel(vocabulary, unk_token=tokenizer.words[0]))
+    made.normalizer = library.normalizers.Lowercase()
+    # Python's \w: letters, numbers and the underscore; theirs holds marks that combine too.
+    words = library.Regex(r"[\p{L}\p{N}_]+|[^\p{L}\p{N}_\s]")
+    made.pre_tokenizer = library.pre_tokenizers.Split(words, "removed", invert=True)
+    return made
+
+
+_MAKERS: dict[type, Callable[[Any, Any], Any]] = {
+    ByteTokenizer: _from_bytes,
+    CharTokenizer: _from_characters,
+    WordTokenizer: _from_words,
+    BPETokenizer: _from_theirs,
+    HuggingFaceTokenizer: _from_theirs,
+}

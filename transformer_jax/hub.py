@@ -1,0 +1,79 @@
+"""Folders as Hugging Face keeps models in: on disk, or from the hub by a repository's name."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+
+_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_OURS = "runs"  # where commands put runs: what is missing there is no repository
+
+
+def holds_weights(folder: Path) -> bool:
+    """Returns whether a folder holds a model of theirs: config.json beside .safetensors."""
+    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
+
+
+def may_be_a_repository(name: str) -> bool:
+    """Returns whether a name can be one on the hub, OWNER/NAME, and leads nowhere on this disk.
+
+    False without the package huggingface_hub.
+    """
+    first = name.partition("/")[0]
+    return (
+        _NAME.fullmatch(name) is not None
+        and not name.endswith(".py")
+        and first != _OURS
+        and not Path(first).exists()
+        and importlib.util.find_spec("huggingface_hub") is not None
+    )
+
+
+def is_of_huggingface(name: str | Path) -> bool:
+    """Returns whether a name is of a model of theirs: a folder of weights, or a repository."""
+    return holds_weights(Path(name)) or may_be_a_repository(str(name))
+
+
+def folder_of(source: str | Path) -> Path:
+    """Returns the folder of a model: itself, or what the hub has under this name, fetched once.
+
+    Raises:
+      InvalidInput: there is no such folder, and the hub did not give it.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    repository = str(source)
+    if not may_be_a_repository(repository):
+        is_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", repository) is not None
+        more = "; on the hub a name is OWNER/NAME, openai-community/gpt2 say" if is_name else ""
+        if is_name and importlib.util.find_spec("huggingface_hub") is None:
+            more = "; to fetch it from the hub: pip install 'transformer_jax[huggingface]'"
+        raise InvalidInput(f"{repository}: no such folder{more}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, allow_patterns=list(_FILES)))
+    except Exception as error:  # many kinds: offline, no such repository, no permission
+        raise InvalidInput(
+            f"{repository}: no such folder, and the hub did not give it: {error}".splitlines()[0]
+        ) from error
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Returns what a folder's config.json says.
+
+    Raises:
+      InvalidInput: it cannot be read.
+    """
+    try:
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{folder}: no readable config.json: {error}") from error
+    if not isinstance(settings, dict):
+        raise InvalidInput(f"{folder}: config.json: expected an object, got {settings!r:.40}")
+    return settings

@@ -1,0 +1,200 @@
+"""A trained run as a folder of Hugging Face: weights, config, tokenizer, and a model card."""
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_names
+from transformer_jax.data.tokenizers import special_tokens
+from transformer_jax.errors import InvalidInput
+from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
+from transformer_jax.interop import to_huggingface
+from transformer_jax.options.config import flatten
+from transformer_jax.options.rule import is_number
+from transformer_jax.options.schema import stated
+from transformer_jax.training.run import Run
+
+# task -> what stands around a text, as the model was trained; see its class in data/tasks
+_TEMPLATES = {
+    "masked_language_modelling": "{begin} $A",
+    "text_classification": "{begin} $A {end}",
+    "translation": "$A {end}",
+}
+_THEIR_WORDS = {"padding": "pad", "begin": "cls", "end": "sep", "mask": "mask"}
+_TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+# The end of an architecture's name -> the class of transformers that loads it with its head.
+_AUTO = {
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForCausalLM": "AutoModelForCausalLM",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForImageClassification": "AutoModelForImageClassification",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+}
+
+
+def export_run(
+    run: Run,
+    folder: Path,
+    name: str,
+    scores: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+) -> str:
+    """Writes a run into a new folder that transformers' Auto classes load, and load_run does.
+
+    Args:
+      run: with a model that an architecture of theirs can compute, see to_huggingface.
+      folder: new or empty.
+      name: of the run, for the model card.
+      scores: split -> name -> number, for the model card.
+      data: `data` of the run's manifest; pixel_mean and pixel_deviation are read of it.
+    Returns:
+      The architecture.
+    Raises:
+      InvalidInput: no architecture of theirs computes the model, they cannot have its tokenizer, or
+        the folder is not empty. Nothing is written then.
+    """
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
+    task = run.config.data.task
+    tokenizer = None
+    if run.tokenizer is not None:
+        tokenizer = as_huggingface(run.tokenizer, _TEMPLATES.get(task, "$A"))
+    exported = to_huggingface(run.model, run.params, folder, settings=_settings_of(run))
+    if tokenizer is not None:
+        tokenizer.save(str(folder / "tokenizer.json"))
+        _write_json(folder / "tokenizer_config.json", _tokenizer_settings(run))
+    if data and "pixel_mean" in data:
+        _write_json(folder / "preprocessor_config.json", _pixels_of(run, data))
+    architecture = exported.config["architectures"][0]
+    page = _model_card(run, architecture, name, scores or {})
+    (folder / "README.md").write_text(page, encoding="utf-8")
+    return architecture
+
+
+def _settings_of(run: Run) -> dict[str, Any]:
+    """What config.json says beyond the model: names of classes, numbers of special tokens."""
+    settings: dict[str, Any] = {}
+    if run.classes:
+        settings["id2label"] = {str(number): name for number, name in enumerate(run.classes)}
+        settings["label2id"] = {name: number for number, name in enumerate(run.classes)}
+    origin = run.config.initial.weights
+    if origin and is_of_huggingface(origin):
+        theirs = read_settings(folder_of(origin))
+        settings |= {name: theirs[name] for name in _TOKEN_IDS if name in theirs}
+    if run.config.data.task in _TEMPLATES and run.tokenizer is not None:
+        specials = special_tokens(run.tokenizer)
+        settings["pad_token_id"] = specials.padding
+        if run.config.data.task == "translation":
+            settings |= {"bos_token_id": specials.begin, "eos_token_id": specials.end}
+            settings |= {"decoder_start_token_id": specials.begin, "forced_eos_token_id": None}
+    return settings
+
+
+def _tokenizer_settings(run: Run) -> dict[str, Any]:
+    """What tokenizer_config.json says: the words for special tokens, and how long a text may be."""
+    tokenizer, names = run.tokenizer, {}
+    if tokenizer is not None and run.config.data.task in _TEMPLATES:
+        found = special_names(tokenizer).items()
+        names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in found}
+    types = ["token_type_ids"] if getattr(run.model, "num_types", 0) else []
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": run.model.max_length,
+        "model_input_names": ["input_ids", *types, "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+        **names,
+    }
+
+
+def _pixels_of(run: Run, data: Mapping[str, Any]) -> dict[str, Any]:
+    """What preprocessor_config.json says: how pixels become what the model was trained on."""
+    height, width, _ = run.model.image_shape
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": data["pixel_mean"],
+        "image_std": data["pixel_deviation"],
+    }
+
+
+def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any]) -> str:
+    """Markdown: what the model is, how it was trained, how good it is, how it is loaded."""
+    config, count = run.config, sum(leaf.size for leaf in jax.tree.leaves(run.params))
+    auto = next((v for end, v in _AUTO.items() if architecture.endswith(end)), "AutoModel")
+    has_text = run.tokenizer is not None
+    facts = {
+        "Task": config.data.task,
+        "Data": _without_folders(config.data.source),
+        "Tokens": _without_folders(config.data.tokenizer) if has_text else None,
+        "Started from": _without_folders(config.initial.weights),
+    }
+    lines = [
+        "---",
+        "library_name: transformers",
+        "tags: [transformer_jax]",
+        "---",
+        "",
+        f"# {name}",
+        "",
+        f"{architecture}, {count:,} parameters, trained by transformer_jax "
+        f"{version('transformer_jax')} for {run.step:,} updates.",
+        "",
+        *(f"- {what}: {value}" for what, value in facts.items() if value is not None),
+        "",
+        *_table_of(scores),
+        "## Use",
+        "",
+        "```python",
+        f"from transformers import {auto}" + ", AutoTokenizer" * has_text,
+        "",
+        f'model = {auto}.from_pretrained("FOLDER")',
+        *(['tokenizer = AutoTokenizer.from_pretrained("FOLDER")'] if has_text else []),
+        "```",
+        "",
+        'In JAX: `transformer_jax.load_run("FOLDER")`.',
+        "",
+        "## Config",
+        "",
+        "What it has otherwise than the defaults of transformer_jax:",
+        "",
+        "```",
+        *(f"{k}={_without_folders(value)}" for k, value in stated(flatten(config)).items()),
+        "```",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _without_folders(value: Any) -> Any:
+    """The name of a file that is somewhere on this disk; other values as they are."""
+    is_path = isinstance(value, str) and "/" in value and Path(value).exists()
+    return Path(value).name if is_path else value
+
+
+def _table_of(scores: Mapping[str, Any]) -> list[str]:
+    numbers = {
+        split: {name: value for name, value in its.items() if is_number(value)}
+        for split, its in scores.items()
+        if split in ("validation", "test")
+    }
+    names = list(dict.fromkeys(name for its in numbers.values() for name in its))
+    if not names:
+        return []
+    rows = [
+        f"| {split} | {' | '.join(f'{its[n]:.4f}' if n in its else '' for n in names)} |"
+        for split, its in numbers.items()
+    ]
+    head = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
+    return ["## Scores", "", *head, *rows, ""]
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,116 @@
+"""A model of Hugging Face as a config: the options that make it, and where its weights are."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.hub import folder_of, read_settings
+from transformer_jax.options.config import ConfigFile, changed, defaults
+from transformer_jax.options.schema import DEFAULTS
+
+# What a model's head is for -> the task, and embedded data to try it on.
+_TASKS = {
+    "MaskedLM": ("masked_language_modelling", "shakespeare"),
+    "ImageClassification": ("image_classification", "digits"),
+    "ViTModel": ("image_classification", "digits"),
+    "ConditionalGeneration": ("translation", "tatoeba_en_es"),
+    "SequenceClassification": ("text_classification", "movie_snippets"),
+    "BertModel": ("text_classification", "movie_snippets"),
+    "T5EncoderModel": ("text_classification", "movie_snippets"),
+}
+
+_LONGEST = 512  # tokens of a text of a model that is used as it is, if the model reads so many
+_ROWS = 8  # texts that are scored at once: their logits have a large vocabulary
+
+
+def config_from_huggingface(source: str | Path) -> ConfigDict:
+    """Returns a config whose training starts from a model of Hugging Face.
+
+    Its `model` section, tokenizer, task and initial weights are the model's; every other option has
+    its default. It is what get_config() of a config file may return, changed or not.
+
+    Args:
+      source: a folder with config.json and model.safetensors, or a repository of the hub,
+        OWNER/NAME.
+    Raises:
+      InvalidInput: no such folder, another architecture, or an option that our models lack.
+    """
+    # Here, so that whoever reads a config does not wait for jax.
+    from transformer_jax.interop.huggingface import model_of
+
+    folder = folder_of(source)
+    name, model = model_of(read_settings(folder), str(source))
+    of_task = [known for end, known in _TASKS.items() if name.endswith(end)]
+    task, data = of_task[0] if of_task else ("language_modelling", "shakespeare")
+    options = options_of_model(model)
+    longest = options.get("model.max_length", DEFAULTS["data.length"])
+    changes = {
+        **options,
+        "data.task": task,
+        "data.source": data,
+        "data.length": min(DEFAULTS["data.length"], longest),
+        "initial.weights": str(source),
+    }
+    if (folder / "tokenizer.json").is_file():
+        changes["data.tokenizer"] = str(folder / "tokenizer.json")
+    return changed(defaults(), changes).unlock()
+
+
+def config_to_use(source: str | Path) -> ConfigDict:
+    """Returns config_from_huggingface for a model that is used as it is, and not trained on.
+
+    Texts may be longer than those that training begins with, and few are read at once.
+    """
+    config = config_from_huggingface(source)
+    longest = min(_LONGEST, config.model.max_length)
+    return changed(config, {"data.length": longest, "evaluation.batch_size": _ROWS})
+
+
+def options_of_model(model: Any) -> dict[str, Any]:
+    """Returns the options of a config that make a model like this one: full key -> value.
+
+    What the data decides (vocab_size, num_classes, image_shape) is none of them.
+
+    Args:
+      model: of a class in MODELS, all its rows by their names.
+    """
+    from transformer_jax.models import MODELS
+
+    architecture = next(name for name, kind in MODELS.items() if type(model) is kind)
+    fields = {field.name for field in dataclasses.fields(model)} - {"dtype"}
+    found = {"model.architecture": architecture}
+    for key in (key for key in DEFAULTS if key.startswith("model.")):
+        *inside, field = key.split(".")[1:]
+        own = f"model.{architecture}.{field}"
+        is_field = inside == [architecture] or (not inside and own not in DEFAULTS)
+        if is_field and field in fields:
+            found[key] = getattr(model, field)
+        elif inside and inside[0].endswith("_options") and inside[0] in fields:
+            chosen = getattr(model, inside[0].removesuffix("_options"))
+            if inside[1:] == [chosen] and field in getattr(model, inside[0]):
+                found[key] = getattr(model, inside[0])[field]
+    for letter, of_type in model.layer_types.items():
+        for field, value in of_type.items():
+            place = f"model.layer_types.{letter}.{field}"
+            if field.endswith("_options"):
+                family = field.removesuffix("_options")
+                row = of_type.get(family, getattr(model, family))
+                found |= {f"{place}.{row}.{option}": each for option, each in value.items()}
+            else:
+                found[place] = value
+    return found
+
+
+class FolderAsConfig(ConfigFile):
+    """A model of theirs where a config file is expected: `train --config=smollm2/weights`."""
+
+    module: Any
+
+    def __init__(self, path: str) -> None:
+        """Reads nothing yet."""
+        get_config: Callable[[], ConfigDict] = lambda: config_from_huggingface(path)  # noqa: E731
+        self.path, self.module = path, SimpleNamespace(get_config=get_config)

@@ -1,0 +1,422 @@
+"""A trained model with all that it needs, to be used: text, probabilities, classes."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.data.tasks.classification import encode_texts
+from transformer_jax.data.tasks.translation import encode_sources
+from transformer_jax.data.tokenizers import (
+    BPETokenizer,
+    HuggingFaceTokenizer,
+    Tokenizer,
+    special_tokens,
+)
+from transformer_jax.errors import InvalidInput
+from transformer_jax.generation import generate_after, generate_from, stream_from
+from transformer_jax.options import config as configs
+from transformer_jax.options.rule import is_own
+from transformer_jax.options.schema import RULES, stated
+from transformer_jax.runs.pictures import loss_figure
+
+_ROWS_AT_ONCE = 64
+_SHORTEST = 64  # tokens of a text whose probability is asked for, with what fills it up
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A trained model with all that it needs.
+
+    Attributes:
+      config: the run's resolved config.
+      model: the Linen module; `model.apply({'params': params}, **inputs)` gives logits.
+      params: of the newest whole checkpoint; the mean of the weights, where one was kept.
+      tokenizer: text <-> tokens; None if the model reads no text.
+      step: optimizer updates behind the parameters.
+      classes: names of the classes, for models that classify.
+      num_texts: texts in an example, 2 where pairs of them are classified.
+      metrics: rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
+    """
+
+    config: ConfigDict
+    model: Any
+    params: Any
+    tokenizer: Tokenizer | None
+    step: int
+    classes: tuple[str, ...] = ()
+    num_texts: int = 1
+    metrics: Sequence[Mapping[str, Any]] = ()
+
+    def plot(self) -> Any:
+        """Returns the loss over the updates as a figure of matplotlib.
+
+        Raises:
+          InvalidInput: the run was not trained here, has no loss yet, or matplotlib is missing.
+        """
+        if not any("train/loss" in row for row in self.metrics):
+            raise InvalidInput("no losses to draw: this run was not trained here")
+        try:
+            return loss_figure(self.metrics)
+        except ImportError as error:
+            told = "plot() needs matplotlib: pip install 'transformer_jax[train]'"
+            raise InvalidInput(told) from error
+
+    def __repr__(self) -> str:
+        """What it is, in three lines; its parameters are many numbers."""
+        config, count = self.config, sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        shape = ", ".join(f"{k} {config.model[k]}" for k in ("width", "depth", "num_heads"))
+        trained = f"trained on {config.data.task} of {config.data.source} for {self.step:,} updates"
+        if not self.step and config.initial.weights:
+            trained = f"weights of {config.initial.weights}, for {config.data.task}"
+        return (
+            f"Run: {config.model.architecture}, {count:,} parameters ({shape})\n"
+            f"  {trained}\n"
+            f"  changes of the defaults: {len(stated(configs.flatten(config)))}, see .config"
+        )
+
+    @overload
+    def sample(
+        self,
+        prompt: str = "\n",
+        num_tokens: int = 300,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+    ) -> str: ...
+
+    @overload
+    def sample(
+        self,
+        prompt: list[str],
+        num_tokens: int = 300,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+    ) -> list[str]: ...
+
+    def sample(
+        self,
+        prompt: str | list[str] = "\n",
+        num_tokens: int = 300,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+    ) -> str | list[str]:
+        """Continues a prompt with a language model, or several.
+
+        Args:
+          prompt: text in characters that the tokenizer knows; not empty. Of a list each prompt is
+            drawn for by itself.
+          num_tokens: tokens to add.
+          temperature: 0 takes the likeliest token.
+          top_k: draw among the k likeliest only.
+          top_p: draw among the likeliest that together reach this probability.
+          seed: the same seed gives the same text; in [0, 2^32).
+          stop: the text ends before the first of these strings.
+        Returns:
+          The continuation, without the prompt; a list of them for a list.
+        Raises:
+          InvalidInput: an unknown character, an empty prompt, an option without meaning, a model
+            whose logits are not numbers, or one that is no language model.
+        """
+        tokenizer = self._tokenizer_for("language_modelling")
+        key, ends = _key_of(seed), _ends_of(stop)
+        prompts = [prompt] if isinstance(prompt, str) else _several(prompt)
+        keys = [key] if isinstance(prompt, str) else jax.random.split(key, len(prompts))
+        texts = []
+        for begun, own_key in zip(prompts, keys, strict=True):
+            drawn = generate_from(
+                self.model,
+                self.params,
+                jnp.asarray(tokenizer.encode(begun)),
+                own_key,
+                num_tokens=num_tokens,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+            )
+            text = self._continuation(begun, _numbers(drawn).tolist())
+            texts.append(_until(text, ends))
+        return texts[0] if isinstance(prompt, str) else texts
+
+    def stream(
+        self,
+        prompt: str = "\n",
+        num_tokens: int = 300,
+        temperature: float = 0.8,
+        top_k: int | None = None,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: str | Sequence[str] = (),
+    ) -> Iterator[str]:
+        """Yields what `sample` returns as it is drawn, some tokens at a time.
+
+        A character of several tokens comes whole, and no more is drawn after a stop string.
+
+        Args:
+          prompt: see sample.
+          num_tokens: see sample.
+          temperature: see sample.
+          top_k: see sample.
+          top_p: see sample.
+          seed: see sample.
+          stop: see sample.
+        Yields:
+          Texts that joined are the continuation.
+        Raises:
+          InvalidInput: see sample.
+        """
+        tokenizer = self._tokenizer_for("language_modelling")
+        key, ends = _key_of(seed), _ends_of(stop)
+        drawn: list[int] = []
+        told = 0
+        for piece in stream_from(
+            self.model,
+            self.params,
+            jnp.asarray(tokenizer.encode(prompt)),
+            key,
+            num_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+        ):
+            drawn += _numbers(piece).tolist()
+            text = self._continuation(prompt, drawn)
+            kept = _until(text, ends)
+            is_last = len(kept) < len(text) or len(drawn) == num_tokens
+            sure = len(kept) if is_last else _sure_length(kept, ends)
+            if sure > told:
+                yield kept[told:sure]
+                told = sure
+            if is_last:
+                return
+
+    def _continuation(self, prompt: str, drawn: list[int]) -> str:
+        """The text of new tokens; a first word of theirs may have a space only behind others."""
+        tokenizer = self._tokenizer_for("language_modelling")
+        if not isinstance(tokenizer, HuggingFaceTokenizer):
+            return tokenizer.decode(drawn)
+        begun = tokenizer.encode(prompt).tolist()
+        before, whole = tokenizer.decode(begun), tokenizer.decode([*begun, *drawn])
+        return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(drawn)
+
+    def log_probabilities(self, text: str) -> np.ndarray:
+        """Returns how likely a language model finds each token of a text, given those before it.
+
+        Args:
+          text: of 2 or more tokens; without its last, at most model.max_length.
+        Returns:
+          [tokens - 1] float32, nats; the first token has nothing before it.
+        Raises:
+          InvalidInput: the text is too short or too long, has an unknown character, or the model is
+            no language model.
+        """
+        tokens = self._tokenizer_for("language_modelling").encode(text)
+        return self._log_probabilities_of(np.asarray(tokens))
+
+    def perplexity(self, text: str) -> float:
+        """Returns exp of the mean negative log-probability of a text's tokens after its first."""
+        return float(np.exp(-self.log_probabilities(text).mean()))
+
+    def log_probabilities_of_choices(self, prompt: str, choices: Iterable[str]) -> np.ndarray:
+        """Returns how likely each of several continuations of a prompt is, as a whole.
+
+        Args:
+          prompt: text, not empty.
+          choices: continuations, N of them; each is read as tokens of its own.
+        Returns:
+          [N] float32, nats: sums over a choice's tokens; divide by their number, or compare choices
+          of equal length.
+        Raises:
+          InvalidInput: see log_probabilities; or there is no choice, or an empty one.
+        """
+        tokenizer = self._tokenizer_for("language_modelling")
+        begun, found = np.asarray(tokenizer.encode(prompt)), []
+        if not len(begun):
+            raise InvalidInput("prompt: expected a text that is not empty")
+        for choice in _several(choices):
+            its = np.asarray(tokenizer.encode(choice))
+            if not len(its):
+                raise InvalidInput("choices: expected texts that are not empty")
+            each = self._log_probabilities_of(np.concatenate([begun, its]))
+            found.append(each[-len(its) :].sum())
+        return np.asarray(found)
+
+    def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
+        """[L] int -> [L - 1] float32."""
+        if not 2 <= len(tokens) <= self.model.max_length + 1:
+            raise InvalidInput(
+                f"expected a text of 2 to {self.model.max_length + 1} tokens (model.max_length and "
+                f"one more), got {len(tokens)}"
+            )
+        # Texts have few shapes, so that the model is compiled few times.
+        length = len(tokens) - 1
+        size = min(self.model.max_length, max(_SHORTEST, 1 << (length - 1).bit_length()))
+        padded = np.zeros((1, size), np.int32)
+        padded[0, :length] = tokens[:-1]
+        inputs = {"tokens": padded}
+        if "segments" in inspect.signature(type(self.model).__call__).parameters:
+            inputs["segments"] = (np.arange(size) < length).astype(np.int32)[None]
+        logits = _numbers(logits_of(self.model)(self.params, inputs)[0, :length])
+        chances = jax.nn.log_softmax(logits.astype(np.float32))
+        return np.asarray(chances)[np.arange(length), tokens[1:]]
+
+    def translate(self, sentences: Iterable[str]) -> list[str]:
+        """Translates sentences, each time taking the likeliest next token.
+
+        Args:
+          sentences: in the source language; each with its end token within data.length tokens.
+        Returns:
+          Their translations.
+        Raises:
+          InvalidInput: a sentence is too long, or the model is no translator.
+        """
+        tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
+        length, specials = self.config.data.length, special_tokens(tokenizer)
+        inputs = encode_sources(tokenizer, sentences, length)
+        written = self._by_rows(
+            inputs,
+            lambda rows: generate_after(
+                self.model, self.params, rows, np.int32(specials.begin), num_tokens=length
+            ),
+        )
+        texts = []
+        for row in _numbers(written).tolist():
+            end = row.index(specials.end) if specials.end in row else len(row)
+            words = [token for token in row[:end] if token < tokenizer.vocab_size]
+            texts.append(tokenizer.decode(words).strip())
+        return texts
+
+    def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
+        """Returns the probability of each class, in the order of `classes`.
+
+        Args:
+          texts: N texts, or pairs of them if the model was trained on pairs; what is beyond
+            data.length tokens is not read.
+        Returns:
+          [N, C] float32.
+        Raises:
+          InvalidInput: the model classifies no texts, or no pairs of them.
+        """
+        tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
+        if not self.model.num_classes:
+            raise InvalidInput("this model has no classes: it gives a vector for each token")
+        wanted = {1: "a text", 2: "a pair of texts"}[self.num_texts]
+        for example in texts:
+            if (1 if isinstance(example, str) else len(example)) != self.num_texts:
+                raise InvalidInput(f"expected {wanted} for each example, got {example!r}")
+        inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
+        logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
+        return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))
+
+    def fill_in(self, text: str) -> list[tuple[str, float]]:
+        """Returns the likeliest tokens for a place that is marked with ___ in a text.
+
+        Args:
+          text: with one ___ in it.
+        Returns:
+          Five tokens, as text, with their probabilities.
+        Raises:
+          InvalidInput: not one ___, the text is too long, or the model fills in nothing.
+        """
+        tokenizer = self._tokenizer_for("masked_language_modelling")
+        parts = text.split("___")
+        if len(parts) != 2:
+            raise InvalidInput(f"expected a text with one ___ to fill in, got {text!r}")
+        specials = special_tokens(tokenizer)
+        if isinstance(tokenizer, BPETokenizer) or getattr(tokenizer, "is_byte_level", False):
+            parts[0] = parts[0].removesuffix(" ")  # a word's token holds the space before it
+        before, after = (tokenizer.encode(part).tolist() for part in parts)
+        tokens = [specials.begin, *before, specials.mask, *after]
+        if len(tokens) > self.model.max_length:
+            raise InvalidInput(
+                f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
+            )
+        logits = logits_of(self.model)(self.params, {"tokens": jnp.asarray(tokens)[None]})
+        probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
+        ranked = np.argsort(-probabilities[: tokenizer.vocab_size])
+        ranked = ranked[~np.isin(ranked, specials[:4])][:5]
+        return [(tokenizer.decode([token]), float(probabilities[token])) for token in ranked]
+
+    def _tokenizer_for(self, task: str) -> Tokenizer:
+        """The tokenizer, if the model was trained on this task."""
+        is_task = self.config.data.task == task or is_own(self.config.data.task)
+        if is_task and self.tokenizer is None:
+            raise InvalidInput("this run reads no text: it has no tokenizer.json")
+        if not is_task or self.tokenizer is None:
+            raise InvalidInput(
+                f"this run's data.task is {self.config.data.task}; expected {task} for this"
+            )
+        return self.tokenizer
+
+    @staticmethod
+    def _by_rows(inputs: dict[str, np.ndarray], apply: Callable) -> np.ndarray:
+        """Applies a function to rows of inputs, so many at once, all of one shape."""
+        count = len(next(iter(inputs.values())))
+        results = []
+        for first in range(0, count, _ROWS_AT_ONCE):
+            places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
+            results.append(apply({name: array[places] for name, array in inputs.items()}))
+        return np.concatenate(results)[:count]
+
+
+@functools.lru_cache(maxsize=32)
+def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
+    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
+    return jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
+
+
+def _key_of(seed: int) -> jax.Array:
+    if not RULES["seed"].accepts(seed):
+        raise InvalidInput(f"seed: expected {RULES['seed'].allowed}, got {seed}")
+    return jax.random.key(seed)
+
+
+def _ends_of(stop: str | Sequence[str]) -> list[str]:
+    ends = [stop] if isinstance(stop, str) else list(stop)
+    if "" in ends:
+        raise InvalidInput("stop: expected strings that are not empty")
+    return ends
+
+
+def _sure_length(text: str, ends: Iterable[str]) -> int:
+    """How much of a text stays as it goes on: neither part of a character nor of a stop string."""
+    whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
+    begun = [n for end in ends for n in range(1, len(end)) if whole.endswith(end[:n])]
+    return len(whole) - max(begun, default=0)
+
+
+def _until(text: str, ends: Iterable[str]) -> str:
+    """The text before the first of some strings in it."""
+    return text[: min([len(text), *[text.find(end) for end in ends if end in text]])]
+
+
+def _several(texts: Iterable[Any]) -> list[Any]:
+    """Refuses one text where several are expected, which would be read letter by letter."""
+    if isinstance(texts, str):
+        raise InvalidInput("expected a list of texts, got one text")
+    texts = list(texts)
+    if not texts:
+        raise InvalidInput("expected at least one text, got none")
+    return texts
+
+
+def _numbers(results: Any) -> np.ndarray:
+    """Refuses what a model with NaN in it gives: NaN logits, and -1 for a token."""
+    results = np.asarray(results)
+    if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
+        raise InvalidInput("the model's logits are NaN: its parameters are broken")
+    return results
