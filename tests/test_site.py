@@ -38,23 +38,30 @@ def test_python_examples_run(monkeypatch):
     assert held["logits"].shape == (8, 64, 65)
 
 
-def test_the_page_on_runs_does_what_it_says(tiny_run, monkeypatch, tmp_path):
+@pytest.fixture
+def what_a_page_makes(tiny_run, monkeypatch, tmp_path):
+    """Runs the Python of a page beside a run named as the README's, and gives what it defines."""
     shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(), re.DOTALL)
-    held = {}
-    exec(compile("\n".join(blocks), "runs.md", "exec"), held)
+
+    def run(name):
+        page, held = (ROOT / "docs" / name).read_text(), {}
+        blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        exec(compile("\n".join(blocks), name, "exec"), held)
+        return held
+
+    return run
+
+
+def test_the_page_on_runs_does_what_it_says(what_a_page_makes):
+    held = what_a_page_makes("runs.md")
     assert len(held["several"]) == 2
     assert held["each"].shape == (8,)
     assert held["whole"] > 1
 
 
-def test_the_page_on_weights_does_what_it_says(tiny_run, monkeypatch, tmp_path):
-    shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "weights.md").read_text()
-    held = {}
-    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "w", "exec"), held)
+def test_the_page_on_weights_does_what_it_says(what_a_page_makes):
+    held = what_a_page_makes("weights.md")
     assert held["architecture"] == "GPT2LMHeadModel"
     assert held["text"] == held["run"].sample("ROMEO:", num_tokens=20, temperature=0)
     assert held["likely"].shape == (8,)
@@ -62,12 +69,8 @@ def test_the_page_on_weights_does_what_it_says(tiny_run, monkeypatch, tmp_path):
     assert (config.model.width, config.optimizer.learning_rate) == (32, 5e-5)
 
 
-def test_the_recipes_for_looking_inside_do_what_they_say(tiny_run, monkeypatch, tmp_path):
-    shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "inside.md").read_text()
-    held = {}
-    exec(compile("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), "i", "exec"), held)
+def test_the_recipes_for_looking_inside_do_what_they_say(what_a_page_makes):
+    held = what_a_page_makes("inside.md")
     run, heads = held["run"], held["run"].model.num_heads
     assert held["before"].shape == held["to_itself"].shape == (heads,)
     assert all(scores.shape == (heads,) for scores in held["induction"].values())

@@ -1,0 +1,40 @@
+"""Question: positions_long.py with rotary positions as the base, which have learned there.
+
+Command:   python -m experiments.ablate --config=configs/ablations/positions_256.py --seeds=30:35 \
+             --workdir=runs/positions_256
+Takes:     about 70 minutes on 2 CPU cores; it has not been run yet.
+
+Limits: as of positions.py; an update reads as many characters in fewer, longer windows.
+"""
+
+from configs.ablations import positions_long
+
+
+def get_config():
+    """Returns the base: rotary positions, 3 windows of 256 characters an update."""
+    config = positions_long.get_config()
+    config.model.position = "rotary"
+    return config
+
+
+def get_arms():
+    """Returns the same three, the base first."""
+    arms = positions_long.get_arms()
+    return {
+        "rotary": {},
+        "learned": {"model.position": "learned"},
+        "sinusoidal": arms["sinusoidal"],
+    }
+
+
+def get_study():
+    """Returns how it is judged: as positions_long.py is, with what was seen there as prediction."""
+    return positions_long.get_study() | {
+        "question": "Learned or sinusoidal positions beside rotary ones, in windows of 256?",
+        "prediction": "As in positions_long.py, whose seeds are others: learned is worse than "
+        "rotary by 0.15 to 0.31, sinusoidal by 0.05 to 0.15; at twice the trained length both "
+        "are worse than rotary by more than 0.4.",
+        "expected": {"learned": (-0.31, -0.15), "sinusoidal": (-0.15, -0.05)},
+        "base": "rotary",
+        "supersedes": "the base of positions_long.py, learned positions, has not learned",
+    }
