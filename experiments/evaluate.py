@@ -85,7 +85,10 @@ def main(argv: list[str]) -> dict[str, Any]:
             why = "of the finished run" if name in asked else "needs --allow"
             print(f"{name}: not measured here, {why}; evaluation.json has it")
     print("  ".join(f"{name} {value}" for name, value in protocol.items()))
-    return {"split": arguments.split, "means": means, "protocol": protocol}
+    if not is_run or arguments.source is not None:
+        print(f"data {config.data.source}")
+    source = config.data.source
+    return {"split": arguments.split, "source": source, "means": means, "protocol": protocol}
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     out = Path(arguments.out)
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise InvalidInput(f"--out={out}: expected a name that ends with .png, .svg or .pdf")
+    if not out.parent.is_dir():
+        raise InvalidInput(f"--out={out}: there is no folder {out.parent}")
     use_compilation_cache()
 
     import numpy as np
@@ -100,7 +102,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         told_of[layer] = {"entropy": entropy.tolist(), "heads_alike": alike}
         print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{told}")
     if len(seen.words) > _MOST_WORDS:
-        print(f"no picture: {len(seen.words)} places, which has room for {_MOST_WORDS}")
+        print(f"no picture: {len(seen.words)} places, and it has room for {_MOST_WORDS}")
     elif maps:
         drawn = {layer: np.asarray(weights[0]) for layer, weights in maps.items()}
         if seen.image is None:

@@ -177,6 +177,8 @@ def _export(argv: list[str]) -> dict[str, str]:
     arguments = parser.read(argv)
     out = Path(arguments.out)
     if arguments.to == "huggingface":
+        if arguments.weights:
+            raise InvalidInput("--weights: of a zip; with --to=huggingface weights go along anyway")
         return _export_to_huggingface(arguments.path, out, arguments.allow)
     if (Path(arguments.path) / "config.json").exists():
         raise InvalidInput(f"{arguments.path}: a run and no study; give --to=huggingface")

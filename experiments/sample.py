@@ -23,7 +23,7 @@ def main(argv: list[str]) -> dict[str, str]:
         "--stop",
         action="append",
         default=[],
-        help="end before this text; several times for several",
+        help=r"end before this text, $'\n' say; several times for several",
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text (0)")
     parser.add_allow()

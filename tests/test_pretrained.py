@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tests.conftest import attempt, refused, tiny_config
 from transformer_jax import config_from_huggingface, load_run
@@ -22,7 +23,7 @@ from transformer_jax.data.tokenizers import (
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop import from_huggingface, to_huggingface
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
-from transformer_jax.options.config import flatten
+from transformer_jax.options.config import changed, flatten
 from transformer_jax.training.build import make_model
 from transformer_jax.training.export import export_run
 from transformer_jax.training.pretrained import options_of_model
@@ -261,6 +262,62 @@ def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
     config.model.width = 32  # it can be changed, as every config can
 
 
+def test_other_classes_and_another_task_get_a_new_head(tmp_path):
+    """A BERT of three classes for two, and one that fills in for a classifier."""
+    for name in ("classes", "masked"):
+        model = MODELS[name]
+        to_huggingface(model, drawn(model), tmp_path / name)
+        config = config_from_huggingface(tmp_path / name)
+        config = changed(
+            config, {"data.task": "text_classification", "data.source": "movie_snippets"}
+        )
+        made = make_model(config.model, {"vocab_size": 9, "num_classes": 2})
+        start = start_from(made, drawn(made, seed=1), config.initial, None)
+        assert "new: head" in start.remarks[0], start.remarks
+        assert start.params["head"]["kernel"].shape == (16, 2)
+        table = start.params["token_embedding"]["embedding"]
+        np.testing.assert_array_equal(table, drawn(model)["token_embedding"]["embedding"])
+
+
+def test_names_of_published_files_are_read(tmp_path):
+    """BERT's have a head for the next sentence and old names of norms; others lie in parts."""
+    model = MODELS["masked"]
+    params = drawn(model)
+    state = to_huggingface(model, params, tmp_path / "new").state
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): array
+        for name, array in state.items()
+    }
+    assert any("gamma" in name for name in old)
+    old |= {"cls.seq_relationship.weight": np.ones((2, 16), np.float32)}
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "config.json").write_text((tmp_path / "new" / "config.json").read_text())
+    first, *rest = old
+    save_file({first: old[first]}, folder / "model-1.safetensors")
+    save_file({name: old[name] for name in rest}, folder / "model-2.safetensors")
+    save_file({"another.copy": old[first]}, folder / "consolidated.safetensors")
+    index = {"weight_map": dict.fromkeys(rest, "model-2.safetensors")}
+    index["weight_map"][first] = "model-1.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    read = from_huggingface(folder)
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, read.params, params)))
+    (folder / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(InvalidInput, match="expected an index of weights"):
+        from_huggingface(folder)
+
+
+def test_a_character_that_a_model_does_not_know_is_refused(folder, tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_text("Good morrow, cousin.\n" * 50 + "It costs 5 €.\n" * 50)
+    done = attempt("train", f"--config={folder}", f"--config.data.source={text}", "--dry_run")
+    refused(done, "character '5' (U+0035) at offset")
+    flags = (f"--workdir={folder}", "--prompt=5 €")
+    refused(attempt("sample", *flags), "character '5' (U+0035) at offset 0")
+
+
 def test_types_of_layers_become_options(tmp_path):
     local = {"mask": "window", "mask_options": {"size": 3}, "position_options": {"factor": 2.0}}
     model = Decoder(
@@ -324,6 +381,11 @@ def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, tmp_pat
     itself = attempt("evaluate", f"--workdir={tiny_run}", "--json")
     assert json.loads(other.stdout)["means"] != json.loads(itself.stdout)["means"]
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--source=none.txt"), "none.txt")
+    shards = tmp_path / "shards"
+    made = attempt("tokenize", f"--source={text}", "--tokenizer=char", f"--out={shards}")
+    assert made.returncode == 0, made.stderr
+    other = attempt("evaluate", f"--workdir={tiny_run}", f"--source={shards}")
+    refused(other, "tokens of another tokenizer")
 
 
 def test_classes_of_other_data_are_not_taken_for_the_models(tmp_path):

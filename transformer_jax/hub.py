@@ -8,7 +8,8 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 
-_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer.json")
+_SETTINGS = ("config.json", "tokenizer.json")
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _OURS = "runs"  # where commands put runs: what is missing there is no repository
 
@@ -38,9 +39,12 @@ def is_of_huggingface(name: str | Path) -> bool:
     return holds_weights(Path(name)) or may_be_a_repository(str(name))
 
 
-def folder_of(source: str | Path) -> Path:
-    """Returns the folder of a model: itself, or what the hub has under this name, fetched once.
+def folder_of(source: str | Path, weights: bool = True) -> Path:
+    """Returns the folder of a model: itself, or what the hub has under this name, in its cache.
 
+    Args:
+      source: a folder, or OWNER/NAME.
+      weights: whether they are needed; if not, only config.json and tokenizer.json are fetched.
     Raises:
       InvalidInput: there is no such folder, and the hub did not give it.
     """
@@ -57,7 +61,8 @@ def folder_of(source: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=list(_FILES)))
+        files = _SETTINGS + _WEIGHTS * weights
+        return Path(snapshot_download(repository, allow_patterns=list(files)))
     except Exception as error:  # many kinds: offline, no such repository, no permission
         raise InvalidInput(
             f"{repository}: no such folder, and the hub did not give it: {error}".splitlines()[0]

@@ -182,12 +182,6 @@ def tokenizers_library() -> Any:
     """
     try:
         import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.normalizers
-        import tokenizers.pre_tokenizers
-        import tokenizers.processors
-        import tokenizers.trainers
     except ImportError as error:
         raise InvalidInput(
             "data.tokenizer: bpe and tokenizer.json need the package tokenizers: "
@@ -274,9 +268,26 @@ class HuggingFaceTokenizer:
         return {"kind": "huggingface", "model": json.loads(self._model.to_str())}
 
     def encode(self, text: str) -> np.ndarray:
-        """Returns the tokens, [N] int32, without special ones."""
+        """Returns the tokens, [N] int32, without special ones.
+
+        Raises:
+          InvalidInput: a character is in no token; the text names it and its place.
+        """
         _utf8(text)
-        return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+        try:
+            return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+        except Exception as error:  # the library raises bare Exception where none means "unknown"
+            raise InvalidInput(f"text: {self._unknown(text)}") from error
+
+    def _unknown(self, text: str) -> str:
+        """Names the first character that cannot be encoded by itself."""
+        for offset, symbol in enumerate(text):
+            try:
+                self._model.encode(symbol, add_special_tokens=False)
+            except Exception:
+                named = f"{symbol!r} (U+{ord(symbol):04X})"
+                return f"character {named} at offset {offset} is not known to this tokenizer"
+        return "a part of it is not known to this tokenizer"
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, without special ones."""

@@ -101,7 +101,8 @@ _BERT = Architecture(
         "is_decoder": False,
         "add_cross_attention": False,
     },
-    not_read=("embeddings.position_ids", "pooler.*"),
+    not_read=("embeddings.position_ids", "pooler.*", "cls.seq_relationship.*"),
+    renames={r"LayerNorm\.gamma$": "LayerNorm.weight", r"LayerNorm\.beta$": "LayerNorm.bias"},
 )
 
 ROWS = {

@@ -361,7 +361,7 @@ def _resolved(model: Any, field: str) -> Any:
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
     """Reads all parts of the weights; bfloat16 and float16 become float32."""
     load_file = _safetensors().load_file
-    files = sorted(folder.glob("*.safetensors"))
+    files = _files_of(folder)
     if not files:
         raise InvalidInput(f"{folder}: no .safetensors file; torch's .bin files are not read")
     state: dict[str, np.ndarray] = {}
@@ -375,6 +375,19 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
             for name, array in arrays.items()
         }
     return state
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """The files of the weights: those that an index names; other copies may lie beside them."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        whole = folder / "model.safetensors"
+        return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+    try:
+        named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return [folder / Path(name).name for name in sorted(named)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{index}: expected an index of weights: {error!r}") from error
 
 
 def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -> None:

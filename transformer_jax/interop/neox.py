@@ -68,9 +68,9 @@ def _make_bloom(settings: Settings) -> Decoder:
     return Decoder(
         vocab_size=settings["vocab_size"],
         max_length=settings.get("seq_length", _BLOOM_LENGTH),
-        width=settings["hidden_size"],
+        width=settings.get("n_embed") or settings["hidden_size"],
         depth=settings["n_layer"],
-        num_heads=settings["n_head"],
+        num_heads=settings.get("num_attention_heads") or settings["n_head"],
         position="alibi",
         activation="gelu_tanh",
         norm_epsilon=settings["layer_norm_epsilon"],
@@ -136,7 +136,10 @@ ROWS = {
         prefix="gpt_neox.",
         heads=("lm_head.",),
         required={"attention_bias": True},
-        not_read=("layers.*.attention.rotary_emb.inv_freq", "layers.*.attention.*bias_cache"),
+        not_read=(
+            *("layers.*.attention.rotary_emb.inv_freq", "layers.*.attention.*bias_cache"),
+            *("layers.*.attention.bias", "layers.*.attention.masked_bias"),
+        ),
         tied={"lm_head.weight": "embed_in.weight"},
         renames={r"^embed_out\.": "lm_head."},
     ),

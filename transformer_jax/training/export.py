@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_names
 from transformer_jax.data.tokenizers import special_tokens
 from transformer_jax.errors import InvalidInput
-from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
+from transformer_jax.hub import holds_weights, read_settings
 from transformer_jax.interop import to_huggingface
 from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
@@ -82,9 +81,11 @@ def _settings_of(run: Run) -> dict[str, Any]:
     if run.classes:
         settings["id2label"] = {str(number): name for number, name in enumerate(run.classes)}
         settings["label2id"] = {name: number for number, name in enumerate(run.classes)}
+    if run.num_texts > 1:
+        settings["num_texts"] = run.num_texts
     origin = run.config.initial.weights
-    if origin and is_of_huggingface(origin):
-        theirs = read_settings(folder_of(origin))
+    if origin and holds_weights(Path(origin)):  # may be gone: then a text has no end
+        theirs = read_settings(Path(origin))
         settings |= {name: theirs[name] for name in _TOKEN_IDS if name in theirs}
     if run.config.data.task in _TEMPLATES and run.tokenizer is not None:
         specials = special_tokens(run.tokenizer)
@@ -131,6 +132,7 @@ def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any
     config, count = run.config, sum(leaf.size for leaf in jax.tree.leaves(run.params))
     auto = next((v for end, v in _AUTO.items() if architecture.endswith(end)), "AutoModel")
     has_text = run.tokenizer is not None
+    trained = f"trained by transformer_jax for {run.step:,} updates" if run.step else "as they came"
     facts = {
         "Task": config.data.task,
         "Data": _without_folders(config.data.source),
@@ -145,8 +147,7 @@ def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any
         "",
         f"# {name}",
         "",
-        f"{architecture}, {count:,} parameters, trained by transformer_jax "
-        f"{version('transformer_jax')} for {run.step:,} updates.",
+        f"{architecture}, {count:,} parameters, {trained}.",
         "",
         *(f"- {what}: {value}" for what, value in facts.items() if value is not None),
         "",
@@ -175,7 +176,7 @@ def _model_card(run: Run, architecture: str, name: str, scores: Mapping[str, Any
 
 def _without_folders(value: Any) -> Any:
     """The name of a file that is somewhere on this disk; other values as they are."""
-    is_path = isinstance(value, str) and "/" in value and Path(value).exists()
+    is_path = isinstance(value, str) and (value.startswith("/") or Path(value).exists())
     return Path(value).name if is_path else value
 
 

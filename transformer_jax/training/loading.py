@@ -48,7 +48,8 @@ def _run_of_huggingface(source: str | Path) -> Run:
             )
     model, params = from_huggingface(folder)
     classes = _classes_of(settings, getattr(model, "num_classes", None) or 0)
-    return Run(config, model, params, tokenizer, 0, classes)
+    num_texts = 2 if settings.get("num_texts") == 2 else 1  # as export_run says it
+    return Run(config, model, params, tokenizer, 0, classes, num_texts)
 
 
 def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
@@ -118,6 +119,9 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
     """
     if run.tokenizer is None and task.tokenizer is not None:
         raise InvalidInput("this run reads no text: it has no tokenizer.json")
+    both = [each.tokenizer for each in (run, task) if each.tokenizer is not None]
+    if len({fingerprint(tokenizer) for tokenizer in both}) > 1:
+        raise InvalidInput(f"data.source={source}: it has tokens of another tokenizer")
     classes = tuple(task.facts.get("classes", ()))
     if classes and classes != run.classes:
         shown = [", ".join(names[:_SHOWN]) or "none" for names in (classes, run.classes)]

@@ -42,7 +42,7 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
     # Here, so that whoever reads a config does not wait for jax.
     from transformer_jax.interop.huggingface import model_of
 
-    folder = folder_of(source)
+    folder = folder_of(source, weights=False)
     name, model = model_of(read_settings(folder), str(source))
     of_task = [known for end, known in _TASKS.items() if name.endswith(end)]
     task, data = of_task[0] if of_task else ("language_modelling", "shakespeare")

@@ -45,6 +45,7 @@ _UNSEEN_IN_SHAPES = (
 _OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
 _STRETCHING = ("scaling", "factor", "balance")
 _EMBEDDING = "token_embedding/embedding"
+_HEAD = ("head/kernel", "head/bias")
 _TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1, "output_bias/bias": 0, "logits_bias/bias": 0}
 
 
@@ -154,6 +155,8 @@ def _from_weights(
     own, given = by_path(params), by_path(their_params)
     cut = _without_spare_rows(own, given, path, tokenizer)
     given |= cut
+    if any(own[n].shape != given[n].shape for n in _HEAD if n in own and n in given):
+        given = {name: array for name, array in given.items() if name not in _HEAD}  # other classes
     lost = _halves_of_modules(own, given)
     if lost:
         told = [f"  {name}: there, not here" for name in lost[:4]]
