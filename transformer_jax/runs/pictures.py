@@ -101,7 +101,7 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
                 axes.axis("off")
                 continue
             image = axes.imshow(weights[head], vmin=0, vmax=1, cmap="Blues")
-            axes.set_title(f"{layer}, head {head + 1}", fontsize=7)
+            axes.set_title(f"{layer}, head {head}", fontsize=7)
             axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=6)
             axes.set_yticks(range(len(rows)), rows if head == 0 else [], fontsize=6)
     figure.colorbar(image, ax=panels, shrink=0.6, label="weight")
@@ -139,7 +139,7 @@ def draw_attention_over_image(
             if head < len(weights):
                 grid = listened[head].reshape(tall, -1) if patches % tall == 0 else listened[[head]]
                 axes.imshow(grid, vmin=0, cmap="Blues")
-                axes.set_title(f"head {head + 1}, to {listened[head].max():.2f}", fontsize=7)
+                axes.set_title(f"head {head}, to {listened[head].max():.2f}", fontsize=7)
         for axes in row:
             axes.axis("off")
     figure.savefig(path, dpi=150)
