@@ -84,7 +84,7 @@ MUTANTS = (
            ("tests/test_trend.py::test_a_prediction_came_true_where_the_whole_interval_is_in_its_range",)),
     Mutant("the worst arm of a sweep is named",
            "transformer_jax/studies/reporting/charts.py", "best_of_sweeps",
-           "best = max if study.sealed", "best = min if study.sealed",
+           "else min", "else max",
            ("tests/test_trend.py::test_a_grid_of_two_options_has_a_line_for_each_group",)),
     # trends, and what a researcher types
     Mutant("a trend that is not centred",
