@@ -394,6 +394,25 @@ def test_translations_and_images_are_looked_into(runs, tmp_path):
 
 
 @pytest.mark.xdist_group("tasks")
+def test_a_run_on_images_goes_out_with_how_its_pixels_were_scaled(runs, tmp_path):
+    run, out = load_run(runs("images")), tmp_path / "out"
+    done = attempt("runs", "export", runs("images"), "--to=huggingface", f"--out={out}")
+    assert done.returncode == 0, done.stderr
+    assert "ViTForImageClassification" in done.stdout
+    told = json.loads((out / "preprocessor_config.json").read_text())
+    task = make_task(run.config)
+    pixels = task.inputs["images"][task.splits["train"]] / 255
+    np.testing.assert_allclose(told["image_mean"], pixels.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(told["image_std"], pixels.std((0, 1, 2)), rtol=1e-6)
+    assert (told["rescale_factor"], told["size"]) == (1 / 255, {"height": 8, "width": 8})
+    again = load_run(out)
+    assert again.classes == run.classes
+    inputs = next(iter(task.evaluation_batches("test", 4)))["inputs"]
+    ours, theirs = (each.model.apply({"params": each.params}, **inputs) for each in (run, again))
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.xdist_group("tasks")
 def test_bleu_is_sacrebleus_over_all_references(runs):
     import sacrebleu
 

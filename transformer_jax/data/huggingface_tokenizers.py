@@ -54,12 +54,11 @@ def as_huggingface(tokenizer: Tokenizer, template: str = "$A") -> Any:
 
 def special_names(tokenizer: Tokenizer) -> dict[str, str]:
     """Returns what stands for padding, begin, end and mask: its own names, or ours."""
-    found = {}
-    for purpose, names in SPECIAL_NAMES.items():
-        own = [n for n in names if isinstance(tokenizer, HuggingFaceTokenizer)
-               and tokenizer.number_of(n) is not None]  # fmt: skip
-        found[purpose] = [*own, *names][0]
-    return found
+    has = tokenizer.number_of if isinstance(tokenizer, HuggingFaceTokenizer) else lambda _: None
+    return {
+        purpose: next((name for name in names if has(name) is not None), names[0])
+        for purpose, names in SPECIAL_NAMES.items()
+    }
 
 
 def _from_theirs(library: Any, tokenizer: BPETokenizer | HuggingFaceTokenizer) -> Any:
