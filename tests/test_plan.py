@@ -1,6 +1,7 @@
 """What a step would need: counted from the compiled program, and refused before a run begins."""
 
 import json
+import math
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.plan import main as plan_main
+from experiments.plan import meshes_of
 from tests.conftest import ROOT, TINY, attempt, command, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
@@ -17,6 +19,8 @@ from transformer_jax.planning.plan import lowered_for, make_plan, stand_in
 from transformer_jax.training import memory
 from transformer_jax.training.prepared import prepare
 
+CONFIGS_OF_PLANS = ("gpt2_124m", "gpt2_350m", "gpt_1300m", "llama_7b")
+
 
 def text_of(function, *arguments):
     return jax.jit(function).lower(*arguments).compile()
@@ -24,7 +28,7 @@ def text_of(function, *arguments):
 
 def here(nbytes):
     rates = {"float32": 1e9, "bfloat16": 2e9}
-    return Device("cpu", "cpu", nbytes, rates, 1e9, jax.devices("cpu")[0], {})
+    return Device("cpu", "cpu", nbytes, rates, 1e9, tuple(jax.devices("cpu")), None, {})
 
 
 @pytest.fixture(scope="module")
@@ -238,14 +242,27 @@ def test_help_names_every_device(capsys):
     assert all(name in shown for name in DEVICES)
 
 
-@pytest.mark.parametrize("name", ["gpt2_124m", "gpt2_350m", "gpt_1300m"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt2_124m", "gpt2_350m", "gpt_1300m", "gpt_1300m_v5e_4x4", "gpt_1300m_h100_8"),
+        *("llama_7b_v5p_4x4x4", "llama_7b_v5e_8x16", "llama_7b_h100_8"),
+    ],
+)
 def test_the_record_of_a_plan_is_of_its_config(name):
     stored = json.loads((ROOT / f"experiments/results/plans/{name}.json").read_text())
-    config = load_config(str(ROOT / f"configs/{name}.py"), {})
+    (config_name,) = (c for c in CONFIGS_OF_PLANS if name.startswith(c))
+    config = load_config(str(ROOT / f"configs/{config_name}.py"), {})
     made = prepare(config, task=stand_in(config))
     plan = stored["as it stands"]
     assert plan["parameters"] == made.num_parameters
-    assert plan["per_step"] == config.training.batch_size * config.data.length
+    if not plan.get("mesh"):  # those of many devices say how many examples each has
+        assert plan["per_step"] == config.training.batch_size * config.data.length
+    else:
+        assert plan["sent"]
+        assert plan["held"]["optimizer"] < 8.1 * plan["parameters"] / math.prod(
+            plan["mesh"].values()
+        )
     assert plan["fits"]
 
 
@@ -303,6 +320,90 @@ def test_a_tpu_program_is_read():
     assert program.traffic() == 12 * 3 * row
     (held,) = program.largest(1)
     assert (held.nbytes, held.shape, held.site) == (row, "f32[8,100]", "block_*/up/dot")
+
+
+# As compilers write what devices send: groups as lists, as a reshaped range, as axes of a mesh.
+SENDING = """HloModule jit_f
+
+%body (b: (s32[], f32[64,256])) -> (s32[], f32[64,256]) {
+  %b = (s32[], f32[64,256]) parameter(0)
+  %i = s32[] get-tuple-element(%b), index=0
+  %x = f32[64,256]{1,0} get-tuple-element(%b), index=1
+  %w = bf16[8,256]{1,0:T(8,128)S(1)} convert(%x)
+  %whole = bf16[64,256]{1,0} all-gather(%w), channel_id=1, replica_groups=[4,8]<=[32], \
+dimensions={0}, metadata={op_name="jit(f)/while/body/jvp(Decoder)/block_3/up/dot_general"}
+  %sum = f32[64,256]{1,0} all-reduce(%x), channel_id=2, replica_groups={{0,1},{2,3}}, to_apply=%add
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  ROOT %both = (s32[], f32[64,256]) tuple(%next, %sum)
+}
+
+%condition (c: (s32[], f32[64,256])) -> pred[] {
+  %c = (s32[], f32[64,256]) parameter(0)
+  %count = s32[] get-tuple-element(%c), index=0
+  %end = s32[] constant(3)
+  ROOT %goes_on = pred[] compare(%count, %end), direction=LT
+}
+
+ENTRY %main (x: f32[64,256]) -> f32[32,256] {
+  %x.1 = f32[64,256]{1,0} parameter(0)
+  %start = s32[] constant(0)
+  %state = (s32[], f32[64,256]) tuple(%start, %x.1)
+  %loop = (s32[], f32[64,256]) while(%state), condition=%condition, body=%body
+  %last = f32[64,256]{1,0} get-tuple-element(%loop), index=1
+  %moved = (f32[64,256], f32[64,256]) collective-permute-start(%last), source_target_pairs={{0,1}}
+  %there = f32[64,256]{1,0} collective-permute-done(%moved)
+  ROOT %part = f32[16,256]{1,0} reduce-scatter(%there), channel_id=3, \
+replica_groups=mesh['a'=2,'b'=4,'c'=2], device_ids=([2,8]T(1,0)) {'b':(2)2,'c'}, dimensions={0}
+}
+"""
+
+
+def test_what_devices_send_is_counted_by_ring_and_by_loop():
+    row = 256 * 4
+    sent = {(each.kind, each.site): each for each in Program(SENDING).sent()}
+    gathered = sent["all-gather", "block_*/up/dot_general"]
+    # Each of 8 devices passes on the 7 parts that are not its own; on the chip a part is small too.
+    assert (gathered.nbytes, gathered.count) == (3 * 7 * 8 * 256 * 2, 3)
+    assert sent["all-reduce", ""].nbytes == 3 * 2 * (1 / 2) * 64 * row
+    assert sent["collective-permute", ""].nbytes == 64 * row
+    assert sent["reduce-scatter", ""].nbytes == 3 / 4 * 64 * row
+
+
+def test_meshes_that_are_tried_are_those_that_cut_heads_evenly():
+    meshes = meshes_of(8, tiny_config(model__num_heads=4, model__num_kv_heads=2))
+    shapes = [tuple(mesh.values()) for mesh in meshes]
+    assert len(shapes) == len(set(shapes)) == 7
+    assert {data * fsdp * tensor for data, fsdp, tensor in shapes} == {8}
+    assert {tensor for _, _, tensor in shapes} == {1, 2}
+
+
+def test_what_cannot_be_linked_is_refused():
+    for name, words in (
+        ("h100:16", "1 to 8"),
+        ("v5e:16", "v5e:1x1"),
+        ("cpu:3", "JAX_NUM_CPU_DEVICES"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            find_device(name)
+
+
+@pytest.mark.commands
+def test_a_step_over_eight_devices_is_planned():
+    done = command(
+        *("plan", "--config=tiny", "--device=cpu:8", "--json", "--config.model.num_heads=4"),
+        *("--config.mesh.fsdp=4", "--config.mesh.tensor=2", "--compare=mesh.fsdp=1 mesh.tensor=1"),
+        JAX_NUM_CPU_DEVICES="8",
+    )
+    assert done.returncode == 0, done.stderr
+    parted, alone = json.loads(done.stdout).values()
+    assert (parted["mesh"], alone["mesh"]) == ({"fsdp": 4, "tensor": 2}, {})
+    # All kernels are cut into 8; the vocabulary of 65 is not, and its table by the width alone.
+    assert parted["held"]["parameters"] < alone["held"]["parameters"] / 5
+    assert parted["seconds"]["products"] == pytest.approx(alone["seconds"]["products"] / 8, rel=0.5)
+    kinds = {each["kind"] for each in parted["sent"]}
+    assert {"all-gather", "all-reduce"} <= kinds
+    assert not alone["sent"]
 
 
 def test_a_source_of_ones_own_is_read():

@@ -23,6 +23,32 @@ def plan(*arguments):
     return json.loads(done.stdout)
 
 
+def test_a_step_over_eight_chips_is_planned_for_a_tpu():
+    """Parts of parameters and batch, the kernel on each chip's part, the loss in chunks."""
+    parted, whole, alone = plan(
+        *("--config=configs/shakespeare.py", "--device=v5e:2x4", "--config.data.length=1024"),
+        *("--config.training.batch_size=32", "--config.model.attention=fused"),
+        *("--config.model.remat=block", "--config.model.scan_layers=True"),
+        *("--config.training.loss_chunk=128", "--config.mesh.fsdp=4", "--config.mesh.tensor=2"),
+        "--compare=mesh.fsdp=1 mesh.tensor=1 mesh.data=8",
+        "--compare=mesh.fsdp=1 mesh.tensor=1",
+    ).values()
+    assert [each["kernels"] for each in (parted, whole, alone)] == [["splash"]] * 3
+    assert parted["held"]["parameters"] < whole["held"]["parameters"] / 4
+    assert whole["held"]["parameters"] == alone["held"]["parameters"]
+    assert whole["needed"] < alone["needed"] / 4
+    assert parted["needed"] < alone["needed"] / 4  # 8 examples a chip, of half of the heads
+    assert whole["seconds"]["products"] == alone["seconds"]["products"] / 8
+    # With whole parameters on each chip gradients alone are sent, 7 / 4 of them and a few losses:
+    # once, though the loss is in 8 chunks.
+    gradients = sum(each["nbytes"] for each in whole["sent"])
+    assert gradients == pytest.approx(7 / 4 * 4 * whole["parameters"], rel=0.15)
+    kinds = {each["kind"] for each in parted["sent"]}
+    assert "all-gather" in kinds or "collective-permute" in kinds
+    assert not alone["sent"]
+    assert whole["seconds"]["links"] == gradients / 100e9
+
+
 def test_a_step_is_planned_for_a_tpu():
     plans = plan(
         *("--config=configs/shakespeare.py", "--device=v5e", "--config.data.length=256"),

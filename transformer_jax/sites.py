@@ -29,6 +29,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.sharding import cut_at_site
 
 # Shapes with the letters of shapes.py. `*` is the number of a block, from 0.
 SITES = {
@@ -106,7 +107,7 @@ def site(module: nn.Module, name: str, value: Array) -> Array:
             value = _changed(full, value, change)
     _sow(module, name, value)
     in_block = _IN_BLOCK.search(full)
-    return checkpoint_name(value, in_block[1] if in_block else name)
+    return checkpoint_name(cut_at_site(full, value), in_block[1] if in_block else name)
 
 
 def show(module: nn.Module, name: str, make: Callable[[], Array]) -> None:

@@ -6,6 +6,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.layers.linear import Initializer, linear
+from transformer_jax.sharding import cut_at_site
 
 
 class TokenEmbedding(nn.Module):
@@ -29,7 +30,8 @@ class TokenEmbedding(nn.Module):
     def setup(self) -> None:
         """Draws the table [V, D]."""
         shape = (self.vocab_size, self.width)
-        self.embedding = self.param("embedding", self.embedding_init, shape)
+        table_VD = self.param("embedding", self.embedding_init, shape)
+        self.embedding = cut_at_site("token_embedding.table", table_VD)
 
     def __call__(self, tokens: Array) -> Array:
         """[...] int -> [..., D].

@@ -20,6 +20,7 @@ from transformer_jax.layers.local import count_by_one
 from transformer_jax.layers.weights import attention_weights
 from transformer_jax.masks import Mask
 from transformer_jax.options import Positive
+from transformer_jax.sharding import cuts_sequence, over_devices
 
 _BLOCK = 128  # splash attention's lengths are multiples of this
 _RULES = {"full", "causal", "unmasked", "window", "segment"}  # that a kernel may know
@@ -178,6 +179,8 @@ def _splash(
         raise ValueError(f"lengths {length} and {key_length} are no multiples of {_BLOCK}")
     if value.shape[-1] != key.shape[-1]:
         raise ValueError("values have other features than keys")
+    if cuts_sequence():
+        raise ValueError("places of a text are on several devices")
     before, after = _reach(mask)
     if before is None and after is None:
         shown = splash.FullMask((length, key_length))
@@ -199,15 +202,22 @@ def _splash(
     keys, values = (a.reshape(count, groups, *a.shape[-2:]) for a in (key, value))
     segments = [] if mask is None else [mask.query.segment, mask.key.segment]
     segments = [each for each in segments if each is not None]
+    over_heads = ("batch", "tensor", ...)  # of queries, keys, values and what is mixed
     if not segments:
-        mixed = jax.vmap(jax.vmap(kernel))(queries, keys, values)
+        over_texts = over_devices(jax.vmap(jax.vmap(kernel)), *[over_heads] * 4)
+        mixed = over_texts(queries, keys, values)
     else:
         ours, theirs = (
             jnp.broadcast_to(s, (*lead, s.shape[-1])).reshape(count, -1).astype(jnp.int32)
             for s in segments
         )
         over_groups = jax.vmap(kernel, (0, 0, 0, None))
-        mixed = jax.vmap(over_groups)(queries, keys, values, splash.SegmentIds(ours, theirs))
+
+        def of_documents(queries: Array, keys: Array, values: Array, *ids: Array) -> Array:
+            return jax.vmap(over_groups)(queries, keys, values, splash.SegmentIds(*ids))
+
+        cuts = (*[over_heads] * 3, *[("batch", None)] * 2, over_heads)
+        mixed = over_devices(of_documents, *cuts)(queries, keys, values, ours, theirs)
         sees = (ours[:, :, None] == theirs[:, None, :]).any(-1) & (ours != 0)
         mixed = jnp.where(sees[:, None, None, :, None], mixed, 0)
     return mixed.reshape(*shape[:-1], value.shape[-1]).astype(value.dtype)

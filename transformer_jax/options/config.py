@@ -42,6 +42,9 @@ CADENCE = (
     *("logging.", "checkpoint.", "sample."),
 )
 
+# These change the order of sums, so a run may be resumed with others and is told that.
+PLACEMENT = ("mesh.",)
+
 # What `train --extend` may change from an update on.
 EXTENDABLE = ("training.steps", "optimizer.learning_rate", "schedule.")
 

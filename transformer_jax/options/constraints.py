@@ -339,7 +339,15 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
     objective, task = flat["objective.name"], flat["data.task"]
     needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]
+    several = [axis for axis in ("data", "fsdp", "tensor", "sequence") if flat[f"mesh.{axis}"] < 0]
     return [
+        (
+            f"mesh.{several[0]}=-1 and mesh.{several[-1]}=-1: only one axis can take the devices "
+            "that the others leave"
+            if several
+            else "",
+            len(several) > 1,
+        ),
         (
             f"evaluation.metrics={','.join(needing)}: give the validation loss that they ask for, "
             "evaluation.target",

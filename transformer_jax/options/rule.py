@@ -50,7 +50,8 @@ def bounded(kind: str, words: str) -> Rule:
 
     Args:
       kind: int or float.
-      words: `> a`, `>= a`, `in [a, b)` with any brackets, or `finite`; 2^32 is a power.
+      words: `> a`, `>= a`, `in [a, b)` with any brackets, or `finite`; 2^32 is a power. `-1 or
+        >= a` allows one number more.
     Raises:
       ValueError: the words are something else.
     """
@@ -69,6 +70,10 @@ def _bounds(words: str) -> tuple[Callable[[float], bool], float]:
     """What words allow, and an example of it."""
     if words == "finite":
         return lambda value: True, 0.5
+    one_more = re.fullmatch(r"(\S+) or (.*)", words)
+    if one_more:
+        alone, (others, example) = _number(one_more[1]), _bounds(one_more[2])
+        return lambda value: value == alone or others(value), example
     above = re.fullmatch(r"(>=?) (\S+)", words)
     if above:
         low = _number(above[2])

@@ -12,6 +12,7 @@ from transformer_jax.options.types import (
     AnyText,
     Choice,
     Count,
+    MeshSize,
     Multipliers,
     Natural,
     NonNegative,
@@ -119,6 +120,29 @@ class Model:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the computation. Parameters, optimizer, softmax, norms and loss are float32 in
     any case. There is no float8."""
+
+
+class Mesh:
+    """How many devices share the work, and how. A mesh changes the order of sums and nothing else,
+    so a run may go on with another one.
+    """
+
+    data: MeshSize = 1
+    """Devices that each take a part of the batch; -1: as many as the other axes leave."""
+
+    fsdp: MeshSize = 1
+    """Devices that each take a part of the batch too, and keep a part of every large array of
+    parameters and optimizer."""
+
+    tensor: MeshSize = 1
+    """Devices that each have some of the heads and of the hidden features."""
+
+    sequence: MeshSize = 1
+    """Devices that each have some places of the text."""
+
+    rules: Choice = "default"
+    """Which arrays are cut, and where; see transformer_jax/sharding.py. A function of your own that
+    gives such Rules may take its place."""
 
 
 class Initial:

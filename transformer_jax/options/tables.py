@@ -55,6 +55,7 @@ TABLES = {
     "objective.name": ("training/objectives.py", "OBJECTIVES"),
     "optimizer.name": ("training/optimizers.py", "OPTIMIZERS"),
     "schedule.name": ("training/schedules.py", "SCHEDULES"),
+    "mesh.rules": ("sharding.py", "RULES"),
 }
 # Those whose rows have options, and the section in which these stand by row.
 FAMILIES = {
@@ -82,7 +83,7 @@ SEVERAL = {
 OWN_SECTIONS = {**FAMILIES, "model.architecture": "model", "data.task": "data"}
 OWN = (
     *(*OWN_SECTIONS, "model.activation", "model.query_key_norm", "data.source", "data.tokenizer"),
-    *("model.encoder.pooling", "model.vision_transformer.pooling"),
+    *("mesh.rules", "model.encoder.pooling", "model.vision_transformer.pooling"),
     *("model.vision_transformer.stem", "model.recurrent_decoder.cell"),
     *("model.recurrent_encoder.cell", "model.recurrent_encoder.pooling"),
     "model.recurrent_encoder_decoder.cell",
@@ -100,6 +101,7 @@ SECTIONS = {
     ),
     "initial.": (("options/sections.py", "Initial"),),
     "training.": (("options/sections.py", "Training"),),
+    "mesh.": (("options/sections.py", "Mesh"),),
     "objective.": (("options/sections.py", "Objective"),),
     "optimizer.": (("options/sections.py", "Optimizer"),),
     "schedule.": (("options/sections.py", "Schedule"),),

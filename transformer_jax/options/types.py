@@ -19,6 +19,7 @@ OpenShare = Annotated[float, "in (0, 1)"]
 PositiveShare = Annotated[float, "in (0, 1]"]
 Count = Annotated[int, ">= 1"]
 Natural = Annotated[int, ">= 0"]
+MeshSize = Annotated[int, "-1 or >= 1"]
 Switch = bool
 
 # Where a parameter starts: two models that differ in it alone compute the same from the same

@@ -1,11 +1,15 @@
 """Devices that a training step can be compiled for, whether they are there or not.
 
-Memory is what a program may use. Bandwidths are the makers' figures, see training.flops for rates.
+Memory is what a program may use. Bandwidths are the makers' figures, see training.flops for rates;
+of links between devices that is what a device sends at most, half of what is said of both ways:
+Google's of a chip (cloud.google.com/tpu/docs: 1,600, 4,800 and 3,584 Gbit/s), NVIDIA's of NVLink
+(900 and 600 GB/s).
 """
 
 import dataclasses
 import importlib.util
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +23,7 @@ from transformer_jax.training.flops import RATES
 from transformer_jax.training.memory import host_memory
 
 _GIB = 1 << 30
+_LINKED = 8  # GPUs that NVLink joins in one machine
 _COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}  # modules
 # XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
 _QUICK = {"exec_time_optimization_effort": -1.0}
@@ -26,7 +31,7 @@ _QUICK = {"exec_time_optimization_effort": -1.0}
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """What a program is compiled for and compared with.
+    """What a program is compiled for and compared with: a device, or several that are linked.
 
     Attributes:
       name: as `--device` takes it.
@@ -34,7 +39,8 @@ class Device:
       memory: bytes that a program may use.
       rates: by dtype of the products, FLOPs a second.
       bandwidth: of the main memory, bytes a second.
-      target: what to compile for, in jax's terms.
+      targets: what to compile for, in jax's terms: each device.
+      links: what a device can send to others, bytes a second; None: not known.
       quick_options: of the compiler, to be fast rather than thorough.
       remark: what the reader should know of these figures.
     """
@@ -44,37 +50,57 @@ class Device:
     memory: int
     rates: dict[str, float]
     bandwidth: float
-    target: Any
+    targets: tuple[Any, ...]
+    links: float | None
     quick_options: dict[str, Any]
     remark: str = ""
 
-
-def _tpu(name: str, kind: str, chips: str, memory: float, bandwidth: float) -> Device:
-    how = {"topology_name": f"{name}:{chips}", "chips_per_host_bounds": (1, 1, 1)}
-    target = _topology(name, "tpu", "tpu", **how)
-    about = (int(memory * _GIB), RATES[kind], bandwidth, target, _QUICK)
-    return Device(name, f"one chip of a TPU {name}", *about)
+    @property
+    def target(self) -> Any:
+        """The first device."""
+        return self.targets[0]
 
 
-def _gpu(name: str, kind: str, memory: int, bandwidth: float, **about: Any) -> Device:
+def _tpu(
+    name: str, chips: str, kind: str, alone: str, memory: float, bandwidth: float, links: float
+) -> Device:
+    if not re.fullmatch(r"(\d+x)+\d+|", chips):
+        raise InvalidInput(f"--device={name}:{chips}: expected chips by axes, {name}:{alone} say")
+    how: dict[str, Any] = {"topology_name": f"{name}:{chips or alone}"}
+    if chips in ("", alone):
+        how["chips_per_host_bounds"] = (1, 1, 1)
+    targets = _topology(f"{name}:{chips}".rstrip(":"), "tpu", "tpu", **how)
+    about = (int(memory * _GIB), RATES[kind], bandwidth, targets, links, _QUICK)
+    shown = f"{len(targets)} chips" if len(targets) > 1 else "one chip"
+    return Device(name, f"{shown} of a TPU {name}", *about)
+
+
+def _gpu(
+    name: str, count: str, kind: str, memory: int, bandwidth: float, links: float, **about: Any
+) -> Device:
+    number = int(count) if count.isdecimal() else 1 if not count else 0
+    if not 1 <= number <= _LINKED:
+        raise InvalidInput(
+            f"--device={name}:{count}: expected 1 to {_LINKED} of them, linked in one machine"
+        )
     how = {"target_config": _description(kind, memory, bandwidth, **about)}
-    target = _topology(name, "cuda", "cuda", **how)
+    targets = _topology(name, "cuda", "cuda", topology=f"1x1x{number}", **how)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     remark = (
         f"jax takes {share:.0%} of its {memory / _GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
         "says otherwise; kernels are not tuned, as on the device they would be"
     )
-    return Device(name, kind, int(share * memory), RATES[kind], bandwidth, target, {}, remark)
+    kind_and_count = kind if number == 1 else f"{number} x {kind}"
+    has = (int(share * memory), RATES[kind], bandwidth)
+    return Device(name, kind_and_count, *has, targets, links, {}, remark)
 
 
-def _topology(name: str, platform: str, extra: str, **how: Any) -> Any:
-    """The device of a topology of one chip, by a compiler that needs no such device."""
+def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ...]:
+    """The devices of a topology, by a compiler that needs no such device."""
     from jax.experimental import topologies
 
-    if platform == "cuda":
-        how["topology"] = "1x1x1"
     try:
-        return topologies.get_topology_desc(platform=platform, **how).devices[0]
+        return tuple(topologies.get_topology_desc(platform=platform, **how).devices)
     except (RuntimeError, NotImplementedError, ValueError, KeyError) as error:
         if importlib.util.find_spec(_COMPILERS[platform]) is not None:
             said = str(error).partition("\n")[0]
@@ -110,12 +136,14 @@ def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
     )
 
 
-def _h100() -> Device:
+def _h100(count: str) -> Device:
     return _gpu(
         "h100",
+        count,
         "NVIDIA H100 80GB HBM3",
         84_942_979_072,
         3.352e12,
+        450e9,
         major=9,
         core_count=132,
         fpus_per_core=128,
@@ -126,12 +154,14 @@ def _h100() -> Device:
     )
 
 
-def _a100() -> Device:
+def _a100(count: str) -> Device:
     return _gpu(
         "a100",
+        count,
         "NVIDIA A100-SXM4-80GB",
         85_100_068_864,
         2.039e12,
+        300e9,
         major=8,
         core_count=108,
         fpus_per_core=64,
@@ -142,18 +172,26 @@ def _a100() -> Device:
     )
 
 
-def _cpu() -> Device:
-    device = jax.devices("cpu")[0]
+def _cpu(count: str) -> Device:
+    devices = tuple(jax.devices("cpu"))
+    number = int(count) if count.isdecimal() else 1 if not count else 0
+    if not 1 <= number <= len(devices):
+        raise InvalidInput(
+            f"--device=cpu:{count}: expected 1 to {len(devices)}; JAX_NUM_CPU_DEVICES=8 before the "
+            "command makes more"
+        )
     rates = {"float32": matrix_rate("float32"), "bfloat16": matrix_rate("bfloat16")}
     remark = "rates are measured, those of this machine now"
-    kind = f"this machine's {device.device_kind}"
-    return Device("cpu", kind, host_memory(), rates, _bandwidth(), device, {}, remark)
+    kind = f"this machine's {devices[0].device_kind}"
+    has = (host_memory(), rates, _bandwidth())
+    return Device("cpu", kind, *has, devices[:number], None, {}, remark)
 
 
-DEVICES: dict[str, Callable[[], Device]] = {
-    "v5e": lambda: _tpu("v5e", "TPU v5 lite", "1x1", 15.75, 819e9),
-    "v5p": lambda: _tpu("v5p", "TPU v5", "1x1x1", 95.74, 2765e9),
-    "v6e": lambda: _tpu("v6e", "TPU v6 lite", "1x1", 31.25, 1640e9),
+# By what stands before the colon; each gets what stands behind it, how many.
+DEVICES: dict[str, Callable[[str], Device]] = {
+    "v5e": lambda chips: _tpu("v5e", chips, "TPU v5 lite", "1x1", 15.75, 819e9, 100e9),
+    "v5p": lambda chips: _tpu("v5p", chips, "TPU v5", "1x1x1", 95.74, 2765e9, 300e9),
+    "v6e": lambda chips: _tpu("v6e", chips, "TPU v6 lite", "1x1", 31.25, 1640e9, 224e9),
     "h100": _h100,
     "a100": _a100,
     "cpu": _cpu,
@@ -161,16 +199,17 @@ DEVICES: dict[str, Callable[[], Device]] = {
 
 
 def find_device(name: str) -> Device:
-    """Returns a device by its name.
+    """Returns a device by its name, or several: v5e:4x4, h100:8.
 
     Raises:
       InvalidInput: there is none of that name, or its compiler is not installed.
     """
-    if name not in DEVICES:
+    kind, _, count = name.partition(":")
+    if kind not in DEVICES:
         raise InvalidInput(
-            f"--device={name}: expected one of {', '.join(DEVICES)}{suggest(name, DEVICES)}"
+            f"--device={name}: expected one of {', '.join(DEVICES)}{suggest(kind, DEVICES)}"
         )
-    return DEVICES[name]()
+    return DEVICES[kind](count)
 
 
 def matrix_rate(dtype: str, size: int = 1024) -> float:

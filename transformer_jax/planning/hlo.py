@@ -49,6 +49,29 @@ class Instruction:
         """Size of the result in the device's main memory."""
         return sum(map(_nbytes, _ARRAY.finditer(self.shape)))
 
+    @property
+    def elements(self) -> float:
+        """Bytes of the result's numbers, wherever they are and without what tiles pad."""
+        arrays = _ARRAY.finditer(self.shape)
+        return sum(_size_of(a[1]) * math.prod(_lengths(a[2])) for a in arrays)
+
+    @property
+    def group_size(self) -> int:
+        """How many devices a collective joins; 1 if it does not say.
+
+        Written as {{0,1},{2,3}}, as [4,2]<=[8], or as axes of a mesh, of which an axis may be named
+        in part, 'x':(1)2.
+        """
+        listed = re.search(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\])", self.rest)
+        if listed:
+            return int(listed[2]) if listed[2] else len(listed[1].split(","))
+        meshed = re.search(r"replica_groups=mesh\[([^\]]*)\].*? \{([^}]*)\}", self.rest)
+        if not meshed:
+            return 1
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", meshed[1]))
+        axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", meshed[2])
+        return math.prod(int(part or sizes[axis]) for axis, part in axes)
+
     def called(self, *attributes: str) -> list[str]:
         """The computations that attributes name: calls, body, condition, to_apply."""
         return re.findall(rf"\b(?:{'|'.join(attributes)})=%([\w.\-~]+)", self.rest)
@@ -82,6 +105,34 @@ class Held:
     shape: str
     site: str
     count: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """What a device sends to others in operations of one kind.
+
+    Attributes:
+      kind: all-gather, all-reduce, reduce-scatter, all-to-all or collective-permute.
+      site: which module asks for it, see Held.
+      nbytes: that one device sends when the program runs once, by a ring where there are more than
+        two.
+      count: how often.
+    """
+
+    kind: str
+    site: str
+    nbytes: float
+    count: int
+
+
+# Kind of a collective -> bytes that each of n devices sends, by a ring, of an operand of one byte.
+_SENDS = {
+    "all-gather": lambda n: n - 1,
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1,
+}
 
 
 class Program:
@@ -123,6 +174,37 @@ class Program:
                     found[Held(int(_nbytes(array)), shape, each.site)] += 1
         counted = [dataclasses.replace(held, count=number) for held, number in found.items()]
         return sorted(counted, key=lambda held: (-held.nbytes, -held.count))[:count]
+
+    def sent(self) -> list[Sent]:
+        """Returns what a device sends to others, by kind and site, most first."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for each, lines, times in self._run(self.entry, 1):
+            kind = each.operation.removesuffix("-start")
+            if kind in _SENDS:
+                operands = sum(lines[name].elements for name in each.operands if name in lines)
+                nbytes = _SENDS[kind](each.group_size) * operands
+                entry = found.setdefault((kind, each.site), [0.0, 0])
+                entry[0] += times * nbytes
+                entry[1] += times
+        told = [Sent(*key, nbytes, int(count)) for key, (nbytes, count) in found.items() if nbytes]
+        return sorted(told, key=lambda sent: -sent.nbytes)
+
+    def _run(
+        self, name: str, times: int
+    ) -> Iterator[tuple[Instruction, dict[str, Instruction], int]]:
+        """Every instruction with those beside it, and how often it runs."""
+        lines = self.computations[name]
+        for each in lines.values():
+            yield each, lines, times
+            if each.operation == "while":
+                inner, often = each.called("body"), times * self._trips(each)
+            elif each.operation == "conditional":
+                inner, often = [max(_computations_of(each), key=self._traffic)], times
+            else:
+                inner, often = each.called("to_apply", "calls"), times
+            for computation in inner:
+                if computation in self.computations:
+                    yield from self._run(computation, often)
 
     def _reached(self, name: str) -> Iterator[str]:
         """Computations whose results are in memory: not those inside fusions."""
@@ -282,15 +364,23 @@ def _nbytes(array: re.Match) -> float:
     layout = layout or ""
     if re.search(r"S\([1-46-9]\)", layout):  # 5 is the host's memory
         return 0.0
-    bits = re.search(r"\d+", dtype)  # f8e4m3fn has 8
-    size = int(bits.group()) / 8 if bits else float(dtype == "pred")
-    shape = [int(length) for length in lengths.split(",") if length]
+    size, shape = _size_of(dtype), _lengths(lengths)
     tile = re.match(r"T\(([\d,]+)\)", layout)
     if tile and shape and order:
         minor_first = [int(axis) for axis in order.split(",")]
         for axis, multiple in zip(minor_first, reversed(tile.group(1).split(",")), strict=False):
             shape[axis] = math.ceil(shape[axis] / int(multiple)) * int(multiple)
     return math.prod(shape) * size
+
+
+def _size_of(dtype: str) -> float:
+    """Bytes of a number."""
+    bits = re.search(r"\d+", dtype)  # f8e4m3fn has 8
+    return int(bits.group()) / 8 if bits else float(dtype == "pred")
+
+
+def _lengths(text: str) -> list[int]:
+    return [int(length) for length in text.split(",") if length]
 
 
 def _site_of(op_name: str) -> str:

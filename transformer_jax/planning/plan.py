@@ -1,14 +1,12 @@
-"""What a config's training step would need on a device, as that device's own compiler says."""
+"""What a config's training step would need on devices, as their own compiler says."""
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Collection
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import SingleDeviceSharding
 from ml_collections import ConfigDict
 
@@ -19,7 +17,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.constraints import SOURCE_KINDS
 from transformer_jax.options.tables import names_own
 from transformer_jax.planning.devices import Device
-from transformer_jax.planning.hlo import Held, Program
+from transformer_jax.planning.hlo import Held, Program, Sent
 from transformer_jax.runs.provenance import versions_of
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
@@ -39,10 +37,11 @@ _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one training step needs on one device. Nothing was run on it.
+    """What one training step needs on a device, or on each of several. Nothing was run on it.
 
     Attributes:
       device: its name.
+      mesh: how many share the step, by axis; {} for one.
       changes: of the config, for this plan.
       fits: whether its memory is enough.
       memory: bytes that the device has for a program.
@@ -55,9 +54,10 @@ class Plan:
       per_step: tokens (or examples) of an update.
       counted: what per_step counts.
       model_flops: 3 times those of the products of the forward pass: what MFU is made of.
-      step_flops: of all products that the step makes, those that are made twice too.
-      traffic: bytes to and from main memory; None if the compiler refused.
-      seconds: of a step at the device's full rates, for products and for traffic.
+      step_flops: of all products of all devices, those that are made twice too.
+      traffic: bytes to and from a device's main memory; None if the compiler refused.
+      sent: what a device sends to others, by kind and site.
+      seconds: of a step at the device's full rates: products, traffic, and links for what is sent.
       largest: arrays that the step makes.
       compile_seconds: on this machine.
       made_with: versions of what compiles.
@@ -66,6 +66,7 @@ class Plan:
     """
 
     device: str
+    mesh: dict[str, int]
     changes: dict[str, Any]
     fits: bool
     memory: int
@@ -78,6 +79,7 @@ class Plan:
     model_flops: float
     step_flops: float
     traffic: float | None
+    sent: tuple[Sent, ...]
     seconds: dict[str, float]
     largest: tuple[Held, ...]
     compile_seconds: float
@@ -87,9 +89,10 @@ class Plan:
 
     @property
     def estimate(self) -> float | None:
-        """Seconds of a step by the roofline model (Williams et al. 2009): the larger of both.
+        """Seconds of a step by the roofline model (Williams et al. 2009): the largest of them.
 
-        None where the compiler refused. Arrays that stay in a cache make it too large.
+        None where the compiler refused. Arrays that stay in a cache make it too large, and what is
+        sent while nothing else is done too small.
         """
         return max(self.seconds.values()) if "traffic" in self.seconds else None
 
@@ -102,6 +105,15 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Returns what JSON takes."""
         return {**dataclasses.asdict(self), "estimate": self.estimate, "mfu": self.mfu}
+
+    @property
+    def sending(self) -> float | None:
+        """The share of a step that sending takes where nothing else is done meanwhile."""
+        if "links" not in self.seconds:
+            return None
+        links = self.seconds["links"]
+        others = max(self.seconds[name] for name in ("products", "traffic"))
+        return links / (links + others)
 
 
 def make_plan(
@@ -123,7 +135,8 @@ def make_plan(
       InvalidInput: the data is needed and not there, or the model cannot be made.
     """
     task = stand_in(config, allow)
-    prepared = prepare(config, allow=allow, task=task)
+    prepared = prepare(config, allow=allow, task=task, devices=device.targets)
+    sharding = prepared.sharding
     batch = prepared.task.batch(0, 0)
     options = {} if thorough else device.quick_options
     started = time.monotonic()
@@ -139,7 +152,7 @@ def make_plan(
     held = {
         "parameters": nbytes(state.params),
         "optimizer": nbytes(state.opt_state),
-        "batches": nbytes(_stacked(prepared)),
+        "batches": nbytes(prepared.shapes[2]),
     }
     needed = peak_bytes(compiled, device.target.platform) if compiled else refused or None
     if needed:
@@ -147,11 +160,18 @@ def make_plan(
     program = Program(compiled.as_text()) if compiled else None
     traffic = program.traffic() if program else None
     step_flops = flops_of(prepared.traced.program)
-    bounds = {"products": step_flops / device.rates[config.model.dtype]}
+    count = 1 if sharding is None else sharding.mesh.size
+    bounds = {"products": step_flops / count / device.rates[config.model.dtype]}
+    sent = program.sent() if program else []
     if traffic is not None:
         bounds["traffic"] = traffic / device.bandwidth
+        if sharding is not None and device.links is not None:
+            bounds["links"] = sum(each.nbytes for each in sent) / device.links
     return Plan(
         device.name,
+        {}
+        if sharding is None
+        else {n: size for n, size in sharding.mesh.shape.items() if size > 1},
         changes or {},
         compiled is not None and needed is not None and needed <= device.memory,
         device.memory,
@@ -164,6 +184,7 @@ def make_plan(
         TRAINING_OVER_FORWARD * prepared.forward_operations,
         step_flops,
         traffic,
+        tuple(sent),
         bounds,
         tuple(program.largest(_LARGEST)) if program else (),
         seconds,
@@ -174,20 +195,21 @@ def make_plan(
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
-    """Lowers what a run calls, for one device: some steps with the state donated."""
-    sharding = SingleDeviceSharding(device)
-    place = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
-    arguments = (np.uint32(0), prepared.stacked_template, _stacked(prepared), np.int32(1))
-    shapes = jax.tree.map(lambda leaf: place(leaf.shape, leaf.dtype), arguments)
+    """Lowers what a run calls, some steps with the state donated.
+
+    Args:
+      prepared: says where its arrays lie, if on several devices.
+      device: where they lie else.
+    """
+    mesh = prepared.sharding
+    elsewhere = SingleDeviceSharding(device) if mesh is None else mesh.everywhere
+
+    def placed(leaf: Any) -> jax.ShapeDtypeStruct:
+        there = getattr(leaf, "sharding", None) or elsewhere
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+
+    shapes = jax.tree.map(placed, prepared.shapes)
     return jax.jit(prepared.advance, donate_argnums=1).lower(*shapes)
-
-
-def _stacked(prepared: Prepared) -> Any:
-    """Shapes of the batches of a call."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((prepared.capacity, *leaf.shape), leaf.dtype),
-        prepared.task.batch(0, 0),
-    )
 
 
 def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:

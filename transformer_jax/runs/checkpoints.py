@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
@@ -126,7 +127,8 @@ class Checkpoints:
         A damaged one is named, set aside, and the one before it is tried.
 
         Args:
-          template: tree of arrays or ShapeDtypeStructs, what the state must look like.
+          template: tree of arrays or ShapeDtypeStructs, what the state must look like, and where
+            it shall lie; on jax's first device if that is not said.
           read_only: leave damaged checkpoints where they are.
           at: the step of the only one that is asked for; None: any.
         Raises:
@@ -154,7 +156,7 @@ class Checkpoints:
     def _read(self, path: Path, template: Any) -> Restored:
         manifest = _read_manifest(inside(path, "manifest.json"))
         _refuse_other_leaves(path, manifest["leaves"], _leaves(template))
-        target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), template)
+        target = jax.tree.map(_placed, template)
         with _checkpointer() as orbax:
             state = orbax.restore(inside(path, "state"), target)
         return Restored(manifest["step"], state, manifest["extra"])
@@ -199,6 +201,12 @@ def damage_of(path: Path) -> str | None:
             wanted, there = (names.get(name, "no such file")[:12] for names in (expected, found))
             return f"state/{name} was changed: expected sha256 {wanted}, found {there}"
     return None
+
+
+def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an array that is read, and where it shall lie, whoever saved it."""
+    there = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
 
 
 def _checkpointer():

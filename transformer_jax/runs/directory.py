@@ -33,7 +33,7 @@ from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
 
 # May differ between the launches of a run.
-_CHANGING = ("numerics", "packages", "device", "git")
+_CHANGING = ("numerics", "packages", "device", "git", "mesh")
 _OLD_FACTS = {"text_sha256": "sha256", "tokens": "counts"}  # names before there were other tasks
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
@@ -111,7 +111,7 @@ class RunDirectory:
                     "choose a new or an empty one"
                 )
             return
-        stored, may = self.config(), configs.CADENCE
+        stored, may = self.config(), (*configs.CADENCE, *configs.PLACEMENT)
         if not any(map(configs.has_intervening_hooks, (stored, config))):
             may += ("hooks.",)
         changed = {
@@ -142,10 +142,11 @@ class RunDirectory:
             return
         origin = f"{self.path}/checkpoints/{step:08d}"
         saved, stored = configs.from_json(json.dumps(extra["config"]), origin), self.config()
+        may = (*configs.CADENCE, *configs.PLACEMENT, *configs.EXTENDABLE, "hooks.")
         lines = [
             f"  {key}: {old} when it was saved, {new} in config.json"
             for key, (old, new) in configs.differences(saved, stored).items()
-            if not key.startswith((*configs.CADENCE, *configs.EXTENDABLE, "hooks."))
+            if not key.startswith(may)
         ]
         if len(lines) > 4:
             lines[4:] = [f"  ... and {len(lines) - 4} more"]
@@ -311,11 +312,12 @@ class RunDirectory:
           data: what identifies the data.
           facts: what else the manifest shall hold.
         Returns:
-          What this launch has otherwise than the first: numerics, packages, device, git.
+          What this launch has otherwise than the first: numerics, packages, device, git, mesh.
         Raises:
           InvalidInput: the data is not what the run began with.
         """
         around, difference = surroundings()
+        around = {**around, "mesh": config.mesh.to_dict()}
         has_begun = self.has_begun()
         if has_begun:
             self.refuse_other_data(data)
@@ -329,7 +331,9 @@ class RunDirectory:
                 self.write_text("diff.patch", difference)
             if tokenizer is not None:
                 self.write_text("tokenizer.json", tokenizer_text(tokenizer))
-        changed = {key: around[key] for key in _CHANGING if manifest.get(key, 1) != around[key]}
+        meant = {"numerics": 1, "mesh": configs.defaults().mesh.to_dict()}  # in older manifests
+        before = {**meant, **manifest}
+        changed = {key: around[key] for key in _CHANGING if before.get(key) != around[key]}
         launch = {"time": _now(), "argv": sys.argv, "pid": os.getpid(), **changed}
         manifest["launches"].append(launch)
         self.write_json("manifest.json", manifest)

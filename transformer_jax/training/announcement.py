@@ -10,6 +10,7 @@ from transformer_jax.options.config import flatten
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.options.rule import is_own
 from transformer_jax.runs.progress import Progress
+from transformer_jax.sharding import remarks_on_sharding, sharded
 from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.memory import peak_bytes, refuse_beyond_memory
 from transformer_jax.training.prepared import Prepared
@@ -27,7 +28,13 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
       InvalidInput: the step does not fit the device.
     """
     config, task = prepared.config, prepared.task
-    for line in (*prepared.remarks, *remarks_on(flatten(config))):
+    sharing = remarks_on_sharding(
+        prepared.sharding,
+        prepared.template,
+        config.training.batch_size,
+        config.training.accumulation,
+    )
+    for line in (*prepared.remarks, *remarks_on(flatten(config)), *sharing):
         progress.say(f"note   {line}")
     for line in taken_from_data(config.model, task.sizes):
         progress.say(f"note   {line}")
@@ -40,6 +47,7 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
         f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "
         f"{config.training.steps:,} updates of {count:,} {task.counted} "
         f"on {jax.devices()[0].device_kind}"
+        + ("" if prepared.sharding is None else f", {prepared.sharding}")
     )
     for kernel in kernels_of(prepared, jax.devices()[0].platform):
         progress.say(f"kernel {kernel}")
@@ -67,6 +75,6 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
         rngs = {"dropout": jax.random.key(0)}
         return prepared.model.apply({"params": params}, **inputs, **train, rngs=rngs)
 
-    with kernels_taken(platform) as taken:
+    with kernels_taken(platform) as taken, sharded(prepared.sharding):
         jax.eval_shape(apply, prepared.template.params, inputs)
     return list(dict.fromkeys(taken))

@@ -12,6 +12,7 @@ import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.metrics import METRICS
+from transformer_jax.sharding import Sharding, cut_examples, sharded
 from transformer_jax.training.metrics import Sums
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
 
@@ -36,7 +37,9 @@ class Evaluation(NamedTuple):
 
 
 @functools.lru_cache(maxsize=32)
-def make_score(model: nn.Module, places: int | None = None) -> Callable[[Any, Batch], Sums]:
+def make_score(
+    model: nn.Module, places: int | None = None, sharding: Sharding | None = None
+) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 
     Equal models share it, runs of a study say.
@@ -44,14 +47,24 @@ def make_score(model: nn.Module, places: int | None = None) -> Callable[[Any, Ba
     Args:
       model: see score_batch.
       places: whose logits are made at once, the config's training.loss_chunk; None: all.
+      sharding: of the model over devices; None: one device.
     """
     objective = in_chunks(CrossEntropy(), places)
-    return jax.jit(lambda params, batch: score_batch(model, params, batch, objective)[0])
+
+    def score(params: Any, batch: Batch) -> Sums:
+        with sharded(sharding):
+            return score_batch(model, params, cut_examples(batch, 0), objective)[0]
+
+    program = jax.jit(score)
+    if sharding is None:
+        return program
+    return lambda params, batch: program(params, jax.device_put(batch, sharding.of_batch(batch, 0)))
 
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
     """Returns what scores a batch by the model and the config of a Prepared or a Run."""
-    return make_score(made.model, made.config.training.loss_chunk)
+    sharding = getattr(made, "sharding", None)
+    return make_score(made.model, made.config.training.loss_chunk, sharding)
 
 
 def evaluate(

@@ -1,6 +1,7 @@
 """Whether a training step fits its device, asked before anything is trained."""
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Generator
@@ -155,5 +156,10 @@ def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
 
 
 def nbytes(tree: Any) -> int:
-    """Returns the bytes of a tree of arrays, or of their shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    """Returns the bytes of a tree of arrays, or of their shapes, that one device holds."""
+    return sum(math.prod(_held(leaf)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def _held(leaf: Any) -> tuple[int, ...]:
+    there = getattr(leaf, "sharding", None)
+    return leaf.shape if there is None else there.shard_shape(leaf.shape)

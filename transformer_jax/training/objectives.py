@@ -16,6 +16,7 @@ from jax import Array
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.generation import feed_back
 from transformer_jax.options import Fraction, Share
+from transformer_jax.sharding import by_device
 from transformer_jax.training.metrics import Sums, sums_of
 
 
@@ -121,6 +122,22 @@ class InChunks:
         length = targets.shape[1] if targets.ndim > 1 else 0
         if length <= self.places:
             return self.objective.sums(hidden, project, targets, weights, key)
+        keys = None if key is None else jax.random.split(key, -(-length // self.places))
+
+        def sums(*rows: Array) -> Sums:
+            return self._sums_of_chunks(*rows, project, keys)
+
+        return by_device(sums, hidden, targets, weights)
+
+    def _sums_of_chunks(
+        self,
+        hidden: Array,
+        targets: Array,
+        weights: Array,
+        project: Callable[[Array], Array],
+        keys: Array | None,
+    ) -> Sums:
+        length = targets.shape[1]
         count = -(-length // self.places)
 
         def cut(array: Array) -> Array:
@@ -132,7 +149,6 @@ class InChunks:
         def of_chunk(hidden: Array, targets: Array, weights: Array, key: Array | None) -> Sums:
             return self.objective.sums(hidden, project, targets, weights, key)
 
-        keys = None if key is None else jax.random.split(key, count)
         chunks = (*(cut(array) for array in (hidden, targets, weights)), keys)
         first = jax.tree.map(lambda array: array[0], chunks)
         zeros = jax.tree.map(

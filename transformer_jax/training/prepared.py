@@ -14,28 +14,44 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.alike import with_results_in_loops
-from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
+from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.models import Decoder, Encoder
+from transformer_jax.models import Encoder
 from transformer_jax.models.parts import Transformer
 from transformer_jax.models.stacking import stack_blocks, unstack_blocks
-from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
-from transformer_jax.programs import Traced, names_in, trace
+from transformer_jax.programs import Traced, trace
+from transformer_jax.sharding import (
+    AXES,
+    RULES,
+    Sharding,
+    cut_examples,
+    keep_state,
+    make_sharding,
+    sharded,
+    with_places,
+)
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import (
     make_model,
     make_objective,
     make_task,
 )
+from transformer_jax.training.fitting import (
+    own_rows_of_model,
+    refuse_broken_task,
+    refuse_empty_evaluation,
+    refuse_inseparable_objective,
+    refuse_unfit,
+    refuse_what_is_not_kept,
+)
 from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
-from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.own import faults_of, own_choices, own_modules
+from transformer_jax.training.own import chosen, faults_of, own_modules
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
@@ -76,6 +92,7 @@ class Prepared:
       optimizer: from optax.
       objective: what is made small.
       allow: modules of the user's own that the config names; they may be imported.
+      devices: that its mesh is made of; jax's if not given.
     """
 
     config: ConfigDict
@@ -84,6 +101,18 @@ class Prepared:
     optimizer: optax.GradientTransformationExtraArgs
     objective: Any
     allow: frozenset[str] = frozenset()
+    devices: tuple[Any, ...] | None = None
+
+    @functools.cached_property
+    def sharding(self) -> Sharding | None:
+        """How its arrays lie over several devices; None: on one.
+
+        Raises:
+          InvalidInput: there are not so many.
+        """
+        mesh = self.config.mesh
+        rules = chosen(RULES, mesh.rules, "mesh.rules", self.allow)()
+        return make_sharding({axis: mesh[axis] for axis in AXES}, rules, self.devices)
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Draws the state at step 0."""
@@ -100,7 +129,9 @@ class Prepared:
         if self._unit is not None:
             optimizer = on_stacked_blocks(optimizer, self._unit)
         train_step = make_train_step(self.model, optimizer, seed, accumulation, self.objective)
-        return make_run_steps(train_step)(state, batches, num_steps)
+        with sharded(self.sharding):
+            state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
+            return keep_state(state), records
 
     def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
         """Draws the state at step 0, as `advance` takes it, and puts in the weights of the config.
@@ -130,9 +161,12 @@ class Prepared:
         """The compiled `initial_state`, stacked; who draws the same shares it."""
         traced = self.traced_start
         numbers = [number.tobytes() for number in traced.numbers]
-        drawn = (self._unit, traced.structure, *numbers)
+        drawn = (self._unit, self.sharding, traced.structure, *numbers)
         if drawn not in _DRAWS:
-            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced, self._stack))
+            there: dict[str, Any] = {}
+            if self.sharding is not None:
+                there["out_shardings"] = self.sharding.of_state(self.stacked_template)
+            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced, self._stack), **there)
         return _DRAWS[drawn]
 
     @functools.cached_property
@@ -143,9 +177,12 @@ class Prepared:
     def stack(self, state: TrainState) -> TrainState:
         """Returns a state as `advance` takes it: with stacks of blocks where these are a loop.
 
-        unstack_blocks is the way back.
+        unstack_blocks is the way back. Over several devices each array goes where it belongs.
         """
-        return self._stack(state, jnp.stack)
+        stacked = self._stack(state, jnp.stack)
+        if self.sharding is None:
+            return stacked
+        return jax.device_put(stacked, self.sharding.of_state(stacked))
 
     def _stack(self, tree: Any, join: Callable) -> Any:
         return tree if self._unit is None else stack_blocks(tree, self._unit, join)
@@ -165,7 +202,7 @@ class Prepared:
     @functools.cached_property
     def stacked_template(self) -> TrainState:
         """Shapes of the state as `advance` takes it."""
-        return jax.eval_shape(self.stack, self.template)
+        return self._with_places(jax.eval_shape(lambda s: self._stack(s, jnp.stack), self.template))
 
     @functools.cached_property
     def traced(self) -> Traced:
@@ -180,11 +217,20 @@ class Prepared:
         Raises:
           InvalidInput: the device has not enough memory; the text says what would help.
         """
-        batches = self.stacked_batches(0, 0, 1)
-        arguments = (np.uint32(0), self.stacked_template, batches, np.int32(1))
-        lowered = jax.jit(self.advance, donate_argnums=1).lower(*arguments)
+        lowered = jax.jit(self.advance, donate_argnums=1).lower(*self.shapes)
         with refusal_explained(self.config):
             return lowered.compile()
+
+    @property
+    def shapes(self) -> tuple:
+        """Shapes of what `advance` takes, and over several devices where it lies."""
+        batches = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((self.capacity, *leaf.shape), leaf.dtype),
+            self.task.batch(0, 0),
+        )
+        if self.sharding is not None:
+            batches = with_places(batches, self.sharding.of_batch(batches, 1))
+        return np.uint32(0), self.stacked_template, batches, np.int32(1)
 
     def train(self, state: TrainState, order: int, dropout: int) -> TrainState:
         """Takes all steps at once, without a directory: for measurements that nobody resumes.
@@ -219,8 +265,13 @@ class Prepared:
 
     @functools.cached_property
     def template(self) -> TrainState:
-        """Shapes of the state."""
-        return self.traced_start.out_shape
+        """Shapes of the state, and over several devices where its arrays lie."""
+        return self._with_places(self.traced_start.out_shape)
+
+    def _with_places(self, shapes: TrainState) -> TrainState:
+        if self.sharding is None:
+            return shapes
+        return with_places(shapes, self.sharding.of_state(shapes))
 
     @functools.cached_property
     def remarks(self) -> tuple[str, ...]:
@@ -246,7 +297,7 @@ class Prepared:
         return flops_of(program)
 
     def mfu(self, seconds: float) -> float | None:
-        """Returns the model's FLOPs in an update as a share of what the device could do meanwhile.
+        """Returns the model's FLOPs in an update as a share of what its devices could do meanwhile.
 
         Model FLOPs utilization, Chowdhery et al. 2022, arXiv:2204.02311, appendix B: what is
         computed twice to save memory does not count. None where the device's rate is not known.
@@ -258,7 +309,8 @@ class Prepared:
         if rates is None:
             return None
         operations = TRAINING_OVER_FORWARD * self.forward_operations
-        return operations / seconds / rates[self.config.model.dtype]
+        devices = 1 if self.sharding is None else self.sharding.mesh.size
+        return operations / seconds / devices / rates[self.config.model.dtype]
 
     def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
         """Returns rows of metrics.jsonl with what training had cost by then, for metrics.
@@ -282,6 +334,7 @@ def prepare(
     tokenizer: Tokenizer | None = None,
     allow: Collection[str] = (),
     task: Task | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Prepared:
     """Reads the data and makes the model and the optimizer that a config names.
 
@@ -290,16 +343,17 @@ def prepare(
       tokenizer: a stored run's tokenizer; the config's if not given.
       allow: modules that may be imported beside those that the config names.
       task: data that was read already.
+      devices: that the config's mesh is made of; jax's if not given.
     Raises:
       InvalidInput: the data has nothing to score, or does not fit the model.
     """
     own = own_modules(config) | set(allow)  # the user's config names its own modules
     task = task or make_task(config, tokenizer, own)
     if is_own(config.data.task):
-        _refuse_broken_task(f"data.task={config.data.task}", task)
-    _refuse_empty_evaluation(config, task)
+        refuse_broken_task(f"data.task={config.data.task}", task)
+    refuse_empty_evaluation(config, task)
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
-    of_user = _own_rows_of_model(config)
+    of_user = own_rows_of_model(config)
     try:
         with faults_of(*of_user) if of_user else contextlib.nullcontext():
             model = make_model(config.model, task.sizes, own)
@@ -308,118 +362,16 @@ def prepare(
                     f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
                     "can be drawn for"
                 )
-            prepared = Prepared(config, task, model, optimizer, objective, frozenset(own))
+            known = (config, task, model, optimizer, objective, frozenset(own))
+            prepared = Prepared(*known, None if devices is None else tuple(devices))
             refuse_unknown_prefixes(prepared.template.params, config)
-            _refuse_what_is_not_kept(prepared)
-            _refuse_inseparable_objective(prepared)
+            refuse_what_is_not_kept(prepared)
+            refuse_inseparable_objective(prepared)
             if of_user:
-                _refuse_unfit(prepared, ", ".join(of_user))
+                refuse_unfit(prepared, ", ".join(of_user))
     except InvalidInput:
         raise
     except ValueError as error:  # patches that do not fit the images, say
         said = str(error).partition("\n")[0]
         raise InvalidInput(f"the model cannot be made for this data: {said}") from error
     return prepared
-
-
-def _refuse_broken_task(who: str, task: Task) -> None:
-    """Raises InvalidInput where a task of the user's own breaks a law that every task keeps."""
-    for name, law in TASK_LAWS.items():
-        if law is disjoint_splits:  # two may be equal by chance: a remark
-            continue
-        try:
-            with faults_of(who):
-                law(task)
-        except AssertionError as error:
-            raise InvalidInput(f"{who}: {name}: {error}") from error
-
-
-# What a task does with a model beside training it: methods and fields.
-_NEEDED = {
-    "language_modelling": ("max_length",),
-    "synthetic": ("max_length",),
-    "translation": ("max_length", "encode", "decode"),
-    "masked_language_modelling": ("max_length",),
-}
-
-
-def _own_rows_of_model(config: ConfigDict) -> list[str]:
-    """KEY=MODULE.NAME of what a model is made of, or given, that is the user's own."""
-    found = own_choices(config).items()
-    return [f"{k}={v}" for k, v in found if k.startswith("model.") or k == "data.task"]
-
-
-def _refuse_unfit(prepared: Prepared, who: str) -> None:
-    """Raises an error where a model does not do what the task asks for, one being the user's."""
-    config, model, task = prepared.config, prepared.model, prepared.task
-    for name in _NEEDED.get(config.data.task, ()):
-        if not hasattr(model, name):
-            raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
-    batch = task.batch(0, 0)
-    given = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
-
-    def logits(params: Any) -> Any:
-        apply = functools.partial(model.apply, {"params": params}, **batch["inputs"])
-        if isinstance(model, Decoder):  # which writes one text, [L], without an axis of a batch
-            model.apply({"params": params}, batch["inputs"]["tokens"][0])
-        return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
-
-    wanted = batch["targets"].shape
-    classes = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
-    for shape in jax.eval_shape(logits, prepared.template.params):
-        got = getattr(shape, "shape", type(shape).__name__)
-        if isinstance(got, str) or got[:-1] != wanted or (classes and got[-1] < classes):
-            axes = ", ".join(map(str, [*wanted, classes or "classes"]))
-            raise InvalidInput(f"{who}: of {given} the model makes {got}; expected logits [{axes}]")
-
-
-def _refuse_what_is_not_kept(prepared: Prepared) -> None:
-    """Raises an error where blocks are no loop, or a model is to keep a site that it has not."""
-    model = prepared.config.model
-    kept = options_of(model.remat_options, model.remat).get("sites", ())
-    if not kept and not model.scan_layers:
-        return
-    inputs = prepared.task.batch(0, 0)["inputs"]
-    given = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
-
-    def apply(params: Any) -> Any:
-        return prepared.model.apply({"params": params}, **inputs, **given)
-
-    there = names_in(jax.make_jaxpr(apply)(prepared.template.params))
-    missing = [name for name in kept if name not in there]
-    if missing:
-        raise InvalidInput(
-            f"model.remat_options.{model.remat}.sites: this model makes no {missing[0]}; expected "
-            f"some of {', '.join(sorted(name for name in there if '.' in name))}"
-        )
-
-
-def _refuse_inseparable_objective(prepared: Prepared) -> None:
-    """Raises InvalidInput where an objective of the user's is not the sum of its chunks."""
-    objective, name = prepared.objective, prepared.config.objective.name
-    if not isinstance(objective, InChunks) or not is_own(name):
-        return
-    draws = np.random.default_rng(0)
-    hidden = draws.normal(size=(2, 5, 8)).astype(np.float32)
-    weights = np.array([[1, 0, 1, 1, 0.5], [0, 0, 1, 0, 2]], np.float32)
-    targets = draws.integers(0, 8, (2, 5))
-    given = (hidden, lambda part: part + 0.3, targets, weights, jax.random.key(0))
-    with faults_of(f"objective.name={name}"):
-        whole = objective.objective.sums(*given)
-        parted = dataclasses.replace(objective, places=2).sums(*given)
-    if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
-        raise InvalidInput(
-            f"training.loss_chunk={objective.places}: the sums of objective.name={name} are not "
-            "those of its parts (one that draws has others too); expected None"
-        )
-
-
-def _refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
-    """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
-    for split in ("validation", "test"):
-        batches = task.evaluation_batches(split, config.evaluation.batch_size)
-        if not any(batch["weights"].any() for batch in batches):
-            raise InvalidInput(
-                f"data.source={config.data.source}: the {split} split has no "
-                f"{task.target} to score; give more data, or other data.splits"
-            )

@@ -13,6 +13,7 @@ from jax import Array
 from transformer_jax.alike import on_stacks
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.models.stacking import stack_blocks, unstack_blocks
+from transformer_jax.sharding import cut_examples
 from transformer_jax.training.metrics import Sums, safe_mean, total
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 
@@ -103,7 +104,7 @@ def make_train_step(
         if accumulation == 1:
             return differentiate(params, batch, key)
         split = lambda leaf: leaf.reshape(accumulation, -1, *leaf.shape[1:])  # noqa: E731
-        parts = jax.tree.map(split, batch)
+        parts = cut_examples(jax.tree.map(split, batch), 1)
         keys = jax.random.split(key, accumulation)
 
         def add(carry: tuple, part: tuple) -> tuple[tuple, None]:

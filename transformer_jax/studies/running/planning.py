@@ -301,8 +301,15 @@ def calibrate(
       base: name of the base.
       missing: the arm of each cell that has to run.
       asked: a way that is forced.
+    Raises:
+      InvalidInput: it is none for runs over several devices.
     """
     first = arms[base]
+    is_on_mesh = any(arm.prepared.sharding is not None for arm in arms.values())
+    if is_on_mesh and asked not in (None, "loop"):
+        raise InvalidInput(
+            f"--how={asked}: runs over several devices (mesh) go one after another; expected loop"
+        )
     (group,) = group_arms({base: first.prepared}, "loop")
     seconds, compile_seconds, nbytes = measure(group, [base], 1)
     ratio = {name: _work(arm) / _work(first) for name, arm in arms.items()}
@@ -320,7 +327,7 @@ def calibrate(
     candidates += ["devices"] if jax.device_count() > 1 else []
     candidates += ["scan"] if jax.default_backend() != "cpu" else []  # saves calls, nothing else
     worth = max(_WORTH_MEASURING, _COMPILATIONS * compile_seconds)
-    if asked is None and left > worth and len(wanted) > 1:
+    if asked is None and left > worth and len(wanted) > 1 and not is_on_mesh:
         for how in candidates:
             (group,) = group_arms({base: first.prepared}, how)
             width = members_at_once(group, min(_TRIAL_MEMBERS, len(wanted)), nbytes)

@@ -1,0 +1,35 @@
+"""A Llama of 6.7 billion parameters, on shards of the reader's own text, over many devices.
+
+32 layers of width 4,096 and texts of 4,096 tokens, as Llama 2 7B (Touvron et al. 2023,
+arXiv:2307.09288, section 2.2); its learning rate, schedule and weight decay.
+
+Command:   as of configs/gpt2_124m.py, with --config.mesh.fsdp=-1
+Plan:      python -m experiments.plan --config=configs/llama_7b.py --device=v5p:4x4x4 \
+               --config.mesh.fsdp=16 --config.mesh.tensor=4
+           experiments/results/plans/llama_7b_*.json is what it said of three kinds of devices;
+           nothing was trained.
+"""
+
+from configs import gpt2_124m
+
+
+def get_config():
+    """Returns 32 layers of width 4,096 with gated layers, RMS norms and rotary positions."""
+    config = gpt2_124m.get_config()
+    config.data.vocab_size = 32_000
+    config.data.length = 4096
+    model = config.model
+    model.width = 4096
+    model.depth = 32
+    model.num_heads = 32
+    model.mlp_dim = 11_008
+    model.feed_forward = "gated"
+    model.activation = "silu"
+    model.norm = "rms_norm"
+    model.position = "rotary"
+    model.use_bias = False
+    model.tie_embeddings = False
+    config.training.batch_size = 1024
+    config.training.accumulation = 8
+    config.optimizer.learning_rate = 3e-4
+    return config

@@ -1,0 +1,148 @@
+"""Trains cases on one device and over a mesh of several, and prints how far they come apart.
+
+`JAX_NUM_CPU_DEVICES=8 python -m tests.meshes NAME ...`: a process of its own, since jax counts its
+devices once.
+"""
+
+import json
+import sys
+
+import jax
+import numpy as np
+
+from tests.conftest import ROOT, TINY
+from transformer_jax.models.stacking import unstack_blocks
+from transformer_jax.options.config import load_config
+from transformer_jax.paths import by_path
+from transformer_jax.training.evaluation import evaluate, score_of
+from transformer_jax.training.prepared import prepare
+
+STEPS = 3
+_SMALL = {"width": 32, "depth": 2, "num_heads": 4, "dropout_rate": 0.1}
+_OTHERS = {"training.steps": 4, "schedule.warmup_cosine.warmup_steps": 1, "training.batch_size": 8}
+SOURCES = {
+    "decoder": (TINY, {"model.num_heads": 4}),
+    "encoder_decoder": ("translation.py", {"data.length": 16, "data.tokenizer": "char"}),
+    "vision_transformer": ("digits.py", {}),
+    "classifier": ("movies.py", {"data.length": 16, "data.tokenizer": "char"}),
+    "encoder": ("masked_lm.py", {"data.length": 16, "data.tokenizer": "char"}),
+    "recurrent_decoder": (TINY, {"model.architecture": "recurrent_decoder"}),
+    "recurrent_encoder": (
+        "movies.py",
+        {
+            "data.length": 16,
+            "data.tokenizer": "char",
+            "model.architecture": "recurrent_encoder",
+        },
+    ),
+    "recurrent_encoder_decoder": (
+        "translation.py",
+        {
+            "data.length": 16,
+            "data.tokenizer": "char",
+            "model.architecture": "recurrent_encoder_decoder",
+        },
+    ),
+}
+_ALL = {"data": 2, "fsdp": 2, "tensor": 2}
+# name -> architecture, changes, mesh
+CASES = {
+    "data": ("decoder", {}, {"data": 8}),
+    "fsdp": ("decoder", {}, {"fsdp": 8}),
+    "tensor": ("decoder", {}, {"data": 2, "tensor": 4}),
+    "sequence": ("decoder", {"model.position": "rotary"}, {"data": 2, "sequence": 4}),
+    "mixed": (
+        "decoder",
+        {"training.accumulation": 2, "model.scan_layers": True, "model.num_kv_heads": 2},
+        _ALL,
+    ),
+    "uneven": ("decoder", {"training.batch_size": 12, "model.dropout_rate": 0.2}, {"data": 8}),
+    "remat": (
+        "decoder",
+        {"model.remat": "block", "training.loss_chunk": 8, "model.attention_chunk": 8},
+        {"fsdp": 4, "sequence": 2},
+    ),
+    "gated_rms": (
+        "decoder",
+        {"model.feed_forward": "gated", "model.norm": "rms_norm", "model.position": "t5"},
+        _ALL,
+    ),
+    "experts": ("decoder", {"model.feed_forward": "mixture", "model.position": "alibi"}, _ALL),
+    "linear": ("decoder", {"model.attention": "linear", "model.use_bias": True}, _ALL),
+    "gated_delta": (
+        "decoder",
+        {
+            "model.attention": "gated_delta",
+            "optimizer.name": "lion",
+            "model.attention_dropout_rate": 0,
+        },
+        _ALL,
+    ),
+    "differential": ("decoder", {"model.attention": "diff_transformer"}, _ALL),
+    "window": ("decoder", {"model.mask": "window", "model.attention": "local"}, _ALL),
+    "state_space": ("decoder", {"model.mixer": "state_space"}, {"data": 2, "fsdp": 4}),
+    "mean": ("decoder", {"training.weight_ema": 0.9, "optimizer.name": "muon"}, _ALL),
+    "factored": ("decoder", {"optimizer.name": "adafactor", "model.tie_embeddings": False}, _ALL),
+    "shared": ("decoder", {"model.distinct_blocks": 1, "model.wiring": "parallel"}, _ALL),
+    "bfloat16": ("decoder", {"model.dtype": "bfloat16", "model.dropout_rate": 0.0}, _ALL),
+    "sampling": ("decoder", {"objective.name": "scheduled_sampling"}, _ALL),
+    **{name: (name, {}, _ALL) for name in SOURCES if not name.startswith("recurrent")},
+    **{
+        name: (name, {}, {"data": 2, "fsdp": 4}) for name in SOURCES if name.startswith("recurrent")
+    },
+}
+
+
+def config_of(case, mesh):
+    architecture, changes, _ = CASES[case]
+    file, more = SOURCES[architecture]
+    known = {**{f"model.{k}": v for k, v in _SMALL.items()}, **_OTHERS, **more, **changes}
+    known |= {f"mesh.{axis}": size for axis, size in mesh.items()}
+    path = file if file == TINY else str(ROOT / "configs" / file)
+    return load_config(path, {key: str(value) for key, value in known.items()})
+
+
+def trained(config):
+    """Losses and gradient norms of some steps, the score of the test split, the parameters."""
+    prepared = prepare(config)
+    seed, count = np.uint32(0), min(STEPS, prepared.capacity)
+    state = prepared.draw(seed)
+    start = by_path(unstack_blocks(state.params))
+    start = {name: np.asarray(leaf) for name, leaf in start.items()}
+    batches = prepared.stacked_batches(0, 0, count)
+    state, records = prepared.program(seed, state, batches, np.int32(count))
+    params = by_path(unstack_blocks(state.params))
+    scored = evaluate(
+        score_of(prepared), unstack_blocks(state.params), prepared.task, "validation", 24
+    )
+    places = {name: str(getattr(leaf.sharding, "spec", "")) for name, leaf in params.items()}
+    return {
+        "losses": np.asarray(records.loss)[:count],
+        "norms": np.asarray(records.gradient_norm)[:count],
+        "score": np.asarray([scored.means["loss"]]),
+        "start": start,
+        "params": {name: np.asarray(leaf) for name, leaf in params.items()},
+    }, places
+
+
+def compare(case):
+    (one, _), (many, places) = (trained(config_of(case, mesh)) for mesh in ({}, CASES[case][2]))
+    apart = {
+        name: float(np.abs(one[name] - many[name]).max()) for name in ("losses", "norms", "score")
+    }
+    for kind in ("start", "params"):
+        apart[kind] = max(
+            float(np.abs(one[kind][name] - many[kind][name]).max()) for name in one[kind]
+        )
+    return {"apart": apart, "loss": float(one["losses"][-1]), "places": places}
+
+
+if __name__ == "__main__":
+    for case in sys.argv[1:] or CASES:
+        try:
+            print(json.dumps({"case": case, **compare(case)}), flush=True)
+        except Exception as error:  # the others are tried all the same
+            if len(sys.argv) == 2:
+                raise
+            print(json.dumps({"case": case, "error": f"{type(error).__name__}: {error}"[:600]}))
+        jax.clear_caches()

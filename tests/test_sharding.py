@@ -1,0 +1,241 @@
+"""Arrays over several devices: where the tables put them, and that a mesh changes no result."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
+from tests.meshes import CASES
+from transformer_jax import load_run
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import load_config
+from transformer_jax.paths import by_path
+from transformer_jax.sharding import (
+    AXES,
+    Rules,
+    Sharding,
+    cut_at_site,
+    make_sharding,
+    remarks_on_sharding,
+)
+from transformer_jax.training.prepared import prepare
+
+EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
+
+
+def over(rules=None, **sizes):
+    """A sharding over devices that are not there."""
+    shape = tuple(sizes.get(axis, 1) for axis in AXES)
+    return Sharding(AbstractMesh(shape, AXES), rules or Rules())
+
+
+# ---------------------------------------------------------------- the tables
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "spec"),
+    [
+        ("block_3/attention/query/kernel", (32, 64), (("fsdp",), ("tensor",))),
+        ("block_3/attention/out/kernel", (64, 32), (("tensor",), ("fsdp",))),
+        ("block_3/feed_forward/down/kernel", (64, 32), (("tensor",), ("fsdp",))),
+        ("block_3/feed_forward/up/kernel", (4, 32, 64), (None, ("fsdp",), ("tensor",))),  # experts
+        ("block_0:12:1/attention/key/kernel", (12, 32, 64), (None, ("fsdp",), ("tensor",))),
+        ("block_3/attention/query/bias", (64,), (("tensor",),)),
+        ("block_3/attention/out/bias", (32,), ()),
+        ("token_embedding/embedding", (65, 32), (None, ("fsdp",))),  # 2 does not divide 65
+        ("positions/embedding", (16, 32), (None, ("fsdp",))),
+        ("block_3/mixer/decay", (8, 16, 4), (None, ("fsdp",), None)),  # the largest
+        ("block_0:12:1/mixer/decay", (12, 8, 4), (None, ("fsdp",), None)),  # of one block
+        ("final_norm/scale", (32,), ()),
+    ],
+)
+def test_parameters_and_the_optimizers_arrays_are_cut_by_path(path, shape, spec):
+    sharding = over(fsdp=4, tensor=2)
+    for prefix in ("", "params/", "opt_state/1/0/mu/"):
+        assert sharding.of_parameter(prefix + path, shape).spec == PartitionSpec(*spec)
+
+
+def test_arrays_of_the_optimizer_that_are_of_other_shapes_are_whole():
+    """Adafactor keeps a row and a column of each kernel."""
+    there = over(fsdp=4, tensor=2).of_parameter(
+        "opt_state/0/v_row/block_0/attention/out/kernel", (32,)
+    )
+    assert there.spec == PartitionSpec()
+
+
+def test_cuts_with_a_gap_are_of_both_ends():
+    sharding = over(data=2, fsdp=2, tensor=2, sequence=3)
+    cuts = ("batch", ..., "tensor", "sequence", None)
+    whole = (("data", "fsdp"), None, ("tensor",), ("sequence",), None)
+    assert sharding.spec(cuts, (8, 5, 4, 9, 7)) == PartitionSpec(*whole)
+    assert sharding.spec(cuts, (6, 4, 8, 7)) == PartitionSpec(None, ("tensor",), None, None)
+    assert sharding.spec(cuts, (6, 3, 9, 7), uneven="batch")[0] == ("data", "fsdp")
+    assert sharding.spec(cuts, (9, 7)) == PartitionSpec()  # of one text, without an axis of texts
+
+
+def test_nothing_is_cut_where_no_sharding_is_active():
+    value = jnp.ones((4, 4))
+    assert cut_at_site("block_0.residual", value) is value
+
+
+# ---------------------------------------------------------------- meshes that are asked for
+
+
+def fake(count, platform="gpu"):
+    return [SimpleNamespace(platform=platform, device_kind="H100", id=n) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"data": 8, "fsdp": 2}, ["mesh.data=8 mesh.fsdp=2", "16 devices", "8 (H100)"]),
+        (
+            {"data": -1, "tensor": 3},
+            ["mesh.data=-1 mesh.tensor=3", "8 (H100)", "3 does not divide"],
+        ),
+        ({"data": -1, "tensor": 16}, ["16 does not divide"]),
+    ],
+)
+def test_a_mesh_of_devices_that_are_not_there_is_refused(sizes, words):
+    with pytest.raises(InvalidInput) as caught:
+        make_sharding({**dict.fromkeys(AXES, 1), **sizes}, Rules(), fake(8))
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_one_device_has_no_mesh():
+    for sizes in ({}, {"data": -1}):
+        assert make_sharding({**dict.fromkeys(AXES, 1), **sizes}, Rules(), fake(1)) is None
+
+
+def test_a_mesh_is_refused_as_any_option_is(tmp_path):
+    many = attempt("train", f"--config={TINY}", f"--workdir={tmp_path}", "--config.mesh.data=8")
+    refused(many, "mesh.data=8: it needs 8 devices, there is 1", "JAX_NUM_CPU_DEVICES=8")
+    assert [entry.name for entry in tmp_path.iterdir()] == [".lock"]
+    with pytest.raises(InvalidInput, match="-1 or >= 1"):
+        load_config(TINY, {"mesh.data": "0"})
+    with pytest.raises(InvalidInput, match="only one axis can take"):
+        load_config(TINY, {"mesh.data": "-1", "mesh.fsdp": "-1"})
+    with pytest.raises(InvalidInput, match="default, or MODULE"):
+        load_config(TINY, {"mesh.rules": "defualt"})
+
+
+def test_what_a_mesh_leaves_idle_or_whole_is_told():
+    state = {"token_embedding": {"embedding": jax.ShapeDtypeStruct((50257, 768), np.float32)}}
+    (line,) = remarks_on_sharding(over(data=8), state, batch_size=12, parts=1)
+    assert "12 examples at once over 8 devices: 2 each" in line
+    assert "training.batch_size of 16" in line
+    assert not remarks_on_sharding(over(data=4), state, batch_size=12, parts=3)
+    (line,) = remarks_on_sharding(over(tensor=8), state, batch_size=12, parts=1)
+    assert "token_embedding/embedding [50257, 768]" in line
+    assert "147 MiB" in line
+
+
+# ---------------------------------------------------------------- several devices
+
+
+def on_eight(*cases):
+    """What `tests.meshes` says of cases, by name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.meshes", *cases],
+        cwd=ROOT,
+        env={**os.environ, **EIGHT, "TF_CPP_MIN_LOG_LEVEL": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    return {one["case"]: one for one in told}, done.stderr
+
+
+def holds(one):
+    """Losses, gradients, scores and parameters are those of one device; the start is to the bit."""
+    assert "error" not in one, one
+    tolerance = 3e-2 if one["case"] == "bfloat16" else 5e-6
+    apart = one["apart"]
+    assert apart["start"] == 0
+    assert apart["losses"] < tolerance, apart
+    assert apart["score"] < tolerance, apart
+    assert apart["norms"] < tolerance * 10, apart
+
+
+def test_eight_devices_give_what_one_gives():
+    told, said = on_eight("mixed")
+    holds(told["mixed"])
+    places = told["mixed"]["places"]
+    assert places["block_0/attention/query/kernel"] == "P('fsdp', 'tensor')"
+    assert places["block_0/attention/out/kernel"] == "P('tensor', 'fsdp')"
+    assert "rematerialization" not in said  # XLA found a way between any two cuts
+
+
+@pytest.mark.everywhere
+def test_every_architecture_and_mixed_rows_give_what_one_device_gives():
+    told, _ = on_eight(*CASES)
+    assert told.keys() == CASES.keys()
+    for one in told.values():
+        holds(one)
+
+
+@pytest.mark.commands
+def test_a_run_goes_on_over_another_mesh(tmp_path):
+    """Same data, and losses within the tolerance; the checkpoint is restored to the bit."""
+    few = ["--config=tiny", "--config.checkpoint.every=25", "--config.logging.every=1"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert command("train", *few, f"--workdir={whole}").returncode == 0
+    begun = command(
+        *("train", *few, f"--workdir={parts}", "--config.mesh.fsdp=-1"),
+        **EIGHT,
+    )
+    assert begun.returncode == 0, begun.stderr
+    assert "8 devices, fsdp=8" in begun.stdout
+    # As after a kill at update 25: on one device it goes on from what eight had saved.
+    for later in parts.glob("checkpoints/00000050*"):
+        later.rename(tmp_path / "taken_away")
+    (parts / "STATUS").write_text("running\n")
+    again = command("train", *few, f"--workdir={parts}")
+    assert again.returncode == 0, again.stderr
+    assert "resuming from step 25" in again.stdout
+    assert "mesh changed since this run began" in again.stdout
+    one, many = (
+        {row["step"]: row["train/loss"] for row in load_run(path).metrics if "train/loss" in row}
+        for path in (whole, parts)
+    )
+    assert one.keys() == many.keys()
+    np.testing.assert_allclose([*one.values()], [*many.values()], atol=2e-5)
+    manifest = json.loads((parts / "manifest.json").read_text())
+    assert manifest["mesh"]["fsdp"] == -1
+    assert manifest["launches"][1]["mesh"]["fsdp"] == 1
+
+
+def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):
+    (tmp_path / "my_rules.py").write_text(
+        "from transformer_jax.sharding import Rules\n"
+        "def nothing() -> Rules:\n"
+        '    """Cuts no array."""\n'
+        "    return Rules(parameters=((r'.*', ()),), sites=())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    prepared = prepare(tiny_config(mesh__rules="my_rules.nothing"))
+    assert prepared.sharding is None  # there is one device
+    with pytest.raises(InvalidInput, match="no_such"):
+        load_config(TINY, {"mesh.rules": "my_rules.no_such"})
+
+
+def test_a_states_places_are_those_of_its_tables():
+    template = prepare(tiny_config()).template
+    sharding = over(fsdp=8)
+    places = by_path(sharding.of_state(template))
+    assert places["params/block_0/attention/query/kernel"].spec == PartitionSpec(("fsdp",), None)
+    kernel = "block_1/feed_forward/up/kernel"
+    moments = [path for path in places if path.endswith(kernel) and path.startswith("opt_state")]
+    assert len(moments) == 2
+    assert {places[path].spec for path in moments} == {places[f"params/{kernel}"].spec}

@@ -1,0 +1,377 @@
+"""Which device holds what: a table by the path of a parameter, and one by the site of a value.
+
+Devices stand in a mesh of four axes:
+
+  data      each takes a part of the batch
+  fsdp      each takes a part of the batch too, and keeps a part of every large array of parameters
+            and optimizer, which the others fetch when they need it (ZeRO's third stage, Rajbhandari
+            et al. 2020, arXiv:1910.02054)
+  tensor    each has some of the heads and of the hidden features (Shoeybi et al. 2019,
+            arXiv:1909.08053)
+  sequence  each has some places of the text, and gathers the keys and values of the others
+
+The tables say where arrays are cut, models know nothing of it, and XLA's partitioner adds what
+devices have to send each other (Xu et al. 2021, arXiv:2105.04663). So a mesh changes no result
+beyond the order of sums.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from types import EllipsisType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.paths import by_path, path_text
+
+AXES = ("data", "fsdp", "tensor", "sequence")
+# What a rule may name: an axis, or `batch` for the two that part a batch.
+_PARTS = {"batch": ("data", "fsdp"), **{axis: (axis,) for axis in AXES}}
+_LARGE = 1 << 20  # bytes of an array that is worth a word where it is not cut
+
+Cuts = tuple[str | EllipsisType | None, ...]
+
+# How the dimensions of a parameter are cut whose path has this in it, the first that fits. An axis
+# that does not divide a dimension leaves it whole. Arrays that no row fits: the largest dimension
+# over fsdp, if there are two or more. The optimizer's arrays are cut as their parameters are.
+PARAMETERS: tuple[tuple[str, Cuts], ...] = (
+    (r"(query|key|value|\w+_gate|up|gate)/kernel$", ("fsdp", "tensor")),  # [D, H K], [D, F]
+    (r"(query|key|value|\w+_gate|up|gate)/bias$", ("tensor",)),
+    (r"(out|down)/kernel$", ("tensor", "fsdp")),  # [H V, D], [F, D]
+    (r"token_embedding/embedding$", ("tensor", "fsdp")),  # [V, D]
+    (r"(output|head)/kernel$", ("fsdp", "tensor")),  # [D, V]
+)
+# How values are cut at sites (see sites.py), `...` for axes between; other values as XLA sees fit.
+SITES: tuple[tuple[str, Cuts], ...] = (
+    ("token_embedding.table", ("tensor", None)),  # [V, D], as it is used: rows are looked up whole
+    ("*layer_*.out", ("batch", ...)),  # of a recurrent layer, [B, L, D]
+    ("*embedded", ("batch", ..., "sequence", None)),  # [B, L, D]
+    ("*.input", ("batch", ..., "sequence", None)),
+    ("*.out", ("batch", ..., "sequence", None)),
+    ("*.residual", ("batch", ..., "sequence", None)),
+    ("*attention.query", ("batch", ..., "tensor", "sequence", None)),  # [B, H, L, K]
+    ("*attention.key", ("batch", ..., "tensor", None, None)),  # [B, G, M, K], all M
+    ("*attention.value", ("batch", ..., "tensor", None, None)),
+    ("*attention.mixed", ("batch", ..., "tensor", "sequence", None)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How arrays are cut.
+
+    Attributes:
+      parameters: patterns of paths (re.search), and the axes that cut an array's last dimensions.
+      sites: patterns of sites (fnmatch), and the axes that cut a value's dimensions.
+    """
+
+    parameters: tuple[tuple[str, Cuts], ...] = PARAMETERS
+    sites: tuple[tuple[str, Cuts], ...] = SITES
+
+
+def default_rules() -> Rules:
+    """The tables of transformer_jax/sharding.py."""
+    return Rules()
+
+
+RULES = {"default": default_rules}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """A mesh, and how arrays are cut over it.
+
+    Attributes:
+      mesh: devices along AXES.
+      rules: the tables.
+    """
+
+    mesh: Mesh
+    rules: Rules = Rules()
+
+    def spec(self, cuts: Cuts, shape: Sequence[int], uneven: str | None = None) -> PartitionSpec:
+        """Returns how an array is cut whose last dimensions are cut so.
+
+        Args:
+          cuts: a row of a table; all of a value's dimensions where it has `...`, else the last.
+          shape: of the array.
+          uneven: an axis that may leave some devices with less.
+        """
+        if ... in cuts:
+            place = cuts.index(...)
+            missing = len(shape) - len(cuts) + 1
+            if missing < 0:
+                return PartitionSpec()
+            cuts = (*cuts[:place], *[None] * missing, *cuts[place + 1 :])
+        elif len(cuts) > len(shape):
+            return PartitionSpec()
+        else:
+            cuts = (*[None] * (len(shape) - len(cuts)), *cuts)
+        parts: list[Any] = []
+        for cut, size in zip(cuts, shape, strict=True):
+            axes = tuple(a for a in _PARTS.get(str(cut), ()) if self.mesh.shape[a] > 1)
+            divides = size % math.prod(self.mesh.shape[axis] for axis in axes) == 0
+            parts.append(axes if axes and (divides or cut == uneven) else None)
+        return PartitionSpec(*parts)
+
+    def of_parameter(self, path: str, shape: Sequence[int]) -> NamedSharding:
+        """Returns where a parameter lies, or an array of the optimizer.
+
+        Args:
+          path: of it; `block_0:12:1` is a stack of blocks, see stacking.
+          shape: of it.
+        """
+        for pattern, cuts in self.rules.parameters:
+            if re.search(pattern, path):
+                return NamedSharding(self.mesh, self.spec(cuts, shape))
+        inner = list(shape[1:] if ":" in path else shape)
+        if len(inner) < 2:
+            return self.everywhere
+        largest = inner.index(max(inner))
+        cuts = tuple("fsdp" if place == largest else None for place in range(len(inner)))
+        return NamedSharding(self.mesh, self.spec(cuts, shape))
+
+    def of_state(self, state: Any) -> Any:
+        """Returns where each array of a tree of parameters lies, or of a whole TrainState."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: self.of_parameter(path_text(path), leaf.shape), state
+        )
+
+    def of_batch(self, batch: Any, axis: int) -> Any:
+        """Returns where each array of a batch lies before a program cuts it.
+
+        That is in equal parts, or whole where a part would be smaller than others.
+
+        Args:
+          batch: arrays, or shapes, that have examples along an axis.
+          axis: which.
+        """
+        cuts = (*[None] * axis, "batch", ...)
+        return jax.tree.map(
+            lambda leaf: NamedSharding(self.mesh, self.spec(cuts, np.shape(leaf))), batch
+        )
+
+    def cut(self, value: Array, cuts: Cuts) -> Array:
+        """Returns a value inside a program, cut so; the last part of a batch may be smaller."""
+        spec = self.spec(cuts, value.shape, uneven="batch")
+        return jax.lax.with_sharding_constraint(value, NamedSharding(self.mesh, spec))
+
+    @property
+    def everywhere(self) -> NamedSharding:
+        """Where an array lies that every device has whole."""
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that a batch is cut into."""
+        return self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+
+    def __str__(self) -> str:
+        sizes = [f"{axis}={size}" for axis, size in self.mesh.shape.items() if size > 1]
+        return f"{self.mesh.size} devices, {' '.join(sizes)}"
+
+
+_ACTIVE: ContextVar[Sharding | None] = ContextVar("sharding", default=None)
+
+
+@contextlib.contextmanager
+def sharded(sharding: Sharding | None) -> Generator[None]:
+    """While a program is traced inside, its values are cut as a sharding says; None: not at all."""
+    token = _ACTIVE.set(sharding)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def with_places(shapes: Any, places: Any) -> Any:
+    """Returns a tree of shapes that say where the arrays lie.
+
+    Args:
+      shapes: the tree.
+      places: a sharding for each.
+    """
+
+    def placed(leaf: Any, there: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+
+    return jax.tree.map(placed, shapes, places)
+
+
+def cut_at_site(name: str, value: Array) -> Array:
+    """Returns a value, cut as the table says while a sharding is active."""
+    active = _ACTIVE.get()
+    if active is None:
+        return value
+    for pattern, cuts in active.rules.sites:
+        if fnmatch.fnmatchcase(name, pattern):
+            return active.cut(value, cuts)
+    return value
+
+
+def cut_examples(batch: Any, axis: int) -> Any:
+    """Returns a tree of arrays whose examples are over the devices while a sharding is active.
+
+    Args:
+      batch: arrays that have examples along an axis.
+      axis: which.
+    """
+    active = _ACTIVE.get()
+    if active is None:
+        return batch
+    return jax.tree.map(lambda leaf: active.cut(leaf, (*[None] * axis, "batch", ...)), batch)
+
+
+def keep_state(state: Any) -> Any:
+    """Returns a state that stays where its arrays lie while a sharding is active."""
+    active = _ACTIVE.get()
+    if active is None:
+        return state
+    return jax.lax.with_sharding_constraint(state, active.of_state(state))
+
+
+def over_devices(function: Callable, *cuts: Cuts) -> Callable:
+    """Returns a function that each device runs on its own part, for kernels that XLA cannot cut.
+
+    Args:
+      function: of arrays; the same whether it gets whole arrays or parts.
+      *cuts: of each argument, and last of the result. What does not divide is refused.
+    """
+    if (active := _ACTIVE.get()) is None:
+        return function
+    mesh, spec = active.mesh, active.spec
+
+    def run(*arrays: Array) -> Array:
+        specs = tuple(spec(cut, each.shape) for cut, each in zip(cuts, arrays, strict=False))
+        result = spec(cuts[-1], arrays[0].shape)
+        told: Any = {"in_specs": specs, "out_specs": result, "check_vma": False}
+        return jax.shard_map(function, mesh=mesh, **told)(*arrays)
+
+    return run
+
+
+def by_device(function: Callable, *rows: Any) -> Any:
+    """Returns a function of rows, each device's computed by itself.
+
+    What the function closes over, parameters say, has a copy for each part of the batch, so that
+    the parts of a gradient are added up once, behind whatever loop is inside, and not in it.
+
+    Args:
+      function: of arrays of rows, to a tree of arrays of rows; no row knows of another.
+      *rows: arrays [B, ...].
+    """
+    active = _ACTIVE.get()
+    parts = 1 if active is None else active.num_parts
+    if active is None or parts == 1 or len(rows[0]) % parts:
+        return function(*rows)
+    count = len(rows[0]) // parts
+
+    def part(array: Array) -> Array:
+        return active.cut(array.reshape(parts, count, *array.shape[1:]), ("batch", ...))
+
+    def copied(array: Array) -> Array:
+        spec = PartitionSpec(_PARTS["batch"], *[PartitionSpec.UNCONSTRAINED] * array.ndim)
+        copies = jnp.broadcast_to(array, (parts, *array.shape))
+        return jax.lax.with_sharding_constraint(copies, NamedSharding(active.mesh, spec))
+
+    with sharded(None):
+        pure, closed = jax.closure_convert(function, *(array[:count] for array in rows))
+        results = jax.vmap(pure)(*map(part, rows), *map(copied, closed))
+    return jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), results)
+
+
+def cuts_sequence() -> bool:
+    """Whether texts are cut over devices in what is traced now."""
+    active = _ACTIVE.get()
+    return active is not None and active.mesh.shape["sequence"] > 1
+
+
+def make_sharding(
+    sizes: Mapping[str, int], rules: Rules, devices: Sequence[Any] | None = None
+) -> Sharding | None:
+    """Returns the sharding that a config's `mesh` asks for; None for one device.
+
+    Args:
+      sizes: of AXES; one may be -1, which takes the devices that the others leave.
+      rules: the tables.
+      devices: to take; jax's if not given.
+    Raises:
+      InvalidInput: there are not so many devices, or their number does not go up.
+    """
+    devices = list(jax.devices() if devices is None else devices)
+    known = math.prod(size for size in sizes.values() if size > 0)
+    shown = " ".join(f"mesh.{axis}={size}" for axis, size in sizes.items() if size != 1)
+    rest, over = divmod(len(devices), known)
+    if -1 in sizes.values() and (over or not rest):
+        raise InvalidInput(
+            f"{shown}: there {_are(devices)}, which {known} does not divide; expected a divisor"
+        )
+    shape = [rest if sizes[axis] == -1 else sizes[axis] for axis in AXES]
+    count = math.prod(shape)
+    if count > len(devices):
+        lines = [f"{shown}: it needs {count} devices, there {_are(devices)}"]
+        if devices[0].platform == "cpu":
+            lines.append(f"to try it on a CPU: JAX_NUM_CPU_DEVICES={count} before the command")
+        raise InvalidInput("\n".join(lines))
+    if count == 1:
+        return None
+    automatic = (AxisType.Auto,) * len(AXES)
+    mesh = jax.make_mesh(shape, AXES, axis_types=automatic, devices=devices[:count])
+    return Sharding(mesh, rules)
+
+
+def _are(devices: Sequence[Any]) -> str:
+    one = len(devices) == 1
+    return f"{'is' if one else 'are'} {len(devices)} ({devices[0].device_kind})"
+
+
+def remarks_on_sharding(
+    sharding: Sharding | None, state: Any, batch_size: int, parts: int
+) -> list[str]:
+    """Returns what a user should know of how a run's arrays lie, one line each.
+
+    Args:
+      sharding: of the run.
+      state: its shapes.
+      batch_size: examples of an update.
+      parts: that a batch is computed in.
+    """
+    there, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
+    remarks = []
+    if there > used:
+        remarks.append(
+            f"{there - used} of {there} devices stay idle; --config.mesh.data=-1 takes all"
+        )
+    if sharding is None:
+        return remarks
+    rows, devices = batch_size // parts, sharding.num_parts
+    if rows % devices:
+        each = -(-rows // devices)
+        remarks.append(
+            f"{rows} examples at once over {devices} devices: {each} each, some with fewer; a "
+            f"training.batch_size of {each * devices * parts} costs no more time"
+        )
+    whole = {
+        path: leaf
+        for path, leaf in by_path(state).items()
+        if leaf.size * leaf.dtype.itemsize >= _LARGE
+        and sharding.of_parameter(path, leaf.shape).is_fully_replicated
+    }
+    if whole and sharding.mesh.shape["fsdp"] * sharding.mesh.shape["tensor"] > 1:
+        total = sum(leaf.size * leaf.dtype.itemsize for leaf in whole.values()) / (1 << 20)
+        path, leaf = next(iter(whole.items()))
+        remarks.append(
+            f"{len(whole)} arrays are whole on every device, {total:.0f} MiB: {path} "
+            f"{list(leaf.shape)}, ..., which the mesh does not divide"
+        )
+    return remarks

@@ -1,0 +1,122 @@
+"""Whether what a config names fits together, tried before anything is trained."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
+from transformer_jax.data.tasks import Task
+from transformer_jax.errors import InvalidInput
+from transformer_jax.models import Decoder
+from transformer_jax.options.config import options_of
+from transformer_jax.options.rule import is_own
+from transformer_jax.programs import names_in
+from transformer_jax.training.objectives import InChunks
+from transformer_jax.training.own import faults_of, own_choices
+
+
+def refuse_broken_task(who: str, task: Task) -> None:
+    """Raises InvalidInput where a task of the user's own breaks a law that every task keeps."""
+    for name, law in TASK_LAWS.items():
+        if law is disjoint_splits:  # two may be equal by chance: a remark
+            continue
+        try:
+            with faults_of(who):
+                law(task)
+        except AssertionError as error:
+            raise InvalidInput(f"{who}: {name}: {error}") from error
+
+
+# What a task does with a model beside training it: methods and fields.
+_NEEDED = {
+    "language_modelling": ("max_length",),
+    "synthetic": ("max_length",),
+    "translation": ("max_length", "encode", "decode"),
+    "masked_language_modelling": ("max_length",),
+}
+
+
+def own_rows_of_model(config: ConfigDict) -> list[str]:
+    """KEY=MODULE.NAME of what a model is made of, or given, that is the user's own."""
+    found = own_choices(config).items()
+    return [f"{k}={v}" for k, v in found if k.startswith("model.") or k == "data.task"]
+
+
+def refuse_unfit(prepared: Any, who: str) -> None:
+    """Raises an error where a model does not do what the task asks for, one being the user's."""
+    config, model, task = prepared.config, prepared.model, prepared.task
+    for name in _NEEDED.get(config.data.task, ()):
+        if not hasattr(model, name):
+            raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
+    batch = task.batch(0, 0)
+    given = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
+
+    def logits(params: Any) -> Any:
+        apply = functools.partial(model.apply, {"params": params}, **batch["inputs"])
+        if isinstance(model, Decoder):  # which writes one text, [L], without an axis of a batch
+            model.apply({"params": params}, batch["inputs"]["tokens"][0])
+        return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
+
+    wanted = batch["targets"].shape
+    classes = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
+    for shape in jax.eval_shape(logits, prepared.template.params):
+        got = getattr(shape, "shape", type(shape).__name__)
+        if isinstance(got, str) or got[:-1] != wanted or (classes and got[-1] < classes):
+            axes = ", ".join(map(str, [*wanted, classes or "classes"]))
+            raise InvalidInput(f"{who}: of {given} the model makes {got}; expected logits [{axes}]")
+
+
+def refuse_what_is_not_kept(prepared: Any) -> None:
+    """Raises an error where blocks are no loop, or a model is to keep a site that it has not."""
+    model = prepared.config.model
+    kept = options_of(model.remat_options, model.remat).get("sites", ())
+    if not kept and not model.scan_layers:
+        return
+    inputs = prepared.task.batch(0, 0)["inputs"]
+    given = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
+
+    def apply(params: Any) -> Any:
+        return prepared.model.apply({"params": params}, **inputs, **given)
+
+    there = names_in(jax.make_jaxpr(apply)(prepared.template.params))
+    missing = [name for name in kept if name not in there]
+    if missing:
+        raise InvalidInput(
+            f"model.remat_options.{model.remat}.sites: this model makes no {missing[0]}; expected "
+            f"some of {', '.join(sorted(name for name in there if '.' in name))}"
+        )
+
+
+def refuse_inseparable_objective(prepared: Any) -> None:
+    """Raises InvalidInput where an objective of the user's is not the sum of its chunks."""
+    objective, name = prepared.objective, prepared.config.objective.name
+    if not isinstance(objective, InChunks) or not is_own(name):
+        return
+    draws = np.random.default_rng(0)
+    hidden = draws.normal(size=(2, 5, 8)).astype(np.float32)
+    weights = np.array([[1, 0, 1, 1, 0.5], [0, 0, 1, 0, 2]], np.float32)
+    targets = draws.integers(0, 8, (2, 5))
+    given = (hidden, lambda part: part + 0.3, targets, weights, jax.random.key(0))
+    with faults_of(f"objective.name={name}"):
+        whole = objective.objective.sums(*given)
+        parted = dataclasses.replace(objective, places=2).sums(*given)
+    if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
+        raise InvalidInput(
+            f"training.loss_chunk={objective.places}: the sums of objective.name={name} are not "
+            "those of its parts (one that draws has others too); expected None"
+        )
+
+
+def refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
+    """Raises InvalidInput where a split has no target: a mean over nothing is nothing."""
+    for split in ("validation", "test"):
+        batches = task.evaluation_batches(split, config.evaluation.batch_size)
+        if not any(batch["weights"].any() for batch in batches):
+            raise InvalidInput(
+                f"data.source={config.data.source}: the {split} split has no "
+                f"{task.target} to score; give more data, or other data.splits"
+            )
