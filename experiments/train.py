@@ -9,6 +9,7 @@ Example:
     --config.training.steps=4000
 """
 
+import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
@@ -57,6 +58,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     kept = ("workdir", "extend", "profile", "dry_run")
     if arguments.fast and any(getattr(arguments, name) for name in kept):
         raise InvalidInput(f"--fast keeps nothing: not with {', '.join(f'--{n}' for n in kept)}")
+    if arguments.fast and "JAX_COORDINATOR_ADDRESS" in os.environ:
+        raise InvalidInput("--fast: one process tries it, in a directory of its own")
     if arguments.extend and (arguments.dry_run or not arguments.workdir):
         raise InvalidInput("--extend: say with --workdir which run goes on; not with --dry_run")
     if arguments.fast:
@@ -100,6 +103,9 @@ def _train(arguments: Namespace) -> dict[str, Any]:
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()
+    from transformer_jax.processes import join_processes
+
+    join_processes()
     if arguments.dry_run:
         return _announce(arguments)
 

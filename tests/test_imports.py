@@ -29,13 +29,14 @@ ALLOWED = {
     "inspection": ("errors", "sites"),
     "laws": ("models", "paths"),
     "paths": (),
+    "processes": ("errors",),
     "hub": ("errors",),
     "interop": ("errors", "hub", "models"),
     "data": ("errors", "options"),
-    "runs": ("errors", "options", "data", "paths"),
+    "runs": ("errors", "options", "data", "paths", "processes"),
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "hub", "paths", "runs"),
-        *("alike", "inspection", "layers", "metrics", "programs", "sharding"),
+        *("alike", "inspection", "layers", "metrics", "processes", "programs", "sharding"),
     ),
     "planning": ("errors", "options", "data", "runs", "training"),
     "studies": (

@@ -32,8 +32,9 @@ from transformer_jax.runs.listing import choose
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.training import loop, prepared
 from transformer_jax.training.build import make_task
+from transformer_jax.training.diagnosis import NonFinite
 from transformer_jax.training.evaluation import evaluate, make_score
-from transformer_jax.training.loop import NonFinite, train
+from transformer_jax.training.loop import train
 
 
 def run(workdir, progress=None, **overrides):

@@ -5,6 +5,7 @@ losses say what is made small on the way). examples/one_page.py puts them togeth
   shapes*, masks*     the letters of the dimensions; who may attend to whom
   sites               the named places of a model: to be read, changed, kept by name
   sharding            which of several devices holds what: by a parameter's path, by a site
+  processes           several hosts that are one run: what they agree on, who writes
   layers/             attention*, core and weights: the mechanism; mixers: what may take its place;
                       blocks*: how branches and norms are joined; positions, norms, ...: what a
                       config can choose

@@ -240,6 +240,29 @@ def keep_state(state: Any) -> Any:
     return jax.lax.with_sharding_constraint(state, active.of_state(state))
 
 
+def keep_everywhere(tree: Any) -> Any:
+    """Returns a tree whose arrays every device has whole while a sharding is active."""
+    active = _ACTIVE.get()
+    if active is None:
+        return tree
+    return jax.lax.with_sharding_constraint(tree, active.everywhere)
+
+
+def put(tree: Any, places: Any) -> Any:
+    """Returns a tree of numpy arrays on devices; of several processes each puts its own parts.
+
+    Args:
+      tree: the arrays, equal in all processes.
+      places: a sharding for each.
+    """
+
+    def placed(array: Any, there: NamedSharding) -> Array:
+        array = np.asarray(array)
+        return jax.make_array_from_callback(array.shape, there, lambda index: array[index])
+
+    return jax.tree.map(placed, tree, places)
+
+
 def over_devices(function: Callable, *cuts: Cuts) -> Callable:
     """Returns a function that each device runs on its own part, for kernels that XLA cannot cut.
 
@@ -323,6 +346,11 @@ def make_sharding(
         if devices[0].platform == "cpu":
             lines.append(f"to try it on a CPU: JAX_NUM_CPU_DEVICES={count} before the command")
         raise InvalidInput("\n".join(lines))
+    if jax.process_count() > 1 and count < len(devices):
+        raise InvalidInput(
+            f"{shown or 'mesh.data=1'}: {jax.process_count()} processes have {len(devices)} "
+            "devices together; expected a mesh of all, mesh.data=-1 say"
+        )
     if count == 1:
         return None
     automatic = (AxisType.Auto,) * len(AXES)

@@ -24,10 +24,12 @@ from jax.sharding import SingleDeviceSharding
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
+from transformer_jax.processes import agreed, is_first, wait_for_all
 from transformer_jax.runs.files import entries, inside, walk
 
 _FORMAT = 1
 _WRITING, _DAMAGED = ".writing-", "damaged-"
+_NONE = -1  # in the place of a step
 
 
 class Restored(NamedTuple):
@@ -69,6 +71,9 @@ class Checkpoints:
 
     def tidy(self) -> None:
         """Removes what killed processes left half written, and names what does not belong here."""
+        wait_for_all("nobody writes a checkpoint")
+        if not is_first():
+            return
         for entry in entries(self._folder):
             if entry.name.startswith(_WRITING):
                 shutil.rmtree(entry, ignore_errors=True)
@@ -85,22 +90,26 @@ class Checkpoints:
 
         Args:
           step: optimizer updates so far.
-          state: tree of arrays.
+          state: tree of arrays; of several processes each has a part.
           extra: plain data for JSON.
         Raises:
           SaveFailed: the disk refused, or a leaf is not finite; nothing is left half written and
             the earlier checkpoints are untouched.
         """
         final = self._folder / f"{step:08d}"
-        if _is_checkpoint(final):
+        if agreed(_is_checkpoint(final)):
             return  # the same step of the same run: the same bits
         _refuse_non_finite(step, state)
-        writing = self._folder / f"{_WRITING}{final.name}-{os.getpid()}"
+        writing = self._folder / f"{_WRITING}{final.name}-{agreed(os.getpid())}"
         try:
-            writing.mkdir(parents=True)
-            with _checkpointer() as orbax:
+            if is_first():
+                writing.mkdir(parents=True)
+            wait_for_all(f"there is a folder for checkpoint {step}")
+            with _checkpointer() as orbax:  # in which each process writes its parts
                 orbax.save(writing / "state", state)
                 orbax.wait_until_finished()
+            if not is_first():
+                return
             manifest = {
                 "format": _FORMAT,
                 "step": step,
@@ -135,15 +144,9 @@ class Checkpoints:
           InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
             read or does not fit the template.
         """
-        for step in reversed([step for step in self.steps() if at in (None, step)]):
-            path = self._folder / f"{step:08d}"
-            damage = damage_of(path)
-            if damage is None:
-                return self._read(path, template)
-            if read_only:
-                self._say(f"checkpoints: SKIPPED {path.name}: {damage}")
-            else:
-                self._set_aside(path, damage)
+        whole = agreed(self._newest_whole(read_only, at) if is_first() else _NONE)
+        if whole != _NONE:
+            return self._read(self._folder / f"{whole:08d}", template)
         damaged = [e for e in entries(self._folder) if e.name.startswith(_DAMAGED)]
         damaged += [self._folder / f"{step:08d}" for step in self.steps()]
         if damaged:
@@ -152,6 +155,19 @@ class Checkpoints:
                 "put a whole one back, or remove the folder to train again from the start"
             )
         return None
+
+    def _newest_whole(self, read_only: bool, at: int | None) -> int:
+        """The step of the newest checkpoint that is whole, _NONE without one."""
+        for step in reversed([step for step in self.steps() if at in (None, step)]):
+            path = self._folder / f"{step:08d}"
+            damage = damage_of(path)
+            if damage is None:
+                return step
+            if read_only:
+                self._say(f"checkpoints: SKIPPED {path.name}: {damage}")
+            else:
+                self._set_aside(path, damage)
+        return _NONE
 
     def _read(self, path: Path, template: Any) -> Restored:
         manifest = _read_manifest(inside(path, "manifest.json"))
@@ -229,8 +245,15 @@ def _leaves(tree: Any) -> dict[str, list]:
 
 def _refuse_non_finite(step: int, state: Any) -> None:
     for name, leaf in by_path(state).items():
-        if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(np.asarray(leaf)).all():
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not _is_finite(leaf):
             raise SaveFailed(f"step {step}: {name} is not finite; the earlier checkpoints stay")
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Whether all numbers of an array are finite, those that other processes hold too."""
+    if getattr(leaf, "is_fully_addressable", True):
+        return bool(np.isfinite(np.asarray(leaf)).all())
+    return bool(jax.jit(lambda array: jnp.isfinite(array).all())(leaf))
 
 
 def _refuse_other_leaves(path: Path, stored: dict, wanted: dict) -> None:

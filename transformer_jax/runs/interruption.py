@@ -25,8 +25,24 @@ class StopSignal:
       signal: the number of the signal that came, or None.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, agrees: bool = False) -> None:
+        """Takes no signal yet.
+
+        Args:
+          agrees: whether a signal counts only once `agree` has told the other processes.
+        """
         self.signal: int | None = None
+        self._came: int | None = None
+        self._agrees = agrees
+
+    def agree(self) -> None:
+        """Where several processes train a run: a signal that came to one is a signal to all.
+
+        Between two calls none of them acts on one, or they would not end together.
+        """
+        from transformer_jax.processes import largest
+
+        self.signal = largest(self._came or 0) or None
 
     def __enter__(self) -> "StopSignal":
         self._before: dict[int, Any] = {}
@@ -40,8 +56,10 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _remember(self, number: int, _: Any) -> None:
-        if self.signal is not None and number == signal.SIGINT:
+        if self._came is not None and number == signal.SIGINT:
             os._exit(130)  # as safe as SIGKILL: what matters is replaced whole, or cut on resume
-        self.signal = number
+        self._came = number
+        if not self._agrees:
+            self.signal = number
         with contextlib.suppress(OSError):  # print() may be what was interrupted
             os.write(2, _SAID)

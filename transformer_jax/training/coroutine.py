@@ -48,13 +48,18 @@ class StepResult(NamedTuple):
 RunCoroutine = Generator[StepRequest, StepResult, dict[str, float]]
 
 
-def run_alone(coroutine: RunCoroutine, trace_to: Path | None = None) -> dict[str, float]:
+def run_alone(
+    coroutine: RunCoroutine,
+    trace_to: Path | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
     """Goes through a run with a program of its own.
 
     Args:
       coroutine: the run.
       trace_to: a folder for a trace of jax's profiler; it is of the second call of the program, the
         first has costs of its own. Its scopes are the modules' paths.
+      between: is called behind each call of the program.
     """
     answer, number = None, 0
     while True:
@@ -66,7 +71,9 @@ def run_alone(coroutine: RunCoroutine, trace_to: Path | None = None) -> dict[str
             number += 1
             is_traced = trace_to is not None and number == 2
             with jax.profiler.trace(trace_to) if is_traced else contextlib.nullcontext():
-                answer = answered(call.prepared.program, call.arguments)
+                arguments = call.prepared.on_devices(call.arguments)
+                answer = answered(call.prepared.program, arguments)
+            between()
         except BaseException as error:
             coroutine.throw(error)  # so that its directory says what happened
 

@@ -8,8 +8,13 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
+from transformer_jax.errors import Stop
 from transformer_jax.paths import by_path
 from transformer_jax.training.metrics import Sums, safe_mean, total
+
+
+class NonFinite(Stop):
+    """Training met a loss or a gradient that is no number; the parameters were not touched."""
 
 
 def explain_non_finite(

@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.metrics import METRICS
-from transformer_jax.sharding import Sharding, cut_examples, sharded
+from transformer_jax.sharding import Sharding, cut_examples, keep_everywhere, put, sharded
 from transformer_jax.training.metrics import Sums
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
 
@@ -53,12 +53,13 @@ def make_score(
 
     def score(params: Any, batch: Batch) -> Sums:
         with sharded(sharding):
-            return score_batch(model, params, cut_examples(batch, 0), objective)[0]
+            sums = score_batch(model, params, cut_examples(batch, 0), objective)[0]
+            return keep_everywhere(sums)
 
     program = jax.jit(score)
     if sharding is None:
         return program
-    return lambda params, batch: program(params, jax.device_put(batch, sharding.of_batch(batch, 0)))
+    return lambda params, batch: program(params, put(batch, sharding.of_batch(batch, 0)))
 
 
 def score_of(made: Any) -> Callable[[Any, Batch], Sums]:

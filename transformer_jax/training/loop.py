@@ -19,18 +19,20 @@ from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options import config as configs
+from transformer_jax.processes import agreed, is_first, whole
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.following import directory_of_process
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.pictures import draw_loss_curve, loss_in_a_line
-from transformer_jax.runs.progress import Progress
+from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.branching import Extension, Parent, begin_in, kept_states
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
-from transformer_jax.training.diagnosis import explain_non_finite
+from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.installed import refuse_what_is_not_installed
@@ -57,10 +59,6 @@ from transformer_jax.training.trial import refuse_what_leaks
 from transformer_jax.training.warm_start import fingerprint_of
 
 _SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
-
-
-class NonFinite(Stop):
-    """Training met a loss or a gradient that is no number; the parameters were not touched."""
 
 
 def train(
@@ -93,13 +91,17 @@ def train(
     """
     configs.check(config)
     refuse_what_is_not_installed(config)
-    progress = progress or Progress()
+    progress = (progress or Progress()) if is_first() else Silent()
     directory = RunDirectory(workdir)
     if extension is None:
         directory.refuse_other_config(config)
     if not across_numerics:
         directory.refuse_other_numerics()
-    with contextlib.closing(progress), StopSignal() as stop:
+    with (
+        contextlib.closing(progress),
+        StopSignal(agrees=jax.process_count() > 1) as stop,
+        directory_of_process(directory) as directory,
+    ):
 
         def make() -> Prepared:
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
@@ -109,7 +111,8 @@ def train(
             return prepared
 
         training = Training(config, directory, make, progress, stop)
-        return run_alone(training.coroutine(), directory.file("profile") if profile else None)
+        traces = directory.file("profile") if profile else None
+        return run_alone(training.coroutine(), traces, stop.agree)
 
 
 class Training:
@@ -284,9 +287,8 @@ class Training:
         cadences += [config.hooks.every] if config.hooks.functions else []
         boundaries = [(step // every + 1) * every for every in cadences]
         ahead = min(*boundaries, config.training.steps) - step
-        return min(
-            ahead, self.prepared.capacity, max(1, int(_SECONDS_PER_CALL / self.seconds_per_step))
-        )
+        affordable = max(1, int(_SECONDS_PER_CALL / self.seconds_per_step))
+        return min(ahead, self.prepared.capacity, agreed(affordable))
 
     def _advance(
         self, state: TrainState, num_steps: int
@@ -386,7 +388,7 @@ class Training:
             self.at_end(self._run(state))
             directory.write_status("done")
             return directory.metrics()[-1]
-        shown = self.demonstration.show(self._run(state), self.task)
+        shown = self.demonstration.show(self._run(state, whole), self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
@@ -405,13 +407,13 @@ class Training:
         params = unstack_blocks(state.params)
         return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
-    def _run(self, state: TrainState) -> Run:
+    def _run(self, state: TrainState, get: Callable[[Any], Any] = lambda params: params) -> Run:
         """What is trained, as a user would load it."""
         classes = tuple(self.task.facts.get("classes", ()))
         return Run(
             self.config,
             self.prepared.model,
-            unstack_blocks(evaluated_params(state.opt_state, state.params)),
+            get(unstack_blocks(evaluated_params(state.opt_state, state.params))),
             self.task.tokenizer,
             self.directory.step,
             classes,

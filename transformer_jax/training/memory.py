@@ -107,11 +107,12 @@ def refuse_large_state(template: Any, config: ConfigDict) -> None:
       template: shapes of the state.
       config: whole.
     """
-    needed, has = nbytes(template) + nbytes(template.params), device_memory(jax.devices()[0])
+    device, needed = jax.local_devices()[0], nbytes(template) + nbytes(template.params)
+    has = device_memory(device)
     if has is not None and needed > has:
         raise InvalidInput(
             f"parameters, optimizer and gradients need {needed / GIB:.1f} GiB, this "
-            f"{jax.devices()[0].device_kind} has {has / GIB:.1f}\nexpected a smaller model, or an "
+            f"{device.device_kind} has {has / GIB:.1f}\nexpected a smaller model, or an "
             f"optimizer that keeps less than optimizer.name={config.optimizer.name}"
         )
 
@@ -134,14 +135,14 @@ def refusal_explained(config: ConfigDict) -> Generator[None]:
 
 def refuse_beyond_memory(needed: int, config: ConfigDict) -> None:
     """Raises InvalidInput where a step of a config needs more bytes than the device has."""
-    has = device_memory(jax.devices()[0])
+    has = device_memory(jax.local_devices()[0])
     if has is not None and needed > has:
         raise _too_large(needed, config)
 
 
 def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
     """The error that says what a step needs, what there is, and what would help."""
-    device, helps = jax.devices()[0], remedies_for(config).values()
+    device, helps = jax.local_devices()[0], remedies_for(config).values()
     has = device_memory(device)
     needs = f"{needed / GIB:.1f} GiB" if needed else "more memory than there is"
     there = f", this {device.device_kind} has {has / GIB:.1f}" if has is not None else ""

@@ -28,8 +28,10 @@ from transformer_jax.sharding import (
     RULES,
     Sharding,
     cut_examples,
+    keep_everywhere,
     keep_state,
     make_sharding,
+    put,
     sharded,
     with_places,
 )
@@ -131,7 +133,7 @@ class Prepared:
         train_step = make_train_step(self.model, optimizer, seed, accumulation, self.objective)
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
-            return keep_state(state), records
+            return keep_state(state), keep_everywhere(records)
 
     def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
         """Draws the state at step 0, as `advance` takes it, and puts in the weights of the config.
@@ -231,6 +233,13 @@ class Prepared:
         if self.sharding is not None:
             batches = with_places(batches, self.sharding.of_batch(batches, 1))
         return np.uint32(0), self.stacked_template, batches, np.int32(1)
+
+    def on_devices(self, arguments: tuple) -> tuple:
+        """Returns what `advance` takes with each device's part of the batches on it."""
+        if self.sharding is None:
+            return arguments
+        seed, state, batches, num_steps = arguments
+        return seed, state, put(batches, self.sharding.of_batch(batches, 1)), num_steps
 
     def train(self, state: TrainState, order: int, dropout: int) -> TrainState:
         """Takes all steps at once, without a directory: for measurements that nobody resumes.

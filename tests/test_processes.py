@@ -1,0 +1,122 @@
+"""One run in two processes of four devices each: it is one run, whatever happens to one of them."""
+
+import json
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from tests.conftest import TINY, attempt, command, refused, start_command
+from transformer_jax import load_run
+from transformer_jax.errors import InvalidInput
+from transformer_jax.processes import SILENT_SECONDS, agreed, join_processes, largest
+
+STEPS = [
+    *("--config.training.steps=260", "--config.checkpoint.every=20", "--config.logging.every=1"),
+    *("--config.evaluation.every=130", "--config.sample.num_tokens=10"),
+]
+
+
+def test_one_process_agrees_with_itself():
+    assert (agreed(7), largest(-3)) == (7, -3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"JAX_COORDINATOR_ADDRESS": "here:1"}, "JAX_NUM_PROCESSES, JAX_PROCESS_ID"),
+        (
+            {
+                "JAX_COORDINATOR_ADDRESS": "here:1",
+                "JAX_NUM_PROCESSES": "2",
+                "JAX_PROCESS_ID": "2",
+            },
+            "below JAX_NUM_PROCESSES=2",
+        ),
+    ],
+)
+def test_a_process_that_does_not_know_which_it_is_is_refused(monkeypatch, given, words):
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidInput, match=words):
+        join_processes()
+
+
+def test_what_several_processes_do_not_do_is_refused(monkeypatch):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "here:1")
+    refused(attempt("train", f"--config={TINY}", "--fast"), "--fast: one process")
+
+
+def processes(workdir, *arguments):
+    """Two processes of one run, four devices each."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [
+        start_command(
+            *("train", "--config=tiny", f"--workdir={workdir}", *STEPS, *arguments),
+            JAX_NUM_CPU_DEVICES="4",
+            JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
+            JAX_NUM_PROCESSES="2",
+            JAX_PROCESS_ID=str(number),
+        )
+        for number in range(2)
+    ]
+
+
+def wait_for_step(workdir, step, both):
+    """Returns once metrics.jsonl has a row of that step."""
+    metrics, ends = workdir / "metrics.jsonl", time.monotonic() + 120
+    while time.monotonic() < ends:
+        rows = metrics.read_text().splitlines() if metrics.exists() else []
+        if rows and json.loads(rows[-1])["step"] >= step:
+            return
+        assert all(process.poll() is None for process in both), both[0].communicate()
+        time.sleep(0.1)
+    raise AssertionError("too slow")
+
+
+def losses_of(workdir):
+    rows = load_run(workdir).metrics
+    return np.array([row["train/loss"] for row in rows]), rows[-1]["test/loss"]
+
+
+@pytest.mark.commands
+def test_two_processes_are_one_run_through_signals_and_kills(tmp_path):
+    """SIGTERM to one saves on both; one that is killed ends the other; one device goes on."""
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    assert command("train", "--config=tiny", f"--workdir={alone}", *STEPS).returncode == 0
+
+    both = processes(run, "--config.mesh.data=2", "--config.mesh.fsdp=4")
+    wait_for_step(run, 30, both)
+    both[1].send_signal(signal.SIGTERM)
+    said = [process.communicate(timeout=90)[0] for process in both]
+    assert [process.returncode for process in both] == [143, 143], said
+    assert (run / "STATUS").read_text().startswith("interrupted")
+    assert "8 devices, data=2 fsdp=4" in said[0]
+    assert "loss" not in said[1].partition("stopping")[0]  # the first speaks for both
+
+    both = processes(run, "--config.mesh.data=2", "--config.mesh.fsdp=4")
+    wait_for_step(run, 100, both)
+    both[1].kill()
+    began = time.monotonic()
+    said = both[0].communicate(timeout=3 * SILENT_SECONDS)[0]
+    both[1].communicate()
+    assert time.monotonic() - began < SILENT_SECONDS + 10
+    assert "resuming from step" in said
+    if both[0].returncode == 1:  # else gloo, which joins CPUs, has ended it at once
+        assert "process 1 of this run has ended" in said
+        assert (run / "STATUS").read_text().startswith("failed")
+    else:
+        assert both[0].returncode == -signal.SIGABRT
+        assert "gloo" in said
+
+    last = command("train", "--config=tiny", f"--workdir={run}", *STEPS)
+    assert last.returncode == 0, last.stderr
+    assert "resuming from step" in last.stdout
+    assert not list(run.glob("checkpoints/.writing*"))
+    (one, test), (many, test_of_many) = losses_of(alone), losses_of(run)
+    np.testing.assert_allclose(one, many, atol=1e-4)
+    assert test == pytest.approx(test_of_many, abs=1e-4)

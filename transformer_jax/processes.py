@@ -1,0 +1,182 @@
+"""One run in several processes: hosts of a cluster, each with devices of its own.
+
+Every process goes through the same steps with the same numbers. What one of them alone knows, its
+clock, a signal, which checkpoint is whole, is agreed before anybody acts on it; otherwise they
+would ask each other for different things, and wait for ever.
+"""
+
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.errors import InvalidInput, Stop
+
+SILENT_SECONDS = 20  # after which a process is taken for dead, and the others end
+_MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+
+def join_processes() -> None:
+    """Joins the other processes of a run, where the environment says that there are some.
+
+    That is: Slurm (srun) with several tasks, a TPU slice of several hosts, or the three variables
+    JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. To be
+    called before jax is used.
+
+    Raises:
+      InvalidInput: only some of the three are set, or the others do not come.
+    """
+    given = [name for name in _MANUAL if name in os.environ]
+    if given and len(given) < len(_MANUAL):
+        missing = ", ".join(name for name in _MANUAL if name not in given)
+        raise InvalidInput(f"{given[0]}: several processes need {missing} too")
+    told: dict[str, Any] = {}
+    if given:
+        address, count, own = (os.environ[name] for name in _MANUAL)
+        if not count.isdecimal() or not own.isdecimal() or int(own) >= int(count):
+            raise InvalidInput(
+                f"JAX_PROCESS_ID={own}: expected a number below JAX_NUM_PROCESSES={count}"
+            )
+        told = {
+            "coordinator_address": address,
+            "num_processes": int(count),
+            "process_id": int(own),
+        }
+    elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) == 1 and not _is_tpu_slice():
+        return
+    # Signals are ours: a run saves in good order and says so.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            **told,
+            initialization_timeout=120,
+            heartbeat_timeout_seconds=3 * SILENT_SECONDS,
+            shutdown_timeout_seconds=SILENT_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        said = str(error).partition("\n")[0]
+        raise InvalidInput(f"the processes of this run did not come together: {said}") from error
+
+
+def _is_tpu_slice() -> bool:
+    return "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
+
+
+class OtherProcessEnded(Stop):
+    """Another process of the run was killed, failed, or cannot be reached."""
+
+
+@contextlib.contextmanager
+def others_missed() -> Generator[None]:
+    """Says so where what fails inside is that another process is no longer there.
+
+    Raises:
+      OtherProcessEnded: it is not.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        said = str(error).partition("\n")[0][:200]
+        raise OtherProcessEnded(
+            f"another process of this run has ended or cannot be reached: {said}\n"
+            "start all of them again to go on from the last checkpoint"
+        ) from error
+
+
+@contextlib.contextmanager
+def others_watched(say: Callable[[str], None]) -> Generator[None]:
+    """Ends this process with a word where another of the run is silent for SILENT_SECONDS.
+
+    jax would end it too, later and with a trace of its own code; and an operation over all devices
+    never returns where those of one host are gone.
+
+    Args:
+      say: is told why, before the end.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    from jax.experimental import multihost_utils
+
+    client = multihost_utils.distributed.global_state.client  # no public name gives it
+    ended = threading.Event()
+
+    def watch() -> None:
+        seen: dict[str, tuple[str, float]] = {}  # process -> its last word, and when it was new
+        for beat in itertools.count():
+            if ended.wait(1.0):
+                return
+            now = time.monotonic()
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax itself tells of its service
+                client.key_value_set(f"alive/{jax.process_index()}", str(beat), True)
+                for key, word in client.key_value_dir_get("alive/"):
+                    if seen.get(key, ("", now))[0] != word:
+                        seen[key] = (word, now)
+            for key, (_, when) in seen.items():
+                if now - when > SILENT_SECONDS:
+                    reason = f"process {key.rpartition('/')[2]} of this run has ended"
+                    say(reason)
+                    print(f"error: {reason}; start all of them again to resume", file=sys.stderr)
+                    sys.stderr.flush()
+                    os._exit(1)  # the main thread waits for the one that is gone
+
+    thread = threading.Thread(target=watch, name="others watched", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def is_first() -> bool:
+    """Whether this process writes for all; in a run of one process it does."""
+    return jax.process_index() == 0
+
+
+def agreed(number: int) -> int:
+    """Returns the first process's number of 32 bits, in all of them."""
+    if jax.process_count() == 1:
+        return number
+    from jax.experimental import multihost_utils
+
+    return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def largest(number: int) -> int:
+    """Returns the largest of the processes' numbers of 32 bits, in all of them."""
+    if jax.process_count() == 1:
+        return number
+    from jax.experimental import multihost_utils
+
+    return int(multihost_utils.process_allgather(np.int32(number)).max())
+
+
+def wait_for_all(what: str) -> None:
+    """Returns when every process has come here.
+
+    Args:
+      what: said where they come to different places.
+    """
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices(what)
+
+
+def whole(tree: Any) -> Any:
+    """Returns a tree of arrays that this process has whole: numpy, where there are several."""
+    if jax.process_count() == 1:
+        return tree
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
