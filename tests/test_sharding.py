@@ -116,6 +116,15 @@ def test_one_device_has_no_mesh():
         assert make_sharding({**dict.fromkeys(AXES, 1), **sizes}, Rules(), fake(1)) is None
 
 
+def test_one_axis_takes_the_devices_that_are_left(monkeypatch):
+    made = []
+    mesh = AbstractMesh((4, 1, 2, 1), AXES)
+    monkeypatch.setattr(jax, "make_mesh", lambda shape, *_, **told: made.append(shape) or mesh)
+    asked = {"data": -1, "fsdp": 1, "tensor": 2, "sequence": 1}
+    assert str(make_sharding(asked, Rules(), fake(8))) == "8 devices, data=4 tensor=2"
+    assert made == [[4, 1, 2, 1]]
+
+
 def test_a_mesh_is_refused_as_any_option_is(tmp_path):
     many = attempt("train", f"--config={TINY}", f"--workdir={tmp_path}", "--config.mesh.data=8")
     refused(many, "mesh.data=8: it needs 8 devices, there is 1", "JAX_NUM_CPU_DEVICES=8")

@@ -107,7 +107,7 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
         return
     from jax.experimental import multihost_utils
 
-    client = multihost_utils.distributed.global_state.client  # no public name gives it
+    client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
     ended = threading.Event()
 
     def watch() -> None:
