@@ -4,9 +4,8 @@
 arXiv:2307.09288, section 2.2); its learning rate, schedule and weight decay.
 
 Command:   as of configs/gpt2_124m.py, with --config.mesh.fsdp=-1
-Plan:      python -m experiments.plan --config=configs/llama_7b.py --device=v5p:4x4x4 \
-               --config.mesh.fsdp=16 --config.mesh.tensor=4
-           experiments/results/plans/llama_7b_*.json is what it said of three kinds of devices;
+Plan:      `make plans` compiles it for 64 and 128 chips of TPUs and for 8 H100, an update of 64,
+           128 and 16 texts at once; experiments/results/plans/llama_7b_*.json is what it said;
            nothing was trained.
 """
 

@@ -59,7 +59,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument(
         "--meshes",
         action="store_true",
-        help="plan every mesh of the devices, and say which is fastest",
+        help="plan every mesh that cuts batch and heads evenly, and say which is fastest",
     )
     parser.add_argument(
         "--thorough",
@@ -110,12 +110,14 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 
 def meshes_of(count: int, config: Any) -> list[dict[str, int]]:
-    """Returns changes of a config: every mesh of so many devices that cuts its heads evenly.
+    """Returns changes of a config: every mesh that cuts its batch and its heads evenly.
 
     Args:
-      count: devices.
+      count: devices; those of mesh.sequence stay.
       config: whole.
     """
+    count //= max(config.mesh.sequence, 1)
+    rows = config.training.batch_size // config.training.accumulation
     divisors = [number for number in range(1, count + 1) if count % number == 0]
     heads = [n for n in (config.model.num_heads, config.model.num_kv_heads) if n is not None]
     return [
@@ -123,6 +125,7 @@ def meshes_of(count: int, config: Any) -> list[dict[str, int]]:
         for tensor in divisors
         for fsdp in divisors
         if count % (fsdp * tensor) == 0 and not any(each % tensor for each in heads)
+        if rows % (count // tensor) == 0
     ]
 
 

@@ -9,7 +9,6 @@ Example:
     --config.training.steps=4000
 """
 
-import os
 import tempfile
 from argparse import Namespace
 from collections.abc import Mapping
@@ -58,11 +57,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     kept = ("workdir", "extend", "profile", "dry_run")
     if arguments.fast and any(getattr(arguments, name) for name in kept):
         raise InvalidInput(f"--fast keeps nothing: not with {', '.join(f'--{n}' for n in kept)}")
-    if arguments.fast and "JAX_COORDINATOR_ADDRESS" in os.environ:
-        raise InvalidInput("--fast: one process tries it, in a directory of its own")
     if arguments.extend and (arguments.dry_run or not arguments.workdir):
         raise InvalidInput("--extend: say with --workdir which run goes on; not with --dry_run")
     if arguments.fast:
+        from transformer_jax.processes import are_several
+
+        if are_several():
+            raise InvalidInput("--fast: one process tries it, in a directory of its own")
         with tempfile.TemporaryDirectory() as folder:
             arguments.workdir = folder
             arguments.config = changed(arguments.config, _once(flatten(arguments.config)))

@@ -89,7 +89,7 @@ CASES = {
     "fused": (  # the kernel of a TPU, step by step, on each device's own texts and heads
         "decoder",
         {
-            "model.attention": "tests.meshes.interpreted",
+            "model.attention": "tests.meshes.Interpreted",
             "model.attention_dropout_rate": 0,
             "model.num_kv_heads": 2,
             "data.length": 128,
@@ -109,9 +109,10 @@ CASES = {
 }
 
 
-def interpreted(scale=None):
+class Interpreted(FusedAttention):
     """Fused attention by splash attention on a CPU."""
-    return FusedAttention(scale=scale, interpret=True)
+
+    interpret: bool = True
 
 
 def config_of(case, mesh):

@@ -334,14 +334,22 @@ SENDING = """HloModule jit_f
 dimensions={0}, metadata={op_name="jit(f)/while/body/jvp(Decoder)/block_3/up/dot_general"}
   %sum = f32[64,256]{1,0} all-reduce(%x), channel_id=2, replica_groups={{0,1},{2,3}}, to_apply=%add
   %one = s32[] constant(1)
-  %next = s32[] add(%i, %one)
+  %middle = s32[] add(%i, %one)
+  %next = s32[] add(%middle, %one)
   ROOT %both = (s32[], f32[64,256]) tuple(%next, %sum)
+}
+
+%all-reduce-scatter.1 (input: f32[64,256]) -> f32[32,256] {
+  %input = f32[64,256]{1,0} parameter(0)
+  %whole.1 = f32[64,256]{1,0} all-reduce(%input), channel_id=4, replica_groups={{0,1}}, to_apply=%add
+  %zero = s32[] constant(0)
+  ROOT %mine = f32[32,256]{1,0} dynamic-slice(%whole.1, %zero, %zero), dynamic_slice_sizes={32,256}
 }
 
 %condition (c: (s32[], f32[64,256])) -> pred[] {
   %c = (s32[], f32[64,256]) parameter(0)
   %count = s32[] get-tuple-element(%c), index=0
-  %end = s32[] constant(3)
+  %end = s32[] constant(5)
   ROOT %goes_on = pred[] compare(%count, %end), direction=LT
 }
 
@@ -351,6 +359,8 @@ ENTRY %main (x: f32[64,256]) -> f32[32,256] {
   %state = (s32[], f32[64,256]) tuple(%start, %x.1)
   %loop = (s32[], f32[64,256]) while(%state), condition=%condition, body=%body
   %last = f32[64,256]{1,0} get-tuple-element(%loop), index=1
+  %half = f32[32,256]{1,0} fusion(%last), kind=kCustom, calls=%all-reduce-scatter.1, \
+metadata={op_name="jit(f)/half"}
   %moved = (f32[64,256], f32[64,256]) collective-permute-start(%last), source_target_pairs={{0,1}}
   %there = f32[64,256]{1,0} collective-permute-done(%moved)
   ROOT %part = f32[16,256]{1,0} reduce-scatter(%there), channel_id=3, \
@@ -367,12 +377,14 @@ def test_what_devices_send_is_counted_by_ring_and_by_loop():
     assert (gathered.nbytes, gathered.count) == (3 * 7 * 8 * 256 * 2, 3)
     assert sent["all-reduce", ""].nbytes == 3 * 2 * (1 / 2) * 64 * row
     assert sent["collective-permute", ""].nbytes == 64 * row
-    assert sent["reduce-scatter", ""].nbytes == 3 / 4 * 64 * row
+    # Groups of 2 x 2 devices; and one that a TPU writes as a fusion, of 2.
+    assert sent["reduce-scatter", ""].nbytes == (3 / 4 + 1 / 2) * 64 * row
 
 
 def test_meshes_that_are_tried_are_those_that_cut_heads_evenly():
     meshes = meshes_of(8, tiny_config(model__num_heads=4, model__num_kv_heads=2))
     shapes = [tuple(mesh.values()) for mesh in meshes]
+    assert not meshes_of(8, tiny_config(training__batch_size=1))  # some devices would have nothing
     assert len(shapes) == len(set(shapes)) == 7
     assert {data * fsdp * tensor for data, fsdp, tensor in shapes} == {8}
     assert {tensor for _, _, tensor in shapes} == {1, 2}

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from transformer_jax.errors import InvalidInput, Stop
 
 SILENT_SECONDS = 20  # after which a process is taken for dead, and the others end
+_OURS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors that are no other's
 _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -34,6 +36,8 @@ def join_processes() -> None:
       InvalidInput: only some of the three are set, or the others do not come.
     """
     given = [name for name in _MANUAL if name in os.environ]
+    if not are_several():
+        return
     if given and len(given) < len(_MANUAL):
         missing = ", ".join(name for name in _MANUAL if name not in given)
         raise InvalidInput(f"{given[0]}: several processes need {missing} too")
@@ -49,8 +53,6 @@ def join_processes() -> None:
             "num_processes": int(count),
             "process_id": int(own),
         }
-    elif int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) == 1 and not _is_tpu_slice():
-        return
     # Signals are ours: a run saves in good order and says so.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -65,8 +67,10 @@ def join_processes() -> None:
         raise InvalidInput(f"the processes of this run did not come together: {said}") from error
 
 
-def _is_tpu_slice() -> bool:
-    return "," in os.environ.get("TPU_WORKER_HOSTNAMES", "")
+def are_several() -> bool:
+    """Whether the environment says that this process is one of several of a run."""
+    tasks, hosts = (os.environ.get(n, "") for n in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES"))
+    return any(name in os.environ for name in _MANUAL) or "," in hosts or tasks not in ("", "1")
 
 
 class OtherProcessEnded(Stop):
@@ -83,9 +87,9 @@ def others_missed() -> Generator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
-            raise
         said = str(error).partition("\n")[0][:200]
+        if jax.process_count() == 1 or said.startswith(_OURS):
+            raise
         raise OtherProcessEnded(
             f"another process of this run has ended or cannot be reached: {said}\n"
             "start all of them again to go on from the last checkpoint"
@@ -102,19 +106,17 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
     Args:
       say: is told why, before the end.
     """
-    if jax.process_count() == 1:
-        yield
-        return
     from jax.experimental import multihost_utils
 
     client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
+    if jax.process_count() == 1 or client is None:
+        yield
+        return
     ended = threading.Event()
 
     def watch() -> None:
         seen: dict[str, tuple[str, float]] = {}  # process -> its last word, and when it was new
         for beat in itertools.count():
-            if ended.wait(1.0):
-                return
             now = time.monotonic()
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax itself tells of its service
                 client.key_value_set(f"alive/{jax.process_index()}", str(beat), True)
@@ -124,10 +126,13 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
             for key, (_, when) in seen.items():
                 if now - when > SILENT_SECONDS:
                     reason = f"process {key.rpartition('/')[2]} of this run has ended"
-                    say(reason)
+                    with contextlib.suppress(Exception):  # a full disk must not keep it here
+                        say(reason)
                     print(f"error: {reason}; start all of them again to resume", file=sys.stderr)
                     sys.stderr.flush()
                     os._exit(1)  # the main thread waits for the one that is gone
+            if ended.wait(1.0):
+                return
 
     thread = threading.Thread(target=watch, name="others watched", daemon=True)
     thread.start()
@@ -135,7 +140,7 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(timeout=5.0)
 
 
 def is_first() -> bool:
@@ -159,6 +164,21 @@ def largest(number: int) -> int:
     from jax.experimental import multihost_utils
 
     return int(multihost_utils.process_allgather(np.int32(number)).max())
+
+
+def refuse_other(what: str, text: str) -> None:
+    """Raises InvalidInput, in all processes, where they differ in something.
+
+    Args:
+      what: that is, for the message.
+      text: that is equal where it is the same.
+    """
+    own = zlib.crc32(text.encode()) & 0x7FFFFFFF
+    if largest(own) != -largest(-own):
+        raise InvalidInput(
+            f"the processes of this run have different {what}; expected one command for all, on "
+            "hosts that share the same files"
+        )
 
 
 def wait_for_all(what: str) -> None:

@@ -32,12 +32,11 @@ from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.paths import by_path, path_text
+from transformer_jax.paths import path_text
 
 AXES = ("data", "fsdp", "tensor", "sequence")
 # What a rule may name: an axis, or `batch` for the two that part a batch.
 _PARTS = {"batch": ("data", "fsdp"), **{axis: (axis,) for axis in AXES}}
-_LARGE = 1 << 20  # bytes of an array that is worth a word where it is not cut
 
 Cuts = tuple[str | EllipsisType | None, ...]
 
@@ -77,6 +76,23 @@ class Rules:
 
     parameters: tuple[tuple[str, Cuts], ...] = PARAMETERS
     sites: tuple[tuple[str, Cuts], ...] = SITES
+
+    def __post_init__(self) -> None:
+        """Takes lists too.
+
+        Raises:
+          InvalidInput: a row names an axis that no mesh has.
+        """
+        for name in ("parameters", "sites"):
+            rows = tuple((pattern, tuple(cuts)) for pattern, cuts in getattr(self, name))
+            for pattern, cuts in rows:
+                for cut in cuts:
+                    if cut not in (None, ..., *_PARTS):
+                        raise InvalidInput(
+                            f"Rules.{name}: {pattern}: no axis {cut!r}; expected one of "
+                            f"{', '.join(_PARTS)}, or None"
+                        )
+            object.__setattr__(self, name, rows)
 
 
 def default_rules() -> Rules:
@@ -268,7 +284,7 @@ def over_devices(function: Callable, *cuts: Cuts) -> Callable:
 
     Args:
       function: of arrays; the same whether it gets whole arrays or parts.
-      *cuts: of each argument, and last of the result. What does not divide is refused.
+      *cuts: of each argument, and last of the result. What does not divide is not cut.
     """
     if (active := _ACTIVE.get()) is None:
         return function
@@ -299,13 +315,15 @@ def by_device(function: Callable, *rows: Any) -> Any:
         return function(*rows)
     count = len(rows[0]) // parts
 
+    def of_parts(array: Array) -> Array:
+        spec = PartitionSpec(_PARTS["batch"], *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1))
+        return jax.lax.with_sharding_constraint(array, NamedSharding(active.mesh, spec))
+
     def part(array: Array) -> Array:
-        return active.cut(array.reshape(parts, count, *array.shape[1:]), ("batch", ...))
+        return of_parts(array.reshape(parts, count, *array.shape[1:]))
 
     def copied(array: Array) -> Array:
-        spec = PartitionSpec(_PARTS["batch"], *[PartitionSpec.UNCONSTRAINED] * array.ndim)
-        copies = jnp.broadcast_to(array, (parts, *array.shape))
-        return jax.lax.with_sharding_constraint(copies, NamedSharding(active.mesh, spec))
+        return of_parts(jnp.broadcast_to(array, (parts, *array.shape)))
 
     with sharded(None):
         pure, closed = jax.closure_convert(function, *(array[:count] for array in rows))
@@ -317,6 +335,16 @@ def cuts_sequence() -> bool:
     """Whether texts are cut over devices in what is traced now."""
     active = _ACTIVE.get()
     return active is not None and active.mesh.shape["sequence"] > 1
+
+
+def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
+    """Whether heads of queries are cut over devices in what is traced now, and those of keys not.
+
+    Or in other parts.
+    """
+    active = _ACTIVE.get()
+    size = 1 if active is None else active.mesh.shape["tensor"]
+    return num_heads % size == 0 and num_kv_heads % size != 0
 
 
 def make_sharding(
@@ -361,45 +389,3 @@ def make_sharding(
 def _are(devices: Sequence[Any]) -> str:
     one = len(devices) == 1
     return f"{'is' if one else 'are'} {len(devices)} ({devices[0].device_kind})"
-
-
-def remarks_on_sharding(
-    sharding: Sharding | None, state: Any, batch_size: int, parts: int
-) -> list[str]:
-    """Returns what a user should know of how a run's arrays lie, one line each.
-
-    Args:
-      sharding: of the run.
-      state: its shapes.
-      batch_size: examples of an update.
-      parts: that a batch is computed in.
-    """
-    there, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
-    remarks = []
-    if there > used:
-        remarks.append(
-            f"{there - used} of {there} devices stay idle; --config.mesh.data=-1 takes all"
-        )
-    if sharding is None:
-        return remarks
-    rows, devices = batch_size // parts, sharding.num_parts
-    if rows % devices:
-        each = -(-rows // devices)
-        remarks.append(
-            f"{rows} examples at once over {devices} devices: {each} each, some with fewer; a "
-            f"training.batch_size of {each * devices * parts} costs no more time"
-        )
-    whole = {
-        path: leaf
-        for path, leaf in by_path(state).items()
-        if leaf.size * leaf.dtype.itemsize >= _LARGE
-        and sharding.of_parameter(path, leaf.shape).is_fully_replicated
-    }
-    if whole and sharding.mesh.shape["fsdp"] * sharding.mesh.shape["tensor"] > 1:
-        total = sum(leaf.size * leaf.dtype.itemsize for leaf in whole.values()) / (1 << 20)
-        path, leaf = next(iter(whole.items()))
-        remarks.append(
-            f"{len(whole)} arrays are whole on every device, {total:.0f} MiB: {path} "
-            f"{list(leaf.shape)}, ..., which the mesh does not divide"
-        )
-    return remarks

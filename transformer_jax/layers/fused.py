@@ -20,7 +20,7 @@ from transformer_jax.layers.local import count_by_one
 from transformer_jax.layers.weights import attention_weights
 from transformer_jax.masks import Mask
 from transformer_jax.options import Positive
-from transformer_jax.sharding import cuts_sequence, over_devices
+from transformer_jax.sharding import cuts_heads_apart, cuts_sequence, over_devices
 
 _BLOCK = 128  # splash attention's lengths are multiples of this
 _RULES = {"full", "causal", "unmasked", "window", "segment"}  # that a kernel may know
@@ -235,6 +235,8 @@ def _cudnn(
     """[..., H, L, K], [..., G, M, K], [..., G, M, V] -> [..., H, L, V]."""
     if soft_cap is not None:
         raise ValueError("scores have a soft cap")
+    if cuts_sequence() or cuts_heads_apart(query.shape[-3], key.shape[-3]):
+        raise ValueError("queries are cut over devices otherwise than keys")
     if mask is not None and mask.query.segment is not None:
         raise ValueError("there are documents or padding")
     before, after = _reach(mask)

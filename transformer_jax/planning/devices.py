@@ -72,7 +72,7 @@ def _tpu(
     targets = _topology(f"{name}:{chips}".rstrip(":"), "tpu", "tpu", **how)
     about = (int(memory * _GIB), RATES[kind], bandwidth, targets, links, _QUICK)
     shown = f"{len(targets)} chips" if len(targets) > 1 else "one chip"
-    return Device(name, f"{shown} of a TPU {name}", *about)
+    return Device(f"{name}:{chips}".rstrip(":"), f"{shown} of a TPU {name}", *about)
 
 
 def _gpu(
@@ -92,7 +92,7 @@ def _gpu(
     )
     kind_and_count = kind if number == 1 else f"{number} x {kind}"
     has = (int(share * memory), RATES[kind], bandwidth)
-    return Device(name, kind_and_count, *has, targets, links, {}, remark)
+    return Device(f"{name}:{count}".rstrip(":"), kind_and_count, *has, targets, links, {}, remark)
 
 
 def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ...]:
@@ -183,7 +183,8 @@ def _cpu(count: str) -> Device:
     rates = {"float32": matrix_rate("float32"), "bfloat16": matrix_rate("bfloat16")}
     remark = "rates are measured, those of this machine now"
     kind = f"this machine's {devices[0].device_kind}"
-    has = (host_memory(), rates, _bandwidth())
+    rates = {dtype: rate / number for dtype, rate in rates.items()}  # they share its cores
+    has = (host_memory() // number, rates, _bandwidth() / number)
     return Device("cpu", kind, *has, devices[:number], None, {}, remark)
 
 

@@ -178,8 +178,10 @@ class Program:
     def sent(self) -> list[Sent]:
         """Returns what a device sends to others, by kind and site, most first."""
         found: dict[tuple[str, str], list[float]] = {}
-        for each, lines, times in self._run(self.entry, 1):
+        for each, inside, lines, times in self._run(self.entry, 1):
             kind = each.operation.removesuffix("-start")
+            if kind == "all-reduce" and "all-reduce-scatter" in inside:  # as TPUs write it
+                kind = "reduce-scatter"
             if kind in _SENDS:
                 operands = sum(lines[name].elements for name in each.operands if name in lines)
                 nbytes = _SENDS[kind](each.group_size) * operands
@@ -191,17 +193,19 @@ class Program:
 
     def _run(
         self, name: str, times: int
-    ) -> Iterator[tuple[Instruction, dict[str, Instruction], int]]:
-        """Every instruction with those beside it, and how often it runs."""
+    ) -> Iterator[tuple[Instruction, str, dict[str, Instruction], int]]:
+        """Every instruction with its computation, the lines of that, and how often it runs."""
         lines = self.computations[name]
         for each in lines.values():
-            yield each, lines, times
+            yield each, name, lines, times
             if each.operation == "while":
                 inner, often = each.called("body"), times * self._trips(each)
             elif each.operation == "conditional":
                 inner, often = [max(_computations_of(each), key=self._traffic)], times
-            else:
+            elif each.operation in ("fusion", "call", "async-start"):
                 inner, often = each.called("to_apply", "calls"), times
+            else:
+                continue
             for computation in inner:
                 if computation in self.computations:
                     yield from self._run(computation, often)
@@ -276,30 +280,46 @@ class Program:
         return total
 
     def _trips(self, loop: Instruction) -> int:
-        """How often a loop runs, if its condition compares a counter with a constant; else 1."""
-        condition = self.computations[loop.called("condition")[0]]
-        root = next(each for each in condition.values() if each.is_root)
-        if root.operation == "fusion":
-            return self._trips_of_fusion(root, condition)
-        return _compared(root, condition)
+        """How often a loop runs, if its condition compares a counter with a constant; else 1.
 
-    def _trips_of_fusion(self, root: Instruction, condition: dict[str, Instruction]) -> int:
-        """The same where the comparison is in a fusion that gets the constant."""
-        inner = self.computations[root.called("calls")[0]]
-        compare = next(each for each in inner.values() if each.is_root)
-        outside = [condition[name] for name in root.operands]
-        seen = {
-            name: outside[each.number] if each.operation == "parameter" else each
-            for name, each in inner.items()
-        }
-        return _compared(compare, seen)
+        The counter starts at 0; one that XLA unrolled goes up by more than 1 in a body.
+        """
+        seen = self.computations[loop.called("condition")[0]]
+        root = next(each for each in seen.values() if each.is_root)
+        if root.operation == "fusion":  # which gets the constant
+            inner = self.computations[root.called("calls")[0]]
+            outside = [seen[name] for name in root.operands]
+            seen = {
+                name: outside[each.number] if each.operation == "parameter" else each
+                for name, each in inner.items()
+            }
+            root = next(each for each in inner.values() if each.is_root)
+        if root.operation != "compare" or "direction=LT" not in root.rest:
+            return 1
+        counter, limit = (seen[name] for name in root.operands)
+        if limit.operation != "constant":
+            return 1
+        return -(-limit.number // self._step_of(counter, loop.called("body")[0]))
 
-
-def _compared(root: Instruction, lines: dict[str, Instruction]) -> int:
-    if root.operation != "compare" or "direction=LT" not in root.rest:
-        return 1
-    limit = lines[root.operands[1]]
-    return limit.number if limit.operation == "constant" else 1
+    def _step_of(self, counter: Instruction, body: str) -> int:
+        """By how much a body adds to a counter; 1 where that cannot be read."""
+        place = re.search(r"\bindex=(\d+)", counter.rest)
+        lines = self.computations[body]
+        root = next(each for each in lines.values() if each.is_root)
+        if place is None or root.operation != "tuple":
+            return 1
+        each, step = lines[root.operands[int(place[1])]], 0
+        while each.operation in ("add", "copy", "bitcast"):
+            others = []
+            for name in each.operands:
+                if lines[name].operation == "constant":
+                    step += lines[name].number
+                else:
+                    others.append(lines[name])
+            if len(others) != 1:
+                return 1
+            each = others[0]
+        return max(step, 1)
 
 
 def _users(name: str, lines: dict[str, Instruction]) -> Iterator[tuple[Instruction, str]]:

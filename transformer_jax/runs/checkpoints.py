@@ -9,6 +9,7 @@ empty stray folder for the newest step, all without a word; so every file is has
 trusted, every leaf is compared with what the model expects, and only folders with a manifest count.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from jax.sharding import SingleDeviceSharding
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
-from transformer_jax.processes import agreed, is_first, wait_for_all
+from transformer_jax.processes import agreed, is_first, largest, wait_for_all
 from transformer_jax.runs.files import entries, inside, walk
 
 _FORMAT = 1
@@ -101,15 +102,13 @@ class Checkpoints:
             return  # the same step of the same run: the same bits
         _refuse_non_finite(step, state)
         writing = self._folder / f"{_WRITING}{final.name}-{agreed(os.getpid())}"
-        try:
-            if is_first():
-                writing.mkdir(parents=True)
-            wait_for_all(f"there is a folder for checkpoint {step}")
-            with _checkpointer() as orbax:  # in which each process writes its parts
+
+        def write_arrays() -> None:  # in which each process writes its parts
+            with _checkpointer() as orbax:
                 orbax.save(writing / "state", state)
                 orbax.wait_until_finished()
-            if not is_first():
-                return
+
+        def complete() -> None:
             manifest = {
                 "format": _FORMAT,
                 "step": step,
@@ -121,12 +120,23 @@ class Checkpoints:
             _sync(writing)
             os.rename(writing, final)
             _sync_folder(self._folder)
-        except ImportError:
-            raise
-        except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
-            shutil.rmtree(writing, ignore_errors=True)
-            raise SaveFailed(_why_not_saved(self._folder, state, error)) from error
-        self._remove_old()
+
+        make_folder = functools.partial(writing.mkdir, parents=True)
+        for work, is_of_all in ((make_folder, False), (write_arrays, True), (complete, False)):
+            failed: Exception | None = None
+            try:
+                if is_of_all or is_first():
+                    work()
+            except ImportError:
+                raise
+            except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+                failed = error
+            if largest(failed is not None):  # none goes on where another could not
+                if is_first():
+                    shutil.rmtree(writing, ignore_errors=True)
+                raise SaveFailed(_why_not_saved(self._folder, state, failed)) from failed
+        if is_first():
+            self._remove_old()
 
     def restore(
         self, template: Any, read_only: bool = False, at: int | None = None
@@ -137,7 +147,7 @@ class Checkpoints:
 
         Args:
           template: tree of arrays or ShapeDtypeStructs, what the state must look like, and where
-            it shall lie; on jax's first device if that is not said.
+            it shall lie; on this process's first device if that is not said.
           read_only: leave damaged checkpoints where they are.
           at: the step of the only one that is asked for; None: any.
         Raises:
@@ -221,7 +231,7 @@ def damage_of(path: Path) -> str | None:
 
 def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
     """The shape of an array that is read, and where it shall lie, whoever saved it."""
-    there = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    there = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
 
 
@@ -253,7 +263,12 @@ def _is_finite(leaf: Any) -> bool:
     """Whether all numbers of an array are finite, those that other processes hold too."""
     if getattr(leaf, "is_fully_addressable", True):
         return bool(np.isfinite(np.asarray(leaf)).all())
-    return bool(jax.jit(lambda array: jnp.isfinite(array).all())(leaf))
+    return bool(_all_finite(leaf))
+
+
+@jax.jit
+def _all_finite(array: jax.Array) -> jax.Array:
+    return jnp.isfinite(array).all()
 
 
 def _refuse_other_leaves(path: Path, stored: dict, wanted: dict) -> None:
@@ -321,10 +336,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _why_not_saved(folder: Path, state: Any, error: Exception) -> str:
+def _why_not_saved(folder: Path, state: Any, error: Exception | None) -> str:
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
-    reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    reason = "another process could not write" if error is None else type(error).__name__
+    reason = str(error).splitlines()[0][:200] if error is not None and str(error) else reason
     return (
         f"{folder}: the checkpoint could not be written ({reason}); "
         f"it needs about {needed:,} bytes, {free:,} are free; the earlier checkpoints stay"

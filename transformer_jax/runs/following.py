@@ -5,21 +5,26 @@ alone are one folder for all, since each process holds a part of them.
 """
 
 import contextlib
+import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Generator
 from pathlib import Path
 
-from transformer_jax.errors import InvalidInput
+import jax
+from ml_collections import ConfigDict
+
+from transformer_jax.options.config import to_json
 from transformer_jax.processes import (
+    agreed,
     is_first,
-    largest,
     others_missed,
     others_watched,
+    refuse_other,
     wait_for_all,
 )
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted
 
 _READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STATUS")
 
@@ -43,32 +48,30 @@ class Scratch(RunDirectory):
 
 
 @contextlib.contextmanager
-def directory_of_process(shared: RunDirectory) -> Generator[RunDirectory]:
+def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[RunDirectory]:
     """Gives each process of a run its directory: the run's to the first, a copy to the others.
 
     While it is open each ends where another does.
 
+    Args:
+      shared: the run's.
+      config: of the run.
     Raises:
+      InvalidInput: the processes have other configs, or do not see the same folder.
       OtherProcessEnded: another one did.
-      InvalidInput: the processes do not see the same folder.
     """
-    seen = 0
-    for name in _READ:
-        file = shared.file(name)
-        seen = zlib.crc32(file.read_bytes(), seen) if file.exists() else seen + 1
-    seen &= 0x7FFFFFFF  # a number that jax's 32 bits hold
-    if {largest(seen), -largest(-seen)} != {seen}:
-        raise InvalidInput(
-            f"--workdir={shared.path}: the processes of this run see different files there; "
-            "expected a folder that all hosts share"
-        )
+    if jax.process_count() == 1:
+        yield shared
+        return
+    own = shared
 
     def say_failed(reason: str) -> None:
         if is_first():
             shared.write_status("failed", reason)
 
     with others_missed(), others_watched(say_failed), contextlib.ExitStack() as stack:
-        own = shared
+        refuse_other("configs", to_json(config))
+        _refuse_other_folder(shared)
         if not is_first():
             place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for name in _READ:
@@ -76,4 +79,24 @@ def directory_of_process(shared: RunDirectory) -> Generator[RunDirectory]:
                     shutil.copy(shared.file(name), place / name)
             own = Scratch(place, shared)
         wait_for_all("every process has read the run's files")
-        yield own
+        try:
+            yield own
+        except Interrupted:  # in all of them; the first may still be at work
+            wait_for_all("the run is interrupted")
+            raise
+        wait_for_all("the run has ended")
+
+
+def _refuse_other_folder(shared: RunDirectory) -> None:
+    """Raises InvalidInput where processes do not see one folder; its files have to be the same."""
+    mark = shared.path / f".processes-{agreed(os.getpid())}"
+    if is_first():
+        with contextlib.suppress(OSError):  # it is told where the folder is locked
+            shared.path.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+    wait_for_all("there is a mark in the folder")
+    files = [mark, *map(shared.file, _READ)]
+    seen = [(file.name, file.read_bytes()) for file in files if file.is_file()]
+    refuse_other(f"folders behind --workdir={shared.path}", repr(seen))
+    if is_first():
+        mark.unlink(missing_ok=True)

@@ -1,5 +1,7 @@
 """What a run says before it trains."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -9,11 +11,14 @@ from transformer_jax.layers.fused import kernels_taken
 from transformer_jax.options.config import flatten
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.options.rule import is_own
+from transformer_jax.paths import by_path
 from transformer_jax.runs.progress import Progress
-from transformer_jax.sharding import remarks_on_sharding, sharded
+from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.memory import peak_bytes, refuse_beyond_memory
 from transformer_jax.training.prepared import Prepared
+
+_LARGE = 1 << 20  # bytes of an array that is worth a word where it is not cut
 
 
 def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: bool) -> None:
@@ -33,6 +38,10 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
         prepared.template,
         config.training.batch_size,
         config.training.accumulation,
+        {
+            "tensor": {"model.num_heads": config.model.num_heads},
+            "sequence": {"data.length": config.data.length},
+        },
     )
     for line in (*prepared.remarks, *remarks_on(flatten(config)), *sharing):
         progress.say(f"note   {line}")
@@ -78,3 +87,58 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
     with kernels_taken(platform) as taken, sharded(prepared.sharding):
         jax.eval_shape(apply, prepared.template.params, inputs)
     return list(dict.fromkeys(taken))
+
+
+def remarks_on_sharding(
+    sharding: Sharding | None,
+    state: Any,
+    batch_size: int,
+    parts: int,
+    counts: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+) -> list[str]:
+    """Returns what a user should know of how a run's arrays lie, one line each.
+
+    Args:
+      sharding: of the run.
+      state: its shapes.
+      batch_size: examples of an update.
+      parts: that a batch is computed in.
+      counts: axis of the mesh -> what it cuts, in words, -> how many of it there are.
+    """
+    there, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
+    remarks = []
+    if there > used:
+        remarks.append(
+            f"{there - used} of {there} devices stay idle; --config.mesh.data=-1 takes all"
+        )
+    if sharding is None:
+        return remarks
+    rows, devices = batch_size // parts, sharding.num_parts
+    if rows % devices:
+        each = -(-rows // devices)
+        remarks.append(
+            f"{rows} examples at once over {devices} devices: {each} each, some with fewer; a "
+            f"training.batch_size of {each * devices * parts} costs no more time"
+        )
+    for axis, of_axis in counts.items():
+        size = sharding.mesh.shape[axis]
+        for what, number in of_axis.items():
+            if number % size:
+                remarks.append(
+                    f"mesh.{axis}={size} does not divide {what}={number}: each of its devices "
+                    "computes all of them"
+                )
+    whole = {
+        path: leaf
+        for path, leaf in by_path(state).items()
+        if leaf.size * leaf.dtype.itemsize >= _LARGE
+        and sharding.of_parameter(path, leaf.shape).is_fully_replicated
+    }
+    if whole and sharding.mesh.shape["fsdp"] * sharding.mesh.shape["tensor"] > 1:
+        total = sum(leaf.size * leaf.dtype.itemsize for leaf in whole.values()) / (1 << 20)
+        path, leaf = next(iter(whole.items()))
+        remarks.append(
+            f"{len(whole)} arrays are whole on every device, {total:.0f} MiB: {path} "
+            f"{list(leaf.shape)}, ..., which the mesh does not divide"
+        )
+    return remarks

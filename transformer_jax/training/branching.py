@@ -127,7 +127,7 @@ def extension_of(
     changed = {
         key: pair
         for key, pair in configs.differences(directory.config(), config).items()
-        if not key.startswith(configs.CADENCE)
+        if not key.startswith((*configs.CADENCE, *configs.PLACEMENT))
     }
     other = [key for key in changed if not key.startswith(configs.EXTENDABLE)]
     if other:

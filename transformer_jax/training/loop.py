@@ -19,7 +19,7 @@ from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options import config as configs
-from transformer_jax.processes import agreed, is_first, whole
+from transformer_jax.processes import agreed, is_first, refuse_other, whole
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.following import directory_of_process
@@ -100,12 +100,13 @@ def train(
     with (
         contextlib.closing(progress),
         StopSignal(agrees=jax.process_count() > 1) as stop,
-        directory_of_process(directory) as directory,
+        directory_of_process(directory, config) as directory,
     ):
 
         def make() -> Prepared:
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
             prepared = prepare(config, directory.tokenizer(own), allow)
+            refuse_other("data", repr(prepared.task.facts))
             if extension is not None:
                 extension.write(directory, prepared.task.facts)
             return prepared
@@ -155,8 +156,6 @@ class Training:
         self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
 
-    # ---- the walk
-
     def coroutine(self) -> RunCoroutine:
         """The run: yields StepRequests, receives StepResults, returns the last row of metrics."""
         with self.directory.locked(), self.directory.failures_recorded():
@@ -172,7 +171,7 @@ class Training:
         if self.drawn is None and directory.step < steps:
             announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
         directory.write_status("running")
-        flat, names = configs.flatten(self.config), self.config.logging.writers
+        flat, names = configs.flatten(self.config), self.config.logging.writers * is_first()
         with writing_to(names, directory.path, flat, directory.step) as write:
             state = yield from self._take_steps(state, write)
         return self._finish(state)

@@ -36,7 +36,7 @@ def host_memory() -> int:
 def device_memory(device: Any) -> int | None:
     """Returns how many bytes programs may use on a device; None where it does not tell."""
     if device.platform == "cpu":
-        return host_memory()
+        return host_memory() // jax.local_device_count()
     return (device.memory_stats() or {}).get("bytes_limit")
 
 

@@ -19,6 +19,7 @@ from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may
 from transformer_jax.models import options_in_effect
 from transformer_jax.paths import begins, by_path
 from transformer_jax.runs.files import entries, inside
+from transformer_jax.sharding import put
 from transformer_jax.training.loading import load_run
 
 # Fields that change what is computed and no shape. Masks and stretched rotations are left to the
@@ -184,7 +185,7 @@ def _from_weights(
             + "\nset model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
             + (f", or begin with --config={path}" if holds_weights(Path(path)) else "")
         )
-    taken = {name: jnp.asarray(given[name], own[name].dtype) for name in shared}
+    taken = {name: _in_place_of(own[name], given[name]) for name in shared}
     fresh = sorted({name.split("/")[0] for name in own if name not in given})
     unused = sorted({name.split("/")[0] for name in given if name not in own})
     remark = f"weights of {path}: {len(shared)} of {len(own)} arrays"
@@ -265,7 +266,7 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
         raise InvalidInput(f"initial.word_vectors={path}: none of the vocabulary's words is there")
     for word, vector in found.items():
         table[wanted[word]] = vector
-    own[_EMBEDDING] = jnp.asarray(table)
+    own[_EMBEDDING] = _in_place_of(own[_EMBEDDING], table)
     remark = f"word vectors of {path}: {len(found):,} of {len(wanted):,} words"
     return _nested(own), remark
 
@@ -320,6 +321,14 @@ def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
             raise InvalidInput(
                 f"{key}: no parameter's path begins with {prefix!r}; there are {', '.join(first)}"
             )
+
+
+def _in_place_of(own: Any, given: Any) -> Any:
+    """An array that lies where another lies: on one device, or in parts on several."""
+    array = jnp.asarray(given, own.dtype)
+    there = getattr(own, "sharding", None)
+    is_spread = there is not None and len(there.device_set) > 1
+    return put(np.asarray(array), there) if is_spread else array
 
 
 def _nested(by_path: dict[str, Any]) -> Any:
