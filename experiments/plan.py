@@ -13,6 +13,7 @@ Example:
 """
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -104,6 +105,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     fitting = {name: p.estimate for name, p in plans.items() if p.fits and p.estimate is not None}
     if arguments.meshes and fitting:
         print(f"fastest that fits: {min(fitting, key=lambda name: fitting[name])}")
+    count = len(device.targets)
+    idle = count - math.prod(plans["as it stands"].mesh.values())
+    if idle:
+        print(f"note   {idle} of {count} devices stay idle; --config.mesh.data=-1 takes all")
     if device.remark:
         print(f"note   {device.remark}")
     return figures

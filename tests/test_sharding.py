@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -257,6 +258,16 @@ def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):
         Rules(sites=[("*out", ["tenser"])])
     with pytest.raises(InvalidInput, match="no_such"):
         load_config(TINY, {"mesh.rules": "my_rules.no_such"})
+
+
+def test_the_rules_on_the_page_are_rules():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/devices.md").read_text(), re.DOTALL)
+    space = {}
+    exec(code, space)
+    sharding = over(space["whole_embedding"](), fsdp=4, tensor=2)
+    table = "token_embedding/embedding"
+    assert sharding.of_parameter(table, (64, 32)).is_fully_replicated
+    assert not over(fsdp=4, tensor=2).of_parameter(table, (64, 32)).is_fully_replicated
 
 
 def test_a_states_places_are_those_of_its_tables():

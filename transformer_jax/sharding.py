@@ -300,7 +300,7 @@ def over_devices(function: Callable, *cuts: Cuts) -> Callable:
 
 
 def by_device(function: Callable, *rows: Any) -> Any:
-    """Returns a function of rows, each device's computed by itself.
+    """Returns what a function gives of rows, each device's rows computed by themselves.
 
     What the function closes over, parameters say, has a copy for each part of the batch, so that
     the parts of a gradient are added up once, behind whatever loop is inside, and not in it.
@@ -338,10 +338,7 @@ def cuts_sequence() -> bool:
 
 
 def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
-    """Whether heads of queries are cut over devices in what is traced now, and those of keys not.
-
-    Or in other parts.
-    """
+    """Whether heads of queries are cut over devices in what is traced now, and those of keys not."""
     active = _ACTIVE.get()
     size = 1 if active is None else active.mesh.shape["tensor"]
     return num_heads % size == 0 and num_kv_heads % size != 0

@@ -10,6 +10,7 @@ DIR/journal.jsonl   a line an event, appended and never changed:
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +70,7 @@ class Journal:
     def __init__(self, path: str | Path) -> None:
         """Reads nothing yet."""
         self.path = Path(path)
+        self._made: dict[str, dict[str, Any]] = {}  # base and change -> config, flattened
 
     @property
     def _rows(self) -> AppendedRows:
@@ -82,6 +84,7 @@ class Journal:
           facts: metric, margin, gate.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        self._made.clear()
         text = to_json(config)
         replace(self.path, "base.json", text)
         self.add("begun", {"config_sha256": _sha256(text), **facts})
@@ -147,13 +150,20 @@ class Journal:
         """
         base, config = self.base(), self.config()
         before = changed(config, texts=base)
-        after = flatten(changed(before, texts=change))
+
+        def made(change: Mapping[str, str]) -> dict[str, Any]:
+            key = json.dumps([base, change], sort_keys=True)
+            if key not in self._made:  # of earlier tries too, whose configs are asked for each time
+                self._made[key] = flatten(changed(before, texts=change))
+            return self._made[key]
+
+        after = made(change)
         is_part = flatten(before) == after
         for each in self.tries():
             kept = each.ended is not None and each.ended["outcome"] == KEPT
             may_be = kept and each.change.keys() == change.keys() if is_part else each.base == base
             # However a value is spelled: .01 is 1e-2.
-            if may_be and flatten(changed(before, texts=each.change)) == after:
+            if may_be and made(each.change) == after:
                 return each
         if is_part:
             raise InvalidInput(f"--change={spelled(change)}: the base has it already")
