@@ -194,9 +194,14 @@ def wait_for_all(what: str) -> None:
 
 
 def whole(tree: Any) -> Any:
-    """Returns a tree of arrays that this process has whole: numpy, where there are several."""
-    if jax.process_count() == 1:
-        return tree
+    """Returns a tree whose arrays this process has whole; those of several processes as numpy."""
     from jax.experimental import multihost_utils
 
-    return multihost_utils.process_allgather(tree, tiled=True)
+    def gathered(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+            return leaf
+        if leaf.is_fully_replicated:
+            return np.asarray(leaf)
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return tree if jax.process_count() == 1 else jax.tree.map(gathered, tree)

@@ -338,7 +338,7 @@ def cuts_sequence() -> bool:
 
 
 def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
-    """Whether heads of queries are cut over devices in what is traced now, and those of keys not."""
+    """Whether heads of queries are cut over devices in what is traced now, those of keys not."""
     active = _ACTIVE.get()
     size = 1 if active is None else active.mesh.shape["tensor"]
     return num_heads % size == 0 and num_kv_heads % size != 0

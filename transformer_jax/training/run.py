@@ -24,6 +24,7 @@ from transformer_jax.generation import generate_after, generate_from, stream_fro
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import RULES, stated
+from transformer_jax.processes import whole
 from transformer_jax.runs.pictures import loss_figure
 
 _ROWS_AT_ONCE = 64
@@ -369,7 +370,8 @@ class Run:
         results = []
         for first in range(0, count, _ROWS_AT_ONCE):
             places = np.minimum(np.arange(first, first + _ROWS_AT_ONCE), count - 1)
-            results.append(apply({name: array[places] for name, array in inputs.items()}))
+            rows = {name: array[places] for name, array in inputs.items()}
+            results.append(whole(apply(rows)))
         return np.concatenate(results)[:count]
 
 
