@@ -125,7 +125,7 @@ def config_of(case, mesh):
 
 
 def trained(config):
-    """Losses and gradient norms of some steps, the score of the test split, the parameters."""
+    """Losses and gradient norms of some steps, the score of each example, the parameters."""
     prepared = prepare(config)
     seed, count = np.uint32(0), min(STEPS, prepared.capacity)
     state = prepared.draw(seed)
@@ -141,7 +141,7 @@ def trained(config):
     return {
         "losses": np.asarray(records.loss)[:count],
         "norms": np.asarray(records.gradient_norm)[:count],
-        "score": np.asarray([scored.means["loss"]]),
+        "score": scored.sequences["loss"] / scored.sequences["weight"],
         "start": start,
         "params": {name: np.asarray(leaf) for name, leaf in params.items()},
     }, places
