@@ -1,6 +1,7 @@
 """Cells as jobs, and metrics to trackers: with the real packages, which the extra `oracles` brings."""
 
 import json
+import shutil
 
 import pytest
 
@@ -83,10 +84,16 @@ def test_the_batch_script_is_slurms(tmp_path, monkeypatch):
 @pytest.mark.oracle
 def test_without_slurm_it_is_refused(tmp_path):
     arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1", *SHORT)
+    tools = tmp_path / "tools"  # all that is in PATH, wherever Slurm is installed
+    tools.mkdir()
+    (tools / "git").symlink_to(shutil.which("git"))
     # In a process of its own: on import submitit shuts all handlers of logging, and absl's then
     # closes the stream it writes to, which here would be pytest's.
     refused(
-        command("ablate", *arguments, f"--workdir={tmp_path / 's'}", "--executor=slurm"),
+        command(
+            *("ablate", *arguments, f"--workdir={tmp_path / 's'}", "--executor=slurm"),
+            PATH=str(tools),
+        ),
         "--executor=slurm",
         "srun",
     )
