@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _SITES = 6  # that send most, said by name
 # jax computes on the CPU here; libtpu is asked for its compiler alone.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     if out and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
     variants = {_written(c): _variant(arguments, _changes_of(c)) for c in arguments.compare}
-    os.environ.update(_ENVIRONMENT)
+    os.environ.update(ENVIRONMENT)
 
     from transformer_jax.planning.devices import find_device
     from transformer_jax.planning.plan import make_plan

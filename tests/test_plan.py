@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments import costs
 from experiments.plan import main as plan_main
 from experiments.plan import meshes_of
 from tests.conftest import ROOT, TINY, attempt, command, tiny_config
@@ -388,6 +389,23 @@ def test_meshes_that_are_tried_are_those_that_cut_heads_evenly():
     assert len(shapes) == len(set(shapes)) == 7
     assert {data * fsdp * tensor for data, fsdp, tensor in shapes} == {8}
     assert {tensor for _, _, tensor in shapes} == {1, 2}
+
+
+def test_the_page_on_costs_is_of_its_figures(tmp_path):
+    """`python -m experiments.costs` writes both."""
+    figures = json.loads((ROOT / "experiments/results/costs.json").read_text())
+    points = [costs.Point(**figure) for figure in figures]
+    assert costs.page(points) == (ROOT / "docs/costs.md").read_text()
+    assert {p.where for p in points} == set(costs._STYLES)
+    asked = {
+        (where, name, value)
+        for where, by_name in costs._VALUES.items()
+        for name, values in by_name.items()
+        for value in values
+    }
+    assert {(p.where.partition(",")[0], p.swept, p.value) for p in points} == asked
+    costs.draw(points, tmp_path / "costs.svg")
+    assert (tmp_path / "costs.svg").stat().st_size > 10_000
 
 
 def test_what_cannot_be_linked_is_refused():
