@@ -78,11 +78,7 @@ def _tpu(
 def _gpu(
     name: str, count: str, kind: str, memory: int, bandwidth: float, links: float, **about: Any
 ) -> Device:
-    number = int(count) if count.isdecimal() else 1 if not count else 0
-    if not 1 <= number <= _LINKED:
-        raise InvalidInput(
-            f"--device={name}:{count}: expected 1 to {_LINKED} of them, linked in one machine"
-        )
+    number = _count(name, count, _LINKED, "of them, linked in one machine")
     how = {"target_config": _description(kind, memory, bandwidth, **about)}
     targets = _topology(name, "cuda", "cuda", topology=f"1x1x{number}", **how)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
@@ -93,6 +89,14 @@ def _gpu(
     kind_and_count = kind if number == 1 else f"{number} x {kind}"
     has = (int(share * memory), RATES[kind], bandwidth)
     return Device(f"{name}:{count}".rstrip(":"), kind_and_count, *has, targets, links, {}, remark)
+
+
+def _count(name: str, text: str, most: int, of_what: str) -> int:
+    """How many devices `--device=NAME:TEXT` asks for; one without a number."""
+    number = int(text) if text.isdecimal() else int(not text)
+    if not 1 <= number <= most:
+        raise InvalidInput(f"--device={name}:{text}: expected 1 to {most} {of_what}")
+    return number
 
 
 def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ...]:
@@ -174,12 +178,8 @@ def _a100(count: str) -> Device:
 
 def _cpu(count: str) -> Device:
     devices = tuple(jax.devices("cpu"))
-    number = int(count) if count.isdecimal() else 1 if not count else 0
-    if not 1 <= number <= len(devices):
-        raise InvalidInput(
-            f"--device=cpu:{count}: expected 1 to {len(devices)}; JAX_NUM_CPU_DEVICES=8 before the "
-            "command makes more"
-        )
+    more = "of them; JAX_NUM_CPU_DEVICES=8 before the command makes more"
+    number = _count("cpu", count, len(devices), more)
     rates = {"float32": matrix_rate("float32"), "bfloat16": matrix_rate("bfloat16")}
     remark = "rates are measured, those of this machine now"
     kind = f"this machine's {devices[0].device_kind}"

@@ -42,7 +42,8 @@ class StopSignal:
         """
         from transformer_jax.processes import largest
 
-        self.signal = largest(self._came or 0) or None
+        if self._agrees:
+            self.signal = largest(self._came or 0) or None
 
     def __enter__(self) -> "StopSignal":
         self._before: dict[int, Any] = {}
