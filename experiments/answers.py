@@ -255,8 +255,8 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     ]
     came = [] if why_not else expected_of(record["sealed"], verdicts)
     lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
-    earlier = _asked_otherwise(name, verdicts)
-    lines += ["**Asked before:**", "", *[f"- {line}" for line in earlier], ""] if earlier else []
+    elsewhere = [f"- {line}" for line in _asked_otherwise(name, verdicts)]
+    lines += ["**The same in other studies:**", "", *elsewhere, ""] if elsewhere else []
     lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
     tuned = {arm: its.chosen for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
     if tuned:

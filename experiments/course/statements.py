@@ -110,7 +110,8 @@ STATEMENTS = (
         "Several heads beat one at equal width.",
         "Concat(Z^1 ... Z^H) W_O",
         "model.num_heads",
-        claims=(Claim("heads", "1 heads", "worse"),),
+        claims=(Claim("heads_wide", "1 heads", "worse"),),
+        studies=("heads",),
     ),
     Statement(
         7,
