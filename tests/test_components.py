@@ -160,8 +160,11 @@ def mixed_by(core, arrays, mask, state=None, dropout=None, params=None, gates=No
     return core.apply({"params": params or {}}, query, key, value, mask=mask, **options)
 
 
-@pytest.mark.parametrize("rule", [None, Causal(), Window(2) & Causal(), Prefix(2)], ids=str)
-@pytest.mark.parametrize("chunk", [2, 3, 64])
+@pytest.mark.parametrize(
+    ("rule", "chunk"),  # only what is causal is computed in chunks
+    [*((Causal(), n) for n in (2, 3, 64)), (None, 2), (Window(2) & Causal(), 2), (Prefix(2), 2)],
+    ids=str,
+)
 def test_linear_attention_equals_all_its_weights_in_float64(rule, chunk, query_key_value):
     """In chunks, in one, and where no running sum can stand for what is seen; gradients too."""
     mask = None if rule is None else rule_mask(rule)
@@ -296,6 +299,7 @@ def test_running_sums_equal_a_loop_in_float64(chunk, parts, query_key_value, rng
 FOUR = [{}, {"attention": "linear"}, {"attention": "gated_delta"}, {"mixer": "state_space"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fields", FOUR, ids=str)
 def test_a_state_is_kept_where_a_cache_is_in_use_and_nowhere_else(fields):
     """One that is left over changes nothing, nor does reading twice with an encoder."""
@@ -561,9 +565,8 @@ def test_diff_transformer_knows_its_layer_and_wants_pairs():
                         mask=None, bias=None, gates={}, dropout=None, state=None)  # fmt: skip
 
 
-@pytest.mark.parametrize("length", [5, 8, 13])
+@pytest.mark.parametrize(("length", "size"), [(5, 1), (5, 2), (8, 2), (5, 3), (13, 3)])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("size", [1, 2, 3])
 def test_local_attention_is_softmax_attention_under_the_same_window(rng, length, causal, size):
     """To rounding, with documents apart and gradients, whatever the length's rest by the window."""
     rule = (Window(size) & Causal()) if causal else Window(size)
@@ -655,6 +658,33 @@ def test_scaled_rotations_reach_further():
     np.testing.assert_allclose(stretched[:, 0], plain[:, 0], atol=1e-6)
     np.testing.assert_allclose(stretched[8, -1], plain[2, -1], atol=1e-6)
     assert angles(share=0.5).shape == (9, 2)
+
+
+def test_rotations_of_llama3_stretch_what_turns_slowly():
+    """By wavelengths, as its paper's code does: above 16 / 1 all, below 16 / 4 nothing."""
+    options = {"max_wavelength": 20.0, "factor": 4.0, "original_length": 16}
+    encoding = RotaryPositions(head_dim=16, scaling="llama3", **options)
+    rotation = encoding.apply({}, jnp.arange(2)).rotation
+    found = np.arctan2(rotation.sin, rotation.cos)[1]
+    expected, kinds = [], set()
+    for pair in range(8):
+        frequency = 20.0 ** (-2 * pair / 16)
+        wavelength = 2 * np.pi / frequency
+        if wavelength < 16 / 4:
+            kinds.add("kept")
+        elif wavelength > 16 / 1:
+            kinds.add("stretched")
+            frequency /= 4.0
+        else:
+            kinds.add("between")
+            share = (16 / wavelength - 1) / (4 - 1)
+            frequency = (1 - share) * frequency / 4.0 + share * frequency
+        expected.append(frequency)
+    assert kinds >= {"stretched", "between"}
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    longer = RotaryPositions(head_dim=16, scaling="llama3", **(options | {"original_length": 99}))
+    fast = longer.apply({}, jnp.arange(2)).rotation
+    np.testing.assert_allclose(np.arctan2(fast.sin, fast.cos)[1][0], 1.0, rtol=1e-6)
 
 
 # ---------------------------------------------------------------- masks

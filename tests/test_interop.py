@@ -33,6 +33,8 @@ def their_models():
         bart |= {f"{side}_layers": 2, f"{side}_attention_heads": 4, f"{side}_ffn_dim": 48}
     length = {"vocab_size": 37, "max_position_embeddings": 16, "attn_implementation": "eager"}
     rope = {"rope_theta": 50.0, "rope_type": "default"}
+    longer = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 8}
+    longer |= {"low_freq_factor": 0.25, "high_freq_factor": 1.0}  # four pairs: 1, 1, 2
     llama = SHAPE | length | {"num_key_value_heads": 2, "rope_parameters": rope}
     gpt2 = {"vocab_size": 37, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
     vit = {"image_size": 8, "patch_size": 4, "num_channels": 3, "num_labels": 5}
@@ -46,9 +48,9 @@ def their_models():
         "ViTForImageClassification": hf.ViTConfig(**vit, **SHAPE),
         "BartForConditionalGeneration": hf.BartConfig(**bart),
         **{
-            f"{name}ForCausalLM": getattr(hf, f"{name}Config")(**llama, **more)
+            f"{name}ForCausalLM": getattr(hf, f"{name}Config")(**llama | more)
             for name, more in (
-                ("Llama", {"tie_word_embeddings": True}),
+                ("Llama", {"tie_word_embeddings": True, "rope_parameters": rope | longer}),
                 ("Mistral", {"sliding_window": 4}),
                 ("Qwen3", {"head_dim": 6}),
             )

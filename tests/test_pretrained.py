@@ -98,6 +98,7 @@ def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
     assert classifies.token_to_id("[MASK]") == special_tokens(theirs).mask == 5
 
 
+@pytest.mark.thorough
 def test_a_masked_model_fills_in_the_same_from_its_folder(tmp_path):
     """Byte pairs hold the space before a word, in our file and in theirs."""
     tokenizer = TOKENIZERS["bpe"].train(["to be or not to be, that is it " * 9], 280)
@@ -335,6 +336,7 @@ def test_types_of_layers_become_options(tmp_path):
     assert options["model.layer_types.L.position_options.rotary.factor"] == 2.0
 
 
+@pytest.mark.thorough
 def test_training_starts_from_a_folder_that_stands_for_a_config(folder, tmp_path):
     """What a newcomer types: the model's shapes, tokenizer and weights, on any text."""
     text = tmp_path / "mine.txt"
@@ -433,8 +435,8 @@ def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypa
 
     asked = []
 
-    def snapshot_download(repository, allow_patterns):
-        asked.append(repository)
+    def snapshot_download(repository, revision, allow_patterns):
+        asked.append((repository, revision))
         return str(folder)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
@@ -448,13 +450,19 @@ def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypa
     own = drawn(run.model, 3)
     start = start_from(run.model, own, config.initial, run.tokenizer)
     assert start.remarks[0].startswith("weights of someone/tiny: ")
-    assert set(asked) == {"someone/tiny"}
+    assert set(asked) == {("someone/tiny", None)}
+    for revision in ("v1.0", "refs/pr/3", "0123456789abcdef0123456789abcdef01234567"):
+        asked.clear()
+        pinned = config_from_huggingface(f"someone/tiny@{revision}")
+        assert fingerprint_of(pinned.initial) == hashes
+        assert set(asked) == {("someone/tiny", revision)}
+    asked.clear()
     # What is a path here, missing or not, is never asked for there.
     monkeypatch.chdir(tmp_path)
     for missing in ("runs/typo", "./typo", str(tmp_path / "typo"), "typo"):
         with pytest.raises(InvalidInput, match="no run here"):
             load_run(missing)
-    assert set(asked) == {"someone/tiny"}
+    assert asked == []
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path):

@@ -10,7 +10,7 @@ from transformer_jax.errors import InvalidInput
 
 _SETTINGS = ("config.json", "tokenizer.json")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
-_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # behind the @ a revision
 _OURS = "runs"  # where commands put runs: what is missing there is no repository
 
 
@@ -20,7 +20,9 @@ def holds_weights(folder: Path) -> bool:
 
 
 def may_be_a_repository(name: str) -> bool:
-    """Returns whether a name can be one on the hub, OWNER/NAME, and leads nowhere on this disk.
+    """Returns whether a name can be one on the hub, OWNER/NAME or OWNER/NAME@REVISION.
+
+    One that leads somewhere on this disk is none.
 
     False without the package huggingface_hub.
     """
@@ -43,7 +45,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
     """Returns the folder of a model: itself, or what the hub has under this name, in its cache.
 
     Args:
-      source: a folder, or OWNER/NAME.
+      source: a folder, or OWNER/NAME, or OWNER/NAME@REVISION: a commit, branch or tag.
       weights: whether they are needed; if not, only config.json and tokenizer.json are fetched.
     Raises:
       InvalidInput: there is no such folder, and the hub did not give it.
@@ -53,16 +55,17 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
         return folder
     repository = str(source)
     if not may_be_a_repository(repository):
-        is_name = re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", repository) is not None
+        is_name = re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository) is not None
         more = "; on the hub a name is OWNER/NAME, openai-community/gpt2 say" if is_name else ""
         if is_name and importlib.util.find_spec("huggingface_hub") is None:
             more = "; to fetch it from the hub: pip install 'transformer_jax[huggingface]'"
         raise InvalidInput(f"{repository}: no such folder{more}")
     from huggingface_hub import snapshot_download
 
+    name, _, revision = repository.partition("@")
+    files = list(_SETTINGS + _WEIGHTS * weights)
     try:
-        files = _SETTINGS + _WEIGHTS * weights
-        return Path(snapshot_download(repository, allow_patterns=list(files)))
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=files))
     except Exception as error:  # many kinds: offline, no such repository, no permission
         raise InvalidInput(
             f"{repository}: no such folder, and the hub did not give it: {error}".splitlines()[0]

@@ -18,7 +18,13 @@ _ACTIVATIONS = {
     "silu": "silu",
 }
 _THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
-_SCALINGS = {"default": "none", "linear": "linear"}
+_SCALINGS = {"default": "none", "linear": "linear", "llama3": "llama3"}
+# Of llama3: our option, their name, which is needed, and how it is read.
+_OF_LLAMA3 = (
+    ("original_length", "original_max_position_embeddings", int),
+    ("low_freq_factor", "low_freq_factor", float),
+    ("high_freq_factor", "high_freq_factor", float),
+)
 
 
 class Architecture(NamedTuple):
@@ -87,12 +93,17 @@ def rotation_of(settings: Settings) -> FrozenDict:
     if kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
         raise InvalidInput(f"config.json: rope_type={kind}: expected one of {known}")
+    missing = [name for _, name, _ in _OF_LLAMA3 if kind == "llama3" and name not in rope]
+    if missing:
+        raise InvalidInput(f"config.json: rope_type=llama3: {missing[0]} is missing")
+    more = {ours: read(rope[name]) for ours, name, read in _OF_LLAMA3 if kind == "llama3"}
     return FrozenDict(
         {
             "max_wavelength": float(rope["rope_theta"]),
             "share": float(rope["partial_rotary_factor"]),
             "scaling": _SCALINGS[kind],
             "factor": float(rope.get("factor", 1.0)),
+            **more,
         }
     )
 
@@ -102,9 +113,12 @@ def rotation_settings(model: Any) -> dict[str, Any]:
     if model.position != "rotary":
         return {}
     options = {"max_wavelength": 10_000.0, "share": 1.0, "scaling": "none", "factor": 1.0}
+    options |= {"original_length": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     options |= model.position_options
     theta, share = options["max_wavelength"], options["share"]
     rope = {"rope_theta": theta, "rope_type": "default", "partial_rotary_factor": share}
     if options["scaling"] != "none":
         rope |= {"rope_type": options["scaling"], "factor": options["factor"]}
+    if options["scaling"] == "llama3":
+        rope |= {name: options[ours] for ours, name, _ in _OF_LLAMA3}
     return {"rope_theta": theta, "rope_parameters": rope}

@@ -22,7 +22,7 @@ from transformer_jax.layers.relative_positions import (
     ShawPositions,
     T5Positions,
 )
-from transformer_jax.options import AboveOne, InitialSize, Positive, PositiveShare
+from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare
 
 
 def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000.0) -> Array:
@@ -55,7 +55,15 @@ def _sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
 
 def _angles(positions: Array, width: int, max_wavelength: float) -> Array:
     """[..., L] positions -> [..., L, width / 2] radians, float32 whatever the compute dtype."""
-    frequencies = max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+    return _at(positions, _frequencies(width, max_wavelength))
+
+
+def _frequencies(width: int, max_wavelength: float) -> Array:
+    """[width / 2] radians a position, the largest first."""
+    return max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+
+
+def _at(positions: Array, frequencies: Array) -> Array:
     return positions.astype(jnp.float32)[..., None] * frequencies
 
 
@@ -149,7 +157,10 @@ class RotaryPositions(nn.Module):
 
     For contexts longer than those of training, `linear` divides the positions by the factor (Chen
     et al. 2023, arXiv:2306.15595, equation 4); `ntk` leaves the shortest wavelength as it is and
-    stretches the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1).
+    stretches the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1). `llama3`
+    stretches by the factor what turns at most `low_freq_factor` times within `original_length`,
+    nothing that turns `high_freq_factor` times or more, and in part what lies between (Llama Team
+    2024, arXiv:2407.21783, as in its reference code).
 
     Attributes:
       head_dim: features of one head, K.
@@ -157,13 +168,19 @@ class RotaryPositions(nn.Module):
       share: of the features that are rotated, the first ones; GPT-NeoX has 0.25.
       scaling: how a longer context is reached.
       factor: how much longer it is.
+      original_length: positions of the shorter context, of llama3.
+      low_freq_factor: turns within it up to which all is stretched, of llama3.
+      high_freq_factor: turns within it from which on nothing is, of llama3; above the other.
     """
 
     head_dim: int
     max_wavelength: AboveOne = 10_000.0
     share: PositiveShare = 1.0
-    scaling: Literal["none", "linear", "ntk"] = "none"
+    scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
     factor: Positive = 1.0
+    original_length: Count = 8192
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
@@ -178,22 +195,23 @@ class RotaryPositions(nn.Module):
                 f"head_dim: rotary positions turn pairs; {self.share} of {self.head_dim} features "
                 f"are {features}"
             )
-        positions, base = _SCALINGS[self.scaling](
-            positions, self.max_wavelength, self.factor, features
-        )
-        angles = _angles(positions, features, base)
+        base = self.max_wavelength
+        if self.scaling == "linear":
+            positions = positions / self.factor
+        elif self.scaling == "ntk":
+            base *= self.factor ** (features / max(features - 2, 1))
+        frequencies = _frequencies(features, base)
+        if self.scaling == "llama3":
+            frequencies *= self._gains(frequencies)
+        angles = _at(positions, frequencies)
         return PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
 
-
-# (positions, base, factor, rotated features) -> positions and base to use
-_SCALINGS = {
-    "none": lambda positions, base, factor, features: (positions, base),
-    "linear": lambda positions, base, factor, features: (positions / factor, base),
-    "ntk": lambda positions, base, factor, features: (
-        positions,
-        base * factor ** (features / max(features - 2, 1)),
-    ),
-}
+    def _gains(self, frequencies: Array) -> Array:
+        """What llama3 multiplies frequencies by: 1 for fast ones, 1 / factor for slow ones."""
+        turns = frequencies * (self.original_length / (2 * math.pi))
+        low, high = self.low_freq_factor, self.high_freq_factor
+        kept = jnp.clip((turns - low) / (high - low), 0, 1)
+        return kept + (1 - kept) / self.factor
 
 
 POSITIONS = {

@@ -80,6 +80,9 @@ Checks = list[tuple[str, Any]]
 
 def _of_positions(flat: Mapping[str, Any]) -> Checks:
     position, length = flat["model.position"], flat["data.length"]
+    low, high = (
+        flat[f"model.position_options.rotary.{name}_freq_factor"] for name in ("low", "high")
+    )
     return [
         (
             f"model.max_length={flat['model.max_length']}: expected at least data.length={length}",
@@ -87,10 +90,15 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             "model.position_options.rotary.factor: without a scaling it does nothing; "
-            "give model.position_options.rotary.scaling=linear or ntk",
+            "give model.position_options.rotary.scaling=linear, ntk or llama3",
             position == "rotary"
             and flat["model.position_options.rotary.scaling"] == "none"
             and flat["model.position_options.rotary.factor"] != 1,
+        ),
+        (
+            f"model.position_options.rotary.high_freq_factor={high}: expected more than "
+            f"low_freq_factor={low}",
+            position == "rotary" and high <= low,
         ),
         (
             f"model.position_in_every_layer=True: model.position={position} adds nothing to the "

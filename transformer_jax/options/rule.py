@@ -21,12 +21,14 @@ class Rule:
       example: one of them, as it is written on the command line.
       parse: text of the command line -> value, or ValueError.
       accepts: whether a value is allowed.
+      names: those among the allowed values that have one.
     """
 
     allowed: str
     example: str
     parse: Callable[[str], Any]
     accepts: Callable[[Any], bool]
+    names: tuple[str, ...] = ()
 
 
 def _parse_integer(text: str) -> int:
@@ -96,7 +98,8 @@ def _number(text: str) -> float:
 
 def one_of(*names: str) -> Rule:
     """One of some names."""
-    return Rule(f"one of: {', '.join(names)}", names[0], str, lambda value: value in names)
+    told = f"one of: {', '.join(names)}"
+    return Rule(told, names[0], str, lambda value: value in names, names)
 
 
 def truth() -> Rule:
@@ -108,7 +111,8 @@ def truth() -> Rule:
             raise ValueError(text)
         return words[text.lower()]
 
-    return Rule("True or False", "True", parse, lambda value: isinstance(value, bool))
+    told = "True or False"
+    return Rule(told, "True", parse, lambda value: isinstance(value, bool), ("True", "False"))
 
 
 def text(words: str, example: str, accepts: Callable[[str], bool] = lambda value: True) -> Rule:
@@ -157,6 +161,7 @@ def name_or_path(*names: str) -> Rule:
         lambda value: (
             value in names or "/" in str(value) or str(value).endswith(".json") or is_own(value)
         ),
+        names,
     )
 
 
@@ -167,6 +172,7 @@ def own_or_one_of(*names: str) -> Rule:
         names[0],
         str,
         lambda value: value in names or is_own(value),
+        names,
     )
 
 

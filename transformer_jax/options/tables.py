@@ -59,21 +59,12 @@ TABLES = {
 }
 # Those whose rows have options, and the section in which these stand by row.
 FAMILIES = {
-    "model.position": "model.position_options",
-    "model.mixer": "model.mixer_options",
-    "model.attention": "model.attention_options",
-    "model.mask": "model.mask_options",
-    "model.feed_forward": "model.feed_forward_options",
-    "model.norm": "model.norm_options",
-    "model.wiring": "model.wiring_options",
-    "model.skips": "model.skips_options",
-    "model.remat": "model.remat_options",
-    "model.initialisation": "model.initialisation_options",
-    "model.parametrisation": "model.parametrisation_options",
-    "objective.name": "objective",
-    "optimizer.name": "optimizer",
-    "schedule.name": "schedule",
-}
+    f"model.{name}": f"model.{name}_options"
+    for name in (
+        *("position", "mixer", "attention", "mask", "feed_forward", "norm", "wiring", "skips"),
+        *("remat", "initialisation", "parametrisation"),
+    )
+} | {f"{section}.name": section for section in ("objective", "optimizer", "schedule")}
 # Options that name several rows: what looks on while a model is trained, and after it.
 SEVERAL = {
     "evaluation.metrics": ("metrics.py", "METRICS"),
@@ -90,27 +81,14 @@ OWN = (
 )
 
 # The sections of a config: their prefix, and the classes whose fields are their options.
-SECTIONS = {
-    "": (("options/sections.py", "Run"),),
-    "seeds.": (("options/sections.py", "Seeds"),),
-    "data.": (("options/sections.py", "Data"),),
-    "model.": (
-        ("options/sections.py", "Model"),
-        ("models/parts.py", "Transformer"),
-        ("models/decoder.py", "Decoder"),
-    ),
-    "initial.": (("options/sections.py", "Initial"),),
-    "training.": (("options/sections.py", "Training"),),
-    "mesh.": (("options/sections.py", "Mesh"),),
-    "objective.": (("options/sections.py", "Objective"),),
-    "optimizer.": (("options/sections.py", "Optimizer"),),
-    "schedule.": (("options/sections.py", "Schedule"),),
-    "evaluation.": (("options/sections.py", "Evaluation"),),
-    "hooks.": (("options/sections.py", "Hooks"),),
-    "logging.": (("options/sections.py", "Logging"),),
-    "checkpoint.": (("options/sections.py", "Checkpoint"),),
-    "sample.": (("options/sections.py", "Sample"),),
+SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "" if name == "Run" else f"{name.lower()}.": (("options/sections.py", name),)
+    for name in (
+        *("Run", "Seeds", "Data", "Model", "Initial", "Training", "Mesh", "Objective", "Optimizer"),
+        *("Schedule", "Evaluation", "Hooks", "Logging", "Checkpoint", "Sample"),
+    )
 }
+SECTIONS["model."] += (("models/parts.py", "Transformer"), ("models/decoder.py", "Decoder"))
 # Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
 BY_NAME = {"data.task": "data", "model.architecture": "model"}
 

@@ -44,7 +44,9 @@ _UNSEEN_IN_SHAPES = (
     *("layers", "layer_types", "distinct_blocks", "sharing", "skips"),
 )
 _OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
-_STRETCHING = ("scaling", "factor", "balance")
+_STRETCHING = (
+    *("scaling", "factor", "balance", "original_length", "low_freq_factor", "high_freq_factor"),
+)
 _EMBEDDING = "token_embedding/embedding"
 _HEAD = ("head/kernel", "head/bias")
 _TOKEN_AXES = {_EMBEDDING: 0, "output/kernel": 1, "output_bias/bias": 0, "logits_bias/bias": 0}
