@@ -13,7 +13,7 @@ from typing import Any
 # What commands import -> the extra that brings it.
 _EXTRAS = {
     **dict.fromkeys(("ml_collections", "optax", "orbax", "rich", "scipy"), "train"),
-    **dict.fromkeys(("matplotlib", "PIL", "sacrebleu", "tokenizers"), "train"),
+    **dict.fromkeys(("argcomplete", "matplotlib", "PIL", "sacrebleu", "tokenizers"), "train"),
     **dict.fromkeys(("safetensors", "huggingface_hub"), "huggingface"),
     **{"pandas": "frames", "submitit": "slurm"},
 }

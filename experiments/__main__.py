@@ -5,9 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from experiments.command import execute
-from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
+from experiments.command import Parser, execute, is_completing, words_so_far
 
 
 def commands() -> dict[str, str]:
@@ -26,10 +24,8 @@ def commands() -> dict[str, str]:
 def main(argv: list[str]) -> None:
     """Prints the list, without a command; refuses one that is not there."""
     known = commands()
-    if argv and argv[0] not in ("-h", "--help"):
-        raise InvalidInput(
-            f"{argv[0]}: no such command{suggest(argv[0], known)}\nsee python -m experiments"
-        )
+    if is_completing() or argv[:1] not in ([], ["-h"], ["--help"]):
+        Parser("", __doc__).choose(argv, known)
     wide = max(map(len, known))
     for name, told in known.items():
         print(f"{name:<{wide}}  {told}")
@@ -37,6 +33,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    sys.argv[1:] = words_so_far()
     if sys.argv[1:] and sys.argv[1] in commands():
         module = f"experiments.{sys.argv.pop(1)}"
         runpy.run_module(module, run_name="__main__", alter_sys=True)

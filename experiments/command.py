@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,6 +24,8 @@ from transformer_jax.options.tables import SECTIONS, says_of_section
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = ("configs/ablations", "configs")
 _LONGEST = 100  # characters of a directory's name
+_FEW = 10  # commands, which a refusal lists
+_COMPLETES = "_ARGCOMPLETE"  # is set where a shell asks what may follow, see argcomplete
 
 
 class Result(NamedTuple):
@@ -44,7 +46,7 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         """Names the command as the user types it."""
         super().__init__(
-            prog=f"python -m experiments.{verb}",
+            prog=f"python -m experiments.{verb}".rstrip("."),
             description=description,
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -73,6 +75,40 @@ class Parser(argparse.ArgumentParser):
         """Takes --json: what `main` returns is printed as one line, everything else to stderr."""
         self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
 
+    def choose(self, argv: list[str], known: Collection[str]) -> str:
+        """Returns the first word, the name of a command; "" where help was asked for, and shown.
+
+        Raises:
+          InvalidInput: there is no such command, or no word.
+        """
+        first = argv[0] if argv else ""
+        if first in known:
+            return first
+        if is_completing():
+            self.add_argument("command", choices=list(known))
+            self._complete()
+        if first in ("-h", "--help"):
+            self.print_help()
+            return ""
+        few = f"expected one of: {', '.join(known)}" if len(known) <= _FEW else "no such command"
+        said = f"{first}: {few}{suggest(first, known)}" if first else few
+        raise InvalidInput(f"{said}\nsee {self.prog} --help")
+
+    def _complete(self) -> NoReturn:
+        """Answers the shell."""
+        import argcomplete
+
+        if self.takes_config:
+            for key, rule in RULES.items():
+                self.add_argument(f"--config.{key}", choices=rule.names or None)
+        for action in self._actions:
+            if action.dest == "config":
+                vars(action)["completer"] = _complete_config
+        # How many words of the line name the command: what is behind them is completed.
+        os.environ[_COMPLETES] = str(1 + len(self.prog.replace(".", " ").split()[3:]))
+        argcomplete.autocomplete(self, always_complete_options="long")
+        sys.exit(1)
+
     def error(self, message: str) -> NoReturn:
         """Refuses in our words instead of printing the usage."""
         raise InvalidInput(f"{message}\nsee {self.prog} --help")
@@ -83,6 +119,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
           InvalidInput: an unknown flag, key or value; all problems of the config in one report.
         """
+        if is_completing():
+            self._complete()
         asked = [a for a in argv if a == "-h" or a.partition("=")[0] == "--help"]
         if asked and self.takes_config:
             about = asked[0].partition("=")[2]
@@ -113,6 +151,21 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
 
+def is_completing() -> bool:
+    """Whether a shell asks what may stand where its user pressed the tab key."""
+    return _COMPLETES in os.environ
+
+
+def words_so_far() -> list[str]:
+    """The words of this command, those before the cursor where a shell asks what may follow."""
+    if not is_completing():
+        return sys.argv[1:]
+    from argcomplete.lexers import split_line
+
+    *_, words, _ = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))
+    return words[1:]
+
+
 def preset(path: str, flag: str = "--config") -> str:
     """Returns the path of a config that may be called by its name: tiny is configs/tiny.py.
 
@@ -121,11 +174,24 @@ def preset(path: str, flag: str = "--config") -> str:
     """
     if Path(path).suffix or "/" in path or Path(path).is_file() or holds_weights(Path(path)):
         return path
-    found = {file.stem: str(file) for folder in _PRESETS for file in Path(folder).glob("[!_]*.py")}
+    found = _presets()
     if path not in found:
         near = suggest(path, found)
         raise InvalidInput(f"{flag}={path}: no such file, nor a name in configs{near}")
     return found[path]
+
+
+def _presets() -> dict[str, str]:
+    """The name of each config in configs, and its path."""
+    return {file.stem: str(file) for folder in _PRESETS for file in Path(folder).glob("[!_]*.py")}
+
+
+def _complete_config(prefix: str, **_: Any) -> list[str]:
+    """The configs that a word may become: names, or files."""
+    from argcomplete.completers import FilesCompleter
+
+    named = [name for name in _presets() if name.startswith(prefix)]
+    return [*named, *FilesCompleter(["py"])(prefix)]
 
 
 def _file_at(path: str) -> ConfigFile:
@@ -225,17 +291,22 @@ def _help_on(name: str) -> str:
     return told
 
 
+def compilation_cache() -> Path:
+    """Returns the folder of compiled programs; JAX_COMPILATION_CACHE_DIR chooses another."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(
+        os.environ.get("JAX_COMPILATION_CACHE_DIR") or home / "transformer_jax" / "compiled"
+    )
+
+
 def use_compilation_cache() -> None:
     """Keeps compiled programs on disk, so that a second launch compiles nothing again.
 
-    JAX_COMPILATION_CACHE_DIR chooses the place; an unwritable one means no cache.
+    A folder that cannot be written means no cache.
     """
     import jax
 
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(
-        os.environ.get("JAX_COMPILATION_CACHE_DIR") or home / "transformer_jax" / "compiled"
-    )
+    folder = compilation_cache()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,44 +1,44 @@
-"""Finds runs, shows what they are, and exports them: to Hugging Face, or a study to be mailed.
+"""Finds runs, shows and watches them, frees their room, exports them.
 
 Example:
   python -m experiments.runs ls runs "eval/loss<1.8" position=rotary --sort=eval/loss
   python -m experiments.runs show runs/a
   python -m experiments.runs tail runs/a
   python -m experiments.runs diff runs/a runs/b
+  python -m experiments.runs watch runs
+  python -m experiments.runs gc runs --checkpoints
   python -m experiments.runs export runs/positions --out=positions.zip
   python -m experiments.runs export runs/a --to=huggingface --out=my_model
 
 Each says more: python -m experiments.runs ls --help
 """
 
-import csv
-import io
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute
+from experiments.command import Parser, compilation_cache, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
-from transformer_jax.options.rule import is_number, suggest
+from transformer_jax.options.rule import is_number
 from transformer_jax.options.schema import stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import CELLS, choose, columns_of, facts_of, studies_in
-from transformer_jax.studies.reporting.tables import as_markdown, plain_cell, spell
+from transformer_jax.studies.asking.study import as_csv
+from transformer_jax.studies.reporting.tables import as_markdown, harmless, spell
 
 _FORMATS = ("text", "csv", "md")
 
 
 def main(argv: list[str]) -> Any:
     """Reads the arguments; the first word is what to do. Returns the rows, or what was written."""
-    verbs = {"ls": _list, "show": _show, "tail": _tail, "diff": _diff, "export": _export}
-    if not argv or argv[0] not in verbs:
-        if argv and argv[0] in ("-h", "--help"):
-            Parser("runs", __doc__).print_help()
-            return None
-        near = suggest(argv[0], verbs) if argv else ""
-        raise InvalidInput(f"runs: expected one of {', '.join(verbs)}, e.g. runs ls runs{near}")
-    return verbs[argv[0]](argv[1:])
+    verbs = {
+        **{"ls": _list, "show": _show, "tail": _tail, "diff": _diff, "watch": _watch},
+        **{"gc": _free, "export": _export},
+    }
+    verb = Parser("runs", __doc__).choose(argv, verbs)
+    return verbs[verb](argv[1:]) if verb else None
 
 
 def _list(argv: list[str]) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
     found = [{key: row.get(key) for key in columns} for row in rows]
     if arguments.format == "csv":
-        sys.stdout.write(_as_csv(columns, rows))
+        sys.stdout.write(as_csv(columns, [[row.get(key) for key in columns] for row in rows]))
         return found
     cells = [[spell(row.get(key)) for key in columns] for row in rows]
     short = [key.removeprefix("model.") for key in columns]
@@ -158,12 +158,65 @@ def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
     )
 
 
-def _as_csv(columns: list[str], rows: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([plain_cell(row.get(key)) for key in columns] for row in rows)
-    return text.getvalue()
+def _watch(argv: list[str]) -> dict[str, str]:
+    parser = Parser("runs watch", __doc__)
+    parser.add_argument("root", nargs="?", default="runs", help="where to look (runs)")
+    parser.add_argument("--port", type=int, default=8421, help="of 127.0.0.1; 0: a free one (8421)")
+    arguments = parser.read(argv)
+    from transformer_jax.studies.reporting.watching import make_server
+
+    with make_server(Path(arguments.root), arguments.port) as server:
+        host, port = server.server_address[:2]
+        print(f"watching {arguments.root}: http://{host}:{port}/ (Ctrl-C ends it)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return {"root": arguments.root}
+
+
+def _free(argv: list[str]) -> dict[str, Any]:
+    parser = Parser("runs gc", __doc__)
+    parser.add_argument("root", nargs="?", default="runs", help="where to look (runs)")
+    parser.add_argument(
+        "--checkpoints",
+        action="store_true",
+        help="those of studies' cells that are done too; scores, curves and verdicts stay",
+    )
+    parser.add_argument(
+        "--cells",
+        action="store_true",
+        help="cells that no study there names too, among them the trials of tuning",
+    )
+    parser.add_argument(
+        "--compiled", action="store_true", help="programs too that were kept compiled"
+    )
+    parser.add_argument("--yes", action="store_true", help="delete it without asking")
+    parser.add_json()
+    arguments = parser.read(argv)
+    from transformer_jax.runs.garbage import delete, find_garbage, of_folder
+
+    found = find_garbage(Path(arguments.root), arguments.checkpoints, arguments.cells)
+    if arguments.compiled:
+        found += of_folder(compilation_cache(), "compiled programs")
+    for path, why, size in found:
+        print(f"{_mebibytes(size):>12}  {harmless(str(path))}: {why}")
+    whole = sum(garbage.size for garbage in found)
+    if not found:
+        print(f"{arguments.root}: nothing to free; --checkpoints and --cells offer more")
+    elif arguments.yes or _agrees(f"delete these {_mebibytes(whole)}? [y/N] "):
+        print(f"freed {_mebibytes(delete(found))}")
+        return {"freed": whole, "found": [str(garbage.path) for garbage in found]}
+    else:
+        print(f"nothing was deleted; --yes deletes these {_mebibytes(whole)}")
+    return {"freed": 0, "found": [str(garbage.path) for garbage in found]}
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:,.1f} MiB"
+
+
+def _agrees(question: str) -> bool:
+    """Whether whoever sits at the terminal says yes; no without one."""
+    return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
 
 
 def _export(argv: list[str]) -> dict[str, str]:

@@ -1,7 +1,14 @@
 """What a researcher types, and what they get: names, short runs, words of other tools."""
 
 import dataclasses
+import datetime
+import io
 import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +18,18 @@ import pytest
 
 from experiments.__main__ import commands
 from experiments.command import default_workdir, preset
-from tests.conftest import ROOT, TINY, attempt, command, refused
-from transformer_jax import load_run
+from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
+from transformer_jax import load_run, load_study
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
+from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_in_a_line
-from transformer_jax.runs.progress import Silent
+from transformer_jax.runs.progress import Progress, Silent
+from transformer_jax.runs.records import StepLog
+from transformer_jax.studies.asking.cells import Cell
 from transformer_jax.studies.running import study_progress
 from transformer_jax.training import run as run_module
 
@@ -78,6 +88,113 @@ def test_how_long_a_study_takes_is_no_wild_guess_in_its_first_minute(monkeypatch
     assert 500 < board._seconds_left() < 600
     now[0], board._shares["b"] = 1210.0, 1.0
     assert board._seconds_left() == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_shows_what_else_is_told():
+    stream = Terminal()
+    progress = Progress(stream)
+    progress.details = lambda: ["", "gradient norm 0.5"]
+    for step in range(1, 9):
+        progress.step(step, 8, 9.0 - step, "100 tokens/s", 60.0)
+    progress.close()
+    shown = stream.getvalue()
+    for words in ("step 8/8  loss 1.0000  100 tokens/s  ETA 1:00", "norm 0.5"):
+        assert words in shown
+    plain = io.StringIO()
+    progress = Progress(plain)
+    progress.details = lambda: ["gradient norm 0.5"]
+    progress.step(8, 8, 1.0, "100 tokens/s", 0.0)
+    assert plain.getvalue() == "step 8/8  loss 1.0000  100 tokens/s  ETA 0:00\n"
+
+
+def test_what_is_told_is_the_loss_by_row_and_the_last_row():
+    log = StepLog(2, 4, lambda count: 0.1 * (count + 1), "tokens")
+    assert log.told() == ["", ""]
+    log.add(1, [3.0, 2.0, 1.0], [0.5, 1.5, 9.0], 0.01, 100)
+    assert log.told() == ["", "gradient norm 1  learning rate 0.2"]
+    log.add(4, [0.5], [9.0], 0.01, 100)
+    assert log.told()[0] == "█▁ 2.5 to 0.75"
+
+
+def test_a_terminal_shows_how_far_each_arm_is():
+    cells = [Cell(arm, seed, ROOT / "none") for arm in ("learned", "none") for seed in range(3)]
+    progress = Silent()
+    board = study_progress.StudyProgress(progress, dict.fromkeys(cells, 1.0), 6)
+    board.step(cells[0], 5, 10, 2.0)
+    board.ended(cells[3], "failed", "no memory")
+    assert progress.details() == ["◐○○  learned", "×○○  none"]
+    for cell in cells[:3]:
+        board.ended(cell, "diverged", "")
+    assert progress.details() == ["×○○  none", "×××  learned"]
+    many = {Cell(f"arm {n}", 0, ROOT / "none"): 1.0 for n in range(12)}
+    board = study_progress.StudyProgress(progress, many, 12)
+    assert progress.details()[-2:] == ["○  arm 6", "... and 5 more arms"]
+
+
+# ---------------------------------------------------------------- room on the disk
+
+
+@pytest.fixture
+def room(tiny_run, tmp_path):
+    """A folder of a run, a study of one cell that is done, one that trains, one of no study."""
+    for name in ("alone", "cells/aaaaaaaaaaaaaaaa/s0", "cells/cccccccccccccccc/s0"):
+        shutil.copytree(tiny_run, tmp_path / name)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.json").write_text('{"arms": {"a": {"hash": "aaaaaaaaaaaaaaaa"}}}')
+    for name in (".writing-00000050-1", "damaged-00000010"):
+        folder = tmp_path / "alone" / "checkpoints" / name
+        folder.mkdir()
+        (folder / "part").write_bytes(bytes(1 << 20))
+    (tmp_path / "alone" / ".STATUS-123").write_text("half")
+    return tmp_path
+
+
+def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
+    before = sorted(room.rglob("*"))
+    told = attempt("runs", "gc", room)
+    assert told.returncode == 0, told.stderr
+    assert sorted(room.rglob("*")) == before, "without a terminal nothing is deleted unasked"
+    assert "nothing was deleted; --yes deletes these 2.0 MiB" in told.stdout
+    for name in (".writing-00000050-1", "damaged-00000010", ".STATUS-123"):
+        assert name in told.stdout
+    assert attempt("runs", "gc", room, "--yes").stdout.endswith("freed 2.0 MiB\n")
+    gone = {path.name for path in set(before) - set(room.rglob("*"))}
+    assert gone == {".writing-00000050-1", "damaged-00000010", ".STATUS-123", "part"}
+    assert "nothing to free" in attempt("runs", "gc", room).stdout
+    assert load_run(room / "alone").step == 50
+
+
+def test_room_of_cells_is_freed_where_it_is_asked_for(room):
+    named, unnamed = (room / "cells" / (letter * 16) for letter in "ac")
+    scores = (named / "s0" / "evaluation.json").read_text()
+    attempt("runs", "gc", room, "--checkpoints", "--yes")
+    for cell in (named, unnamed):
+        assert not (cell / "s0" / "checkpoints").exists()
+    assert (room / "alone" / "checkpoints").exists(), "a run that is no cell keeps its own"
+    assert (named / "s0" / "evaluation.json").read_text() == scores
+    attempt("runs", "gc", room, "--cells", "--yes")
+    assert named.exists()
+    assert not unnamed.exists()
+
+
+def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    (room / "cells" / ("a" * 16) / "s0" / "STATUS").write_text(f"running {now} step 5\n")
+    (room / "alone" / "STATUS").write_text(f"running {now} step 5\n")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "precious").write_text("x")
+    shutil.copytree(room / "cells" / ("c" * 16) / "s0", room / "linked")
+    (room / "linked" / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
+    attempt("runs", "gc", room, "--cells", "--yes")
+    assert (room / "cells" / ("c" * 16)).exists(), "a study trains beside it"
+    assert (room / "alone" / "checkpoints" / "damaged-00000010").exists()
+    assert (elsewhere / "precious").exists()
+    refused(attempt("runs", "gc", room / "none"), "no such folder")
 
 
 # ---------------------------------------------------------------- names
@@ -150,6 +267,59 @@ def test_help_is_short_and_says_more_of_what_is_asked():
     refused(attempt("train", "--help=n_layer"), "did you mean model.depth?")
 
 
+def completed(line, tmp_path):
+    """What a shell is told where the tab key is pressed at the end of a line."""
+    told = tmp_path / "told"
+    asked = {
+        **{
+            "_ARGCOMPLETE": "1",
+            "_ARGCOMPLETE_IFS": "\n",
+            "COMP_LINE": line,
+            "_ARGCOMPLETE_COMP_WORDBREAKS": " =",
+        },
+        **{"COMP_POINT": str(len(line)), "_ARGCOMPLETE_STDOUT_FILENAME": str(told)},
+    }
+    script = [sys.executable, "-c", "from transformer_jax.console import main; main()"]
+    environment = user_environment(**asked)
+    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return told.read_text().split("\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered", "other"),
+    [
+        ("tr", ["train ", "try "], "trian"),
+        ("train --wo", ["--workdir"], "--json"),
+        ("train --config=ti", ["tiny"], "shakespeare"),
+        ("train --config=tiny --config.model.pos", ["--config.model.position"], "--config.seed"),
+        ("train --config=tiny --config.model.position=ro", ["rotary"], "learned"),
+        ("runs ", ["ls", "watch", "gc"], "train"),
+        ("runs ls --so", ["--sort"], "--port"),
+    ],
+)
+def test_the_tab_key_completes(typed, offered, other, tmp_path):
+    found = completed(f"transformer-jax {typed}", tmp_path)
+    words = [word.strip() for word in found]
+    assert {word.strip() for word in offered} <= set(words), found
+    assert other not in words
+
+
+def test_the_command_works_in_a_clone_alone(tmp_path):
+    script = [sys.executable, "-c", "from transformer_jax.console import main; main()"]
+    environment = user_environment()
+    there = subprocess.run(
+        script, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert there.stdout == attempt("__main__").stdout
+    elsewhere = subprocess.run(
+        script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    refused(elsewhere, "no experiments/ here")
+    entry = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert entry == {"transformer-jax": "transformer_jax.console:main"}
+
+
 # ---------------------------------------------------------------- words of other tools
 
 
@@ -215,6 +385,7 @@ def test_a_dry_run_says_what_it_would_train_and_writes_nothing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.thorough
 def test_fast_does_everything_once_and_keeps_nothing(tmp_path):
     result = attempt("train", f"--config={TINY}", *FAST, "--fast")
     assert result.returncode == 0, result.stderr
@@ -249,6 +420,20 @@ def test_a_run_prints_as_three_lines(loaded):
     count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
     assert told.startswith(f"Run: decoder, {count:,} parameters (width ")
     assert "shakespeare for 50 updates" in told
+
+
+def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded):
+    shown = loaded._repr_html_()
+    assert "<td>training.steps</td><td>50</td>" in shown
+    assert shown.startswith("<p>Run: decoder, ")
+    study = load_study(ROOT / "experiments" / "results" / "positions")
+    assert repr(study).startswith(f"Study: {study.sealed['question']}\n  4 arms, ")
+    shown = study._repr_html_()
+    words = study.verdicts()["arms"]["rotary"]["words"]
+    assert f"<td>{words}</td>" in shown
+    assert "<th>beside learned</th>" in shown
+    evil = html_table("<b>", ["<i>"], [["<script>"]])
+    assert not {"<b>", "<i>", "<script>"} & set(re.findall("<[^>]*>", evil))
 
 
 def test_a_run_draws_its_losses(loaded, tmp_path):

@@ -1,7 +1,9 @@
 """The pages and tables that studies and comparisons leave: safe, whole, and drawn by a browser."""
 
+import contextlib
 import csv
 import datetime
+import http.client
 import json
 import os
 import re
@@ -10,6 +12,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 from html.parser import HTMLParser
 
 import pytest
@@ -17,12 +20,13 @@ import pytest
 from experiments import answers, results
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from tests.test_many_tasks import study as made_up_study
+from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import choose, parse_filter
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
-from transformer_jax.studies.asking.study import as_plain, changed_since, load_study
+from transformer_jax.studies.asking.study import as_csv, as_plain, changed_since, load_study
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting import tables
@@ -30,6 +34,7 @@ from transformer_jax.studies.reporting.comparison import Comparison
 from transformer_jax.studies.reporting.page import place_for, table, whole_page
 from transformer_jax.studies.reporting.report import write_report
 from transformer_jax.studies.reporting.suite import page_of as page_of_suite
+from transformer_jax.studies.reporting.watching import Pages, make_server
 from transformer_jax.studies.running.launch import run
 
 EVIL = '<script>alert(1)</script></script>" onload=alert(2) javascript:x \u2028 ]]> | `x` =1+1 \\x'
@@ -143,7 +148,7 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
 def test_tables_for_papers_are_escaped():
     heads, rows = ("arm", "a_b"), [["=x|y`", "50 %"], ["+1", "a_{b} & c\\"]]
     assert tables.as_markdown(heads, rows).splitlines()[2] == "| =x\\|y\\` | 50 % |"
-    assert tables.as_csv(heads, rows).splitlines()[1:] == ["'=x|y`,50 %", "+1,a_{b} & c\\"]
+    assert as_csv(heads, rows).splitlines()[1:] == ["'=x|y`,50 %", "+1,a_{b} & c\\"]
     latex = tables.as_latex(heads, rows)
     assert r"a\_\{b\} \& c\textbackslash{}" in latex
     assert r"50 \%" in latex
@@ -252,7 +257,7 @@ def test_a_filter_that_names_nothing_is_refused(done):
     )
     refused(attempt("runs", "ls", f"--root={done.path.parent}", "--sort=loss"), "--sort=loss")
     refused(attempt("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
-    refused(attempt("runs", "lst"), "ls, show, tail, diff, export", "did you mean ls?")
+    refused(attempt("runs", "lst"), "ls, show, tail, diff, watch, gc, export", "did you mean ls?")
     with pytest.raises(ValueError, match="expected a filter"):
         parse_filter("loss")
 
@@ -305,6 +310,97 @@ def test_runs_are_shown_and_told_apart(done):
     refused(attempt("runs", "tail", one, "--lines=0"), "--lines=0: expected an integer >= 1")
 
 
+@pytest.fixture
+def watched(done):
+    """The address of a server of pages on the study's folder, and how to ask it."""
+    with make_server(done.path.parent, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def ask(path, method="GET", **headers):
+            connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+            with contextlib.closing(connection):
+                connection.request(method, path, headers=headers)
+                answer = connection.getresponse()
+                return answer.status, dict(answer.headers), answer.read().decode()
+
+        yield f"http://127.0.0.1:{server.server_port}", ask
+        server.shutdown()
+
+
+def test_what_trains_is_watched_on_pages_of_this_machine_alone(done, watched):
+    _, ask = watched
+    status, headers, text = ask("/")
+    page = Page(text)
+    assert (status, headers["Refresh"]) == (200, "5")
+    assert done.sealed["question"] in page.text
+    assert "6 cells: 6 done" in page.text
+    leads = [value for name, value in page.attributes if name == "href" and value[0] == "/"]
+    assert leads == [f"/study/{done.path.name}"], "cells are behind their study"
+    status, headers, text = ask(leads[0])
+    page = Page(text)
+    assert status == 200
+    assert "Refresh" not in headers, "it is through"
+    assert {"eval/loss", "train/loss"} <= set(held(page)["curves"]["metrics"])
+    cells = [value for name, value in page.attributes if name == "href" and "/cells/" in value]
+    assert len(cells) == 6
+    status, headers, text = ask(cells[0])
+    assert "done, 12 of 12 updates" in Page(text).text
+    assert "train/gradient_norm" in held(Page(text))["curves"]["metrics"]
+    status, headers, text = ask(f"/report/{done.path.name}")
+    assert text == (done.path / "report.html").read_text()
+    assert "sandbox allow-scripts; default-src 'none'" in headers["Content-Security-Policy"]
+    status, headers, text = ask("/", method="HEAD")
+    assert (status, text) == (200, "")
+    assert int(headers["Content-Length"]) > 1000
+
+
+def test_nothing_else_is_shown_and_nobody_else_is_answered(done, watched):
+    _, ask = watched
+    cell = done.cells()[0].path
+    outside = os.path.relpath(ROOT / "README.md", done.path.parent)
+    for path in (
+        *("/run/", "/study/", "/report/", "/nothing", f"/run/{outside}", f"/report/{outside}"),
+        *("/run/%2e%2e/%2e%2e", f"/{cell}/config.json", f"/report/{done.path.name}/../../x"),
+    ):
+        assert ask(path)[0] == 404, path
+    assert ask("/", Host="evil.example")[0] == 403
+    assert ask("/", method="POST")[0] == 501
+    assert ask("/", method="DELETE")[0] == 501
+
+
+def test_hostile_names_are_text_on_watched_pages(done, tmp_path):
+    names = ("<script>alert(1)<script>", 'a" onload="alert(2)', "100%2F..", "two\nlines", "ü ?#&")
+    plain = None
+    for name in names:
+        root = tmp_path / str(names.index(name))
+        shutil.copytree(done.cells()[0].path, root / name)
+        pages = Pages(root)
+        (address,) = pages.runs()
+        overview = Page(pages.page("/")[0])
+        assert [v for n, v in overview.attributes if n == "href" and v[0] == "/"] == [address]
+        assert not set(address) & set('<>" ?#&\n')
+        page = Page(pages.page(address)[0])
+        assert [n for n, _ in page.attributes if n.startswith("on")] == []
+        plain = plain or page.elements
+        assert page.elements == plain
+
+
+def test_a_run_that_trains_is_loaded_again_with_the_time_that_is_left(done, tmp_path):
+    shutil.copytree(done.cells()[0].path, tmp_path / "run")
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    (tmp_path / "run" / "STATUS").write_text(f"running {now} step 6\n")
+    row = {"step": 6, "train/loss": 3.0, "time/step_ms": 20_000.0}
+    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    text, changes = Pages(tmp_path).page("/run/run")
+    assert changes
+    assert "running, 6 of 12 updates; 2 min left" in Page(text).text
+    with pytest.raises(InvalidInput, match="no such folder"):
+        make_server(tmp_path / "none", 0)
+    with make_server(tmp_path, 0) as server:
+        taken = f"--port={server.server_port}"
+        refused(attempt("runs", "watch", tmp_path, taken), taken, "--port=0 takes one that is free")
+
+
 def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
     for number in range(1000):
         folder = tmp_path / f"g{number % 10}" / f"r{number}"
@@ -349,6 +445,7 @@ def test_the_pages_of_studies_are_written_from_their_verdicts():
     assert len(FOUND) >= 4
 
 
+@pytest.mark.thorough
 def test_whether_older_bases_had_learned_is_as_it_was_scored(tmp_path):
     """Those that sealed no gate: one of digits, beside the nearest neighbour."""
     for file in ("study.json", "cells.csv", "verdicts.json"):
@@ -458,6 +555,32 @@ def test_the_report_fits_in_light_and_dark(browser, done, scheme, width):
     assert paper != browser.execute_script(script.format("color"))
     overflow = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(overflow) <= 0
+    assert complaints(browser) == []
+
+
+@pytest.mark.browser
+def test_what_was_chosen_on_a_watched_page_stays_when_it_is_loaded_again(browser, done, watched):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.select import Select
+
+    address, _ = watched
+
+    def controls():
+        curves = browser.find_element(By.CSS_SELECTOR, "[data-chart=curves]")
+        metric, _ = curves.find_elements(By.TAG_NAME, "select")
+        return Select(metric), curves.find_element(By.CSS_SELECTOR, "input[type=checkbox]")
+
+    browser.get(address)
+    browser.find_element(By.LINK_TEXT, done.sealed["question"]).click()
+    metric, log = controls()
+    metric.select_by_visible_text("train/gradient_norm")
+    log.click()
+    browser.refresh()
+    metric, log = controls()
+    assert metric.first_selected_option.text == "train/gradient_norm"
+    assert log.is_selected()
+    browser.find_element(By.LINK_TEXT, "The report").click()
+    assert browser.find_elements(By.CSS_SELECTOR, "[data-chart] figure > svg path")
     assert complaints(browser) == []
 
 

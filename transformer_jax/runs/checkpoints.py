@@ -26,10 +26,9 @@ from jax.sharding import SingleDeviceSharding
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
 from transformer_jax.processes import agreed, is_first, largest, wait_for_all
-from transformer_jax.runs.files import entries, inside, walk
+from transformer_jax.runs.files import DAMAGED, WRITING, entries, inside, walk
 
 _FORMAT = 1
-_WRITING, _DAMAGED = ".writing-", "damaged-"
 _NONE = -1  # in the place of a step
 
 
@@ -76,10 +75,10 @@ class Checkpoints:
         if not is_first():
             return
         for entry in entries(self._folder):
-            if entry.name.startswith(_WRITING):
+            if entry.name.startswith(WRITING):
                 shutil.rmtree(entry, ignore_errors=True)
                 self._say(f"checkpoints: removed {entry.name}, left by a process that was killed")
-            elif entry.name.startswith(_DAMAGED):
+            elif entry.name.startswith(DAMAGED):
                 continue
             elif _looks_like_step(entry) and not _is_checkpoint(entry):
                 self._set_aside(entry, "it has no manifest.json")
@@ -101,7 +100,7 @@ class Checkpoints:
         if agreed(_is_checkpoint(final)):
             return  # the same step of the same run: the same bits
         _refuse_non_finite(step, state)
-        writing = self._folder / f"{_WRITING}{final.name}-{agreed(os.getpid())}"
+        writing = self._folder / f"{WRITING}{final.name}-{agreed(os.getpid())}"
 
         def write_arrays() -> None:  # in which each process writes its parts
             with _checkpointer() as orbax:
@@ -157,7 +156,7 @@ class Checkpoints:
         whole = agreed(self._newest_whole(read_only, at) if is_first() else _NONE)
         if whole != _NONE:
             return self._read(self._folder / f"{whole:08d}", template)
-        damaged = [e for e in entries(self._folder) if e.name.startswith(_DAMAGED)]
+        damaged = [e for e in entries(self._folder) if e.name.startswith(DAMAGED)]
         damaged += [self._folder / f"{step:08d}" for step in self.steps()]
         if damaged:
             raise InvalidInput(
@@ -188,7 +187,7 @@ class Checkpoints:
         return Restored(manifest["step"], state, manifest["extra"])
 
     def _set_aside(self, path: Path, why: str) -> None:
-        aside = path.with_name(_DAMAGED + path.name)
+        aside = path.with_name(DAMAGED + path.name)
         shutil.rmtree(aside, ignore_errors=True)
         os.rename(path, aside)
         self._say(f"checkpoints: SKIPPED {path.name}: {why}; moved to {aside.name}")
@@ -196,7 +195,7 @@ class Checkpoints:
     def _remove_old(self) -> None:
         for step in self.steps()[: -self._keep]:
             old = self._folder / f"{step:08d}"
-            doomed = self._folder / f"{_WRITING}old-{old.name}"
+            doomed = self._folder / f"{WRITING}old-{old.name}"
             try:
                 os.rename(old, doomed)  # gone at once; a kill below leaves no half checkpoint
                 shutil.rmtree(doomed)

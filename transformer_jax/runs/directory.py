@@ -214,7 +214,7 @@ class RunDirectory:
                     f"{lock.read().strip()}\nwait for it, stop it, or choose another --workdir"
                 ) from error
             lock.truncate(0)
-            lock.write(f"pid {os.getpid()} on {socket.gethostname()}, since {_now()}\n")
+            lock.write(f"pid {os.getpid()} on {socket.gethostname()}, since {now()}\n")
             lock.flush()
             yield
 
@@ -291,7 +291,7 @@ class RunDirectory:
 
     def write_status(self, word: str, reason: str = "") -> None:
         """Replaces STATUS; its time is the run's heartbeat."""
-        self.write_text("STATUS", f"{word} {_now()} step {self.step} {reason}".rstrip() + "\n")
+        self.write_text("STATUS", f"{word} {now()} step {self.step} {reason}".rstrip() + "\n")
 
     def write_json(self, name: str, value: Any) -> Path:
         """Replaces a JSON file."""
@@ -334,7 +334,7 @@ class RunDirectory:
         meant = {"numerics": 1, "mesh": configs.defaults().mesh.to_dict()}  # in older manifests
         before = {**meant, **manifest}
         changed = {key: around[key] for key in _CHANGING if before.get(key) != around[key]}
-        launch = {"time": _now(), "argv": sys.argv, "pid": os.getpid(), **changed}
+        launch = {"time": now(), "argv": sys.argv, "pid": os.getpid(), **changed}
         manifest["launches"].append(launch)
         self.write_json("manifest.json", manifest)
         return list(changed)
@@ -407,5 +407,6 @@ def _parse(text: str, path: Path) -> dict:
         raise InvalidInput(f"{path}: expected JSON: {error}") from error
 
 
-def _now() -> str:
+def now() -> str:
+    """The time, UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -13,6 +13,8 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 
+WRITING, DAMAGED = ".writing-", "damaged-"  # how names of checkpoints begin that are none
+
 
 def inside(folder: Path, name: str) -> Path:
     """Returns the path of an entry of a folder, whether it is there or not.

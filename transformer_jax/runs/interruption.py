@@ -45,6 +45,11 @@ class StopSignal:
         if self._agrees:
             self.signal = largest(self._came or 0) or None
 
+    def end(self, told: str) -> None:
+        """Raises Interrupted, with what is told, if a signal came."""
+        if self.signal is not None:
+            raise Interrupted(self.signal, told)
+
     def __enter__(self) -> "StopSignal":
         self._before: dict[int, Any] = {}
         with contextlib.suppress(ValueError):  # only the main thread may set handlers

@@ -50,13 +50,17 @@ def loss_in_a_line(rows: list[dict], width: int = 40) -> str:
     Returns:
       Empty where there are fewer than two losses.
     """
-    points = _points(rows, "train/loss")
-    losses = [loss for _, loss in points if loss is not None and math.isfinite(loss)]
-    if len(losses) < 2:
+    return in_a_line([loss for _, loss in _points(rows, "train/loss")], width)
+
+
+def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
+    """Returns numbers as one line of blocks, each the mean of so many; see loss_in_a_line."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if len(known) < 2:
         return ""
-    count = min(width, len(losses))
-    ends = [len(losses) * n // count for n in range(count + 1)]
-    means = [sum(losses[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    count = min(width, len(known))
+    ends = [len(known) * n // count for n in range(count + 1)]
+    means = [sum(known[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
     low, high = min(means), max(means)
     step = (high - low) / (len(_BLOCKS) - 1) or 1.0
     blocks = "".join(_BLOCKS[round((mean - low) / step)] for mean in means)
@@ -148,11 +152,9 @@ def draw_attention_over_image(
 
 def _panels(rows: int, columns: int, size: float) -> tuple[Any, Any]:
     """A figure, and its axes [rows, columns], each so many inches wide and high."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size * columns + 0.8, size * rows), layout="constrained")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
@@ -161,11 +163,9 @@ def _points(rows: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, floa
 
 
 def _figure(curves: list[tuple[list, dict]], ylabel: str) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for points, style in curves:
         if points:

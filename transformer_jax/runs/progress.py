@@ -4,15 +4,19 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TextIO
 
 
 class Progress:
     """Tells how a run goes. The estimate of the time left counts training steps alone.
 
-    On a terminal the last line is redrawn by rich; elsewhere (a file, a pipe, CI) a plain line is
-    printed every few seconds, without control codes.
+    On a terminal the last lines are redrawn by rich: where it stands, and below it what `details`
+    gives. Elsewhere (a file, a pipe, CI) a plain line is printed every few
+    seconds, without control codes.
+
+    Attributes:
+      details: gives more lines for a terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, seconds_between_lines: float = 5.0) -> None:
@@ -21,6 +25,7 @@ class Progress:
         self._seconds = seconds_between_lines
         self._last_line = 0.0
         self._live = None
+        self.details: Callable[[], Sequence[str]] = tuple
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
@@ -68,9 +73,11 @@ class Progress:
             f"{speed}  ETA {_clock(seconds_left)}"
         )
         is_due = time.monotonic() - self._last_line >= self._seconds or step == steps
-        if self._is_terminal or is_due:
+        if self._is_terminal:
+            self._show("\n".join([f"{_bar(step / steps)} {line}", *filter(None, self.details())]))
+        elif is_due:
             self._last_line = time.monotonic()
-            self._show(f"{_bar(step / steps)} {line}" if self._is_terminal else line)
+            self._show(line)
 
     def close(self) -> None:
         """Leaves the terminal as it was."""

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from transformer_jax.runs.pictures import in_a_line
+
 
 def row_of_step(rows: list[dict], step: int) -> dict:
     """Returns the row of the step that was just taken: the last that became due, or a new one."""
@@ -33,7 +35,15 @@ class StepLog:
         """
         self._counted = counted
         self.pending: list[tuple[float, float]] = []
+        self._latest: dict[str, float] = {}
+        self._losses: list[float] = []
         self._every, self._last_step, self._learning_rate = every, last_step, learning_rate
+
+    def told(self) -> list[str]:
+        """What a terminal shows beside the last step: the loss by row, and more of the last row."""
+        names = {"train/gradient_norm": "gradient norm", "train/learning_rate": "learning rate"}
+        shown = [f"{name} {self._latest[key]:.3g}" for key, name in names.items() if self._latest]
+        return [in_a_line(self._losses), "  ".join(shown)]
 
     def add(
         self,
@@ -65,7 +75,8 @@ class StepLog:
     def _row(self, step: int, seconds: float, count: int, mfu: float | None) -> dict:
         loss, norm = np.mean(self.pending, axis=0)
         self.pending = []
-        return {
+        self._losses.append(float(loss))
+        self._latest = row = {
             "step": step,
             "train/loss": float(loss),
             "train/gradient_norm": float(norm),
@@ -74,3 +85,4 @@ class StepLog:
             f"time/{self._counted}_per_second": round(count / seconds, 1),
             **({} if mfu is None else {"time/mfu": round(mfu, 4)}),
         }
+        return row

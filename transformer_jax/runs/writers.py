@@ -94,20 +94,6 @@ def refuse_missing_writers(names: Sequence[str]) -> None:
             )
 
 
-def make_writers(
-    names: Sequence[str], workdir: Path, config: Mapping[str, Any], step: int
-) -> list[Writer]:
-    """Opens the writers that a config names.
-
-    Args:
-      names: rows of WRITERS.
-      workdir: of the run.
-      config: flattened.
-      step: that the run starts or resumes from.
-    """
-    return [WRITERS[name][0](workdir, config, step) for name in names]
-
-
 @contextlib.contextmanager
 def writing_to(
     names: Sequence[str], workdir: Path, config: Mapping[str, Any], step: int
@@ -120,7 +106,7 @@ def writing_to(
       config: full key -> value.
       step: that is resumed from.
     """
-    writers = make_writers(names, workdir, config, step)
+    writers = [WRITERS[name][0](workdir, config, step) for name in names]
 
     def write(rows: list[dict]) -> None:
         for writer in writers:

@@ -1,6 +1,5 @@
 """A run that begins where another one was, and one that goes on with another config."""
 
-import datetime
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import config as configs
 from transformer_jax.runs.checkpoints import Checkpoints, Restored
-from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.directory import RunDirectory, now
 
 BRANCHES = "branches"  # of a run: states that others begin with
 _CELLS = "cells"
@@ -95,8 +94,7 @@ class Extension(NamedTuple):
         leg = _plain({"from": self.step, "changed": self.changed, "scores": scores})
         legs = manifest.get("legs", [])
         if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
-            time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            legs = [*legs, {**leg, "time": time}]
+            legs = [*legs, {**leg, "time": now()}]
         directory.step = self.step
         directory.write_json("manifest.json", manifest | {"legs": legs})
         directory.write_status("interrupted")

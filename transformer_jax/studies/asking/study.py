@@ -10,7 +10,6 @@ report.html    all of it as one page
 import contextlib
 import csv
 import dataclasses
-import datetime
 import io
 import json
 import math
@@ -22,8 +21,9 @@ from typing import Any
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed, renamed, stated
-from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
 from transformer_jax.studies.asking.register import Contrast, contrasts_of
@@ -60,6 +60,23 @@ class Study:
                 )
         elif self.path.exists() and not self.path.is_dir():
             raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
+
+    def __repr__(self) -> str:
+        """The question, and how far it is."""
+        if not self.record:
+            return f"Study: {self.path}, not begun"
+        states = [cell.state() for cell in self.cells()]
+        told = f"{len(self.arms)} arms, {states.count(DONE)} of {len(states)} cells done"
+        return f"Study: {self.sealed['question']}\n  {told}, {self.path}"
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, with the verdicts."""
+        found = self.verdicts().get("arms", {})
+        rows = [
+            [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
+            for arm, part in found.items()
+        ]
+        return html_table(repr(self), (f"beside {self.base}", "difference", "interval", ""), rows)
 
     @property
     def _file(self) -> Path:
@@ -230,11 +247,8 @@ class Study:
         """Replaces cells.csv."""
         rows = self.rows()
         columns = list(dict.fromkeys(key for row in rows for key in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
-        return replace(self.path, "cells.csv", text.getvalue())
+        table = [[row.get(key) for key in columns] for row in rows]
+        return replace(self.path, "cells.csv", as_csv(columns, table))
 
     def looks(self) -> list[dict]:
         """Every verdict that was shown."""
@@ -305,6 +319,15 @@ class Study:
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
+def _short(value: Any) -> str:
+    """A number, or two, as a table shows them; a dash where there is none."""
+    numbers = value if isinstance(value, list) else [value]
+    if any(number is None for number in numbers):
+        return "–"
+    told = ", ".join(f"{number:+.4f}" for number in numbers)
+    return f"[{told}]" if len(numbers) > 1 else told
+
+
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns what a question asks otherwise than it was sealed.
 
@@ -348,8 +371,16 @@ def as_plain(value: Any) -> Any:
     return value
 
 
-def plain_cell(value: Any) -> Any:
-    """A cell of a CSV file that no spreadsheet takes for a formula."""
+def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV table that no spreadsheet takes for formulas."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([_plain_cell(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def _plain_cell(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return value if _is_a_number(value) else "'" + value
     return value
@@ -361,11 +392,6 @@ def _is_a_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def now() -> str:
-    """The time, UTC."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def way_to(root: Path, path: Path) -> str:

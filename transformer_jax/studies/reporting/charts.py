@@ -189,20 +189,13 @@ def details_of(study: Study) -> dict[str, dict[int, dict]]:
 def by_position_of(study: Study) -> dict[str, Any]:
     """A line an arm over the positions of a window; {} where there are none."""
     series = []
-    for index, (arm, seeds) in enumerate(details_of(study).items()):
+    for arm, seeds in details_of(study).items():
         found = [d["where"]["position"] for d in seeds.values() if "where" in d]
         if found:
             values = np.array([means for _, means in found], float)
-            series.append(
-                {
-                    "name": arm,
-                    "index": index,
-                    "x": [start + 1 for start in found[0][0]],
-                    "mean": values.mean(0).tolist(),
-                    "low": values.min(0).tolist(),
-                    "high": values.max(0).tolist(),
-                }
-            )
+            places = [start + 1 for start in found[0][0]]
+            bands = (band.tolist() for band in (values.mean(0), values.min(0), values.max(0)))
+            series.append(_line(study, arm, places, *bands))
     if not series:
         return {}
     labels = {"xLabel": "position in the window", "yLabel": "test loss, nats"}
@@ -216,21 +209,14 @@ def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     charts = {}
     for name, told in BREAKDOWNS.items():
         series = []
-        for index, arm in enumerate(study.arms):
+        for arm in study.arms:
             found = verdicts[name].get(arm, {})
             numbers = sorted(map(int, found))
             if len(numbers) > 1:
                 values = [found[str(number)] for number in numbers]
-                series.append(
-                    {
-                        "name": arm,
-                        "index": index,
-                        "x": numbers,
-                        "mean": [float(np.mean(row)) for row in values],
-                        "low": [min(row) for row in values],
-                        "high": [max(row) for row in values],
-                    }
-                )
+                means = [float(np.mean(row)) for row in values]
+                bounds = [min(row) for row in values], [max(row) for row in values]
+                series.append(_line(study, arm, numbers, means, *bounds))
         if series:
             labels = {"xLabel": told.number, "yLabel": told.score, "title": told.title}
             charts[name] = {**labels, "series": series, "points": True}

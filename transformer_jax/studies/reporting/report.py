@@ -11,7 +11,7 @@ from typing import Any
 from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
 from transformer_jax.studies.asking.settings import spell_setting
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study, as_csv, as_plain
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables
@@ -48,7 +48,7 @@ def write_report(study: Study) -> Path:
     verdicts = study.verdicts()
     rows = tables.verdict_rows(study, verdicts)
     replace(study.path, "table.md", tables.as_markdown(tables.HEADS, rows))
-    replace(study.path, "table.csv", tables.as_csv(tables.HEADS, rows))
+    replace(study.path, "table.csv", as_csv(tables.HEADS, rows))
     replace(study.path, "table.tex", tables.as_latex(tables.HEADS, rows))
     _write_figures(study, verdicts)
     body, data = _page(study, verdicts, rows)

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.register import Register
-from transformer_jax.studies.asking.study import as_plain, now
+from transformer_jax.studies.asking.study import as_csv, as_plain, now
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scores import Result, judge, outcomes_of
 from transformer_jax.studies.inference.statistics import FOR_MEANS
@@ -70,7 +70,7 @@ def judge_in(
     replace(folder, "verdicts.json", json.dumps(as_plain(results), indent=1) + "\n")
     told = rows_of(results, outcomes)
     replace(folder, "table.md", tables.as_markdown(HEADS, told))
-    replace(folder, "table.csv", tables.as_csv(HEADS, told))
+    replace(folder, "table.csv", as_csv(HEADS, told))
     replace(folder, "table.tex", tables.as_latex(HEADS, told))
     replace(folder, "report.html", _page(results, told, asked, counts))
     return results

@@ -1,6 +1,5 @@
 """A study as tables: on the terminal, and as Markdown, CSV and LaTeX for a paper."""
 
-import csv
 import io
 import math
 import os
@@ -9,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.studies.asking.expected import TREND, how_it_came
-from transformer_jax.studies.asking.study import Study, plain_cell
+from transformer_jax.studies.asking.study import Study
 
 if TYPE_CHECKING:
     from transformer_jax.runs.progress import Progress
@@ -334,15 +333,6 @@ def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def numeric(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
     """Which columns hold numbers alone, and stand right."""
     return [all(re.fullmatch(_NUMBER, row[column]) for row in rows) for column in range(len(heads))]
-
-
-def as_csv(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A CSV table that no spreadsheet takes for formulas."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([plain_cell(cell) for cell in row] for row in rows)
-    return text.getvalue()
 
 
 _LATEX = {

@@ -7,6 +7,8 @@ from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.studies.asking.cells import DONE, Cell
 
 _TRUSTED_SECONDS = 10.0
+_MOST_ARMS = 8  # of which a terminal shows how far their seeds are
+_WAITS, _TRAINS, _ENDED, _FAILED = "○◐●×"
 
 
 class StudyProgress:
@@ -23,7 +25,9 @@ class StudyProgress:
         self._progress, self._expected = progress, dict(seconds)
         self._total = total
         self._shares = dict.fromkeys(seconds, 0.0)
+        self._failed: set[Cell] = set()
         self._started = time.monotonic()
+        progress.details = self._by_arm
 
     def of(self, cell: Cell) -> Progress:
         """Returns where a cell may tell how it goes."""
@@ -44,12 +48,26 @@ class StudyProgress:
     def ended(self, cell: Cell, state: str, reason: str) -> None:
         """Says how a cell ended."""
         self._shares[cell] = 1.0
+        if state != DONE:
+            self._failed.add(cell)
         told = "" if state == DONE else f"  {reason}"
         loss = cell.means("validation").get("loss") if state == DONE else None
         score = "" if loss is None else f"  validation loss {loss:.4f}"
         self._progress.say(
             f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{told}"
         )
+
+    def _by_arm(self) -> list[str]:
+        """A line an arm of this launch, a mark a seed; those that are not through come first."""
+        marks: dict[str, str] = {}
+        for cell, share in self._shares.items():
+            mark = _WAITS if share == 0 else _TRAINS if share < 1 else _ENDED
+            marks[cell.arm] = marks.get(cell.arm, "") + (_FAILED if cell in self._failed else mark)
+        through = [arm for arm, of_arm in marks.items() if not set(of_arm) & {_WAITS, _TRAINS}]
+        order = [arm for arm in marks if arm not in through] + through
+        shown = order if len(order) <= _MOST_ARMS else order[: _MOST_ARMS - 1]
+        lines = [f"{marks[arm]}  {arm}" for arm in shown]
+        return lines + [f"... and {len(order) - len(shown)} more arms"] * (len(order) > len(shown))
 
     def _done(self) -> int:
         already = self._total - len(self._shares)

@@ -18,6 +18,25 @@ def escaped(value: Any) -> str:
     return html.escape(str(value), quote=True)
 
 
+class Link(str):
+    """The text of a cell that leads to a page of the same server."""
+
+    address: str
+
+    def __new__(cls, text: str, address: str) -> "Link":
+        """Takes the text, and an address that is quoted already."""
+        link = super().__new__(cls, text)
+        link.address = address
+        return link
+
+
+def as_html(text: str) -> str:
+    """A text, or a link."""
+    inside = escaped(text)
+    is_link = isinstance(text, Link)
+    return f'<a href="{escaped(text.address)}">{inside}</a>' if is_link else inside
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
     """A table that scrolls by itself where the window is narrow."""
     title = paragraph(caption, soft=True) if caption else ""  # outside of what scrolls
@@ -34,7 +53,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
 
 def _row(opening: str, name: str, cells: Sequence[str], right: Sequence[bool]) -> str:
     return "".join(
-        f"<{opening}{' class=number' if is_number else ''}>{escaped(cell)}</{name}>"
+        f"<{opening}{' class=number' if is_number else ''}>{as_html(cell)}</{name}>"
         for cell, is_number in zip(cells, right, strict=True)
     )
 

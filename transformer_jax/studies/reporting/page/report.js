@@ -144,16 +144,29 @@ function choice(controls, label, options, changed) {
   const wrap = node("label", {}, controls, label + " ");
   const select = node("select", {}, wrap);
   for (const option of options) node("option", { value: option }, select, option);
-  select.onchange = changed;
-  return select;
+  return kept(select, label, "value", changed);
+}
+
+// What a reader chose is still chosen when the page is loaded again.
+function kept(control, label, property, changed) {
+  const key = `${location.pathname} ${label}`;
+  try {
+    const before = JSON.parse(sessionStorage.getItem(key));
+    if (before !== null) control[property] = before;
+    if (control.selectedIndex === -1) control.selectedIndex = 0;  // a choice that is no more
+  } catch { /* a page that may store nothing */ }
+  control.onchange = () => {
+    try { sessionStorage.setItem(key, JSON.stringify(control[property])); } catch { /* nor here */ }
+    changed();
+  };
+  return control;
 }
 
 function tick(controls, label, changed) {
   const wrap = node("label", {}, controls);
   const box = node("input", { type: "checkbox" }, wrap);
   wrap.append(" " + label);
-  box.onchange = changed;
-  return box;
+  return kept(box, label, "checked", changed);
 }
 
 function legend(controls, names, changed) {

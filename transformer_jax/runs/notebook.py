@@ -1,0 +1,25 @@
+"""How runs and studies show themselves in a notebook."""
+
+import html
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Returns a text and a table below it as HTML; whatever they hold is shown as text.
+
+    Args:
+      title: its lines stay lines.
+      heads: of the columns.
+      rows: a value a column.
+    """
+    lines = "<br>".join(map(_escaped, title.splitlines()))
+    head = "".join(f"<th>{_escaped(name)}</th>" for name in heads)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_escaped(value)}</td>' for value in row)}</tr>" for row in rows
+    )
+    return f"<p>{lines}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _escaped(value: Any) -> str:
+    return html.escape(str(value), quote=True)
