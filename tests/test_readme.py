@@ -153,7 +153,7 @@ def test_the_refusal_is_the_printed_one(place):
 @pytest.mark.commands
 def test_python_examples_run_as_they_are_written(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 4
     monkeypatch.chdir(tmp_path)
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})

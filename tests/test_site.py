@@ -5,6 +5,7 @@ import itertools
 import re
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -42,6 +43,7 @@ def test_python_examples_run(monkeypatch):
 def what_a_page_makes(tiny_run, monkeypatch, tmp_path):
     """Runs the Python of a page beside a run named as the README's, and gives what it defines."""
     shutil.copytree(tiny_run, tmp_path / "runs" / "shakespeare")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
 
     def run(name):
@@ -53,6 +55,7 @@ def what_a_page_makes(tiny_run, monkeypatch, tmp_path):
     return run
 
 
+@pytest.mark.thorough
 def test_the_page_on_runs_does_what_it_says(what_a_page_makes):
     held = what_a_page_makes("runs.md")
     assert len(held["several"]) == 2
@@ -60,6 +63,7 @@ def test_the_page_on_runs_does_what_it_says(what_a_page_makes):
     assert held["whole"] > 1
 
 
+@pytest.mark.thorough
 def test_the_page_on_weights_does_what_it_says(what_a_page_makes):
     held = what_a_page_makes("weights.md")
     assert held["architecture"] == "GPT2LMHeadModel"
@@ -69,6 +73,21 @@ def test_the_page_on_weights_does_what_it_says(what_a_page_makes):
     assert (config.model.width, config.optimizer.learning_rate) == (32, 5e-5)
 
 
+@pytest.mark.thorough
+def test_the_page_on_loops_of_ones_own_does_what_it_says(what_a_page_makes):
+    held = what_a_page_makes("own-loop.md")
+    assert held["losses"][-1] < held["losses"][0] - 0.3
+    assert all(len(leaf) == 3 for leaf in jax.tree.leaves(held["many"]))
+    assert held["means"]["loss"] < float(np.log(held["task"].sizes["vocab_size"]))
+    assert held["of_each"].shape == (3,)
+    logits = held["model"].apply({"params": held["own"]}, held["batch"]["inputs"]["tokens"])
+    dense = held["of_scored"]["Dense_0"]
+    expected = np.tanh(logits).mean(1) @ dense["kernel"] + dense["bias"]
+    np.testing.assert_allclose(held["scores"], expected[:, 0], rtol=1e-4, atol=1e-5)
+    assert held["run"].step == held["last"]["step"] == 20
+
+
+@pytest.mark.thorough
 def test_the_recipes_for_looking_inside_do_what_they_say(what_a_page_makes):
     held = what_a_page_makes("inside.md")
     run, heads = held["run"], held["run"].model.num_heads

@@ -25,6 +25,7 @@ from transformer_jax.options import config as configs
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import RULES, stated
 from transformer_jax.processes import whole
+from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
 
 _ROWS_AT_ONCE = 64
@@ -81,6 +82,11 @@ class Run:
             f"  {trained}\n"
             f"  changes of the defaults: {len(stated(configs.flatten(config)))}, see .config"
         )
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, with what its config changes."""
+        changes = stated(configs.flatten(self.config))
+        return html_table(repr(self), ("option", "value"), changes.items())
 
     @overload
     def sample(
