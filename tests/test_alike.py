@@ -182,6 +182,7 @@ def shrinks(state):
     return state
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_program")
 def test_a_run_in_a_loop_is_kept_looked_at_and_resumed_block_by_block(tmp_path, monkeypatch):
     monkeypatch.setattr(training_loop, "_SECONDS_PER_CALL", 0.0)

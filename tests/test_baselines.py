@@ -64,6 +64,7 @@ def test_hidden_tokens_are_guessed_from_both_sides(tmp_path):
     assert three < 0.5 * one  # the right one the others
 
 
+@pytest.mark.thorough
 def test_labels_are_scored_by_the_majority_a_linear_model_and_neighbours():
     scores, gate = baselines_of(make_task(load_config("configs/digits.py", {})), 1)
     assert gate == "nearest neighbour"

@@ -83,6 +83,7 @@ def test_what_was_kept_for_branches_is_gone_when_they_are_there(done):
     assert not [path for path in done.root.rglob(BRANCHES)]
 
 
+@pytest.mark.thorough
 def test_branches_without_their_trunk_begin_at_the_start(done, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(done.root, root)
@@ -234,6 +235,7 @@ def test_a_base_that_has_not_learned_so_early_says_nothing_there():
     assert found["budgets"]["0.25"]["verdict"] == NOT_TESTED
 
 
+@pytest.mark.thorough
 def test_words_over_all_budgets_are_false_as_rarely_as_of_one():
     """The worst there is: no effect at all, then one of the margin; each of three words can fail."""
     random, studies, false = np.random.default_rng(1), 250, 0
@@ -286,6 +288,7 @@ def test_older_studies_keep_their_level():
 CONSTANT = dict(schedule__name="constant", training__steps=12)
 
 
+@pytest.mark.thorough
 def test_an_extended_run_has_the_bits_of_a_longer_one(tmp_path):
     longer = tiny_config(**{**CONSTANT, "training__steps": 24})
     train(longer, tmp_path / "long", Silent())
@@ -339,6 +342,7 @@ def test_only_a_run_that_is_no_cell_is_extended(done, tmp_path):
         extension_of(changed(cell.config(), {"training.steps": 24}), cell)
 
 
+@pytest.mark.thorough
 def test_an_extension_without_its_data_changes_nothing(tmp_path):
     text = tmp_path / "my.txt"
     text.write_text("a text of mine, " * 200)

@@ -268,6 +268,7 @@ def under_another_key(study):
         folder.rename(folder.with_name("g" + arm["hash"][1:]))  # no digit of any hash
 
 
+@pytest.mark.thorough
 def test_cells_of_another_key_are_taken_over_where_one_comes_out_equal(tmp_path, monkeypatch):
     design = load_design(TINY, QUICK, ["model.num_heads=4,1"])
     study = launch.run(design, tmp_path / "one", range(3), progress=Silent())

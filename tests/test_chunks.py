@@ -13,8 +13,8 @@ from transformer_jax.inspection import attention_maps
 from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.layers.weights import SoftmaxAttention
 from transformer_jax.models import Decoder, EncoderDecoder
+from transformer_jax.training.leaks import refuse_what_leaks
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.trial import refuse_what_leaks
 
 SMALL = {"vocab_size": 11, "max_length": 11, "width": 8, "depth": 1, "num_heads": 2}
 rng = np.random.default_rng(0)

@@ -54,6 +54,7 @@ def test_evaluate_scores_a_whole_split(tiny_run):
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--batch_size=0"), "--batch_size=0")
 
 
+@pytest.mark.thorough
 def test_compare_shows_what_differed_and_claims_nothing(tiny_run, other_run, tmp_path):
     picture = tmp_path / "c.png"
     done = command("compare", tiny_run, other_run, f"--out={picture}", COLUMNS="200")

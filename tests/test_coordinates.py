@@ -1,5 +1,7 @@
 """muP: under it no place's size goes with the width, and a learning rate serves all widths."""
 
+import pytest
+
 from tests.conftest import attempt, refused, tiny_config
 from transformer_jax.training.coordinate_check import coordinate_check
 
@@ -19,6 +21,7 @@ def slopes(parametrisation):
     return {name: place.slopes(WIDTHS) for name, place in places.items()}
 
 
+@pytest.mark.thorough
 def test_activations_do_not_drift_with_the_width_under_mup_and_do_without():
     for name, (size, change) in slopes("mup").items():
         assert abs(size) < 0.2, name

@@ -19,6 +19,7 @@ WANTS = ("better", "worse", "same", "no better", "different", "keeps", "falls")
 SLIPS = {row.circulates: row.demonstrate for row in ERRATA if row.demonstrate}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", [*EXACT.values(), *WORKED.values()])
 def test_exact_statements_hold(check):
     try:
@@ -27,6 +28,7 @@ def test_exact_statements_hold(check):
         pytest.skip(str(missing))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slip", SLIPS)
 def test_errata_are_told_apart(slip):
     assert SLIPS[slip]()

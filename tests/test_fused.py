@@ -125,6 +125,7 @@ def test_what_a_kernel_cannot_do_is_computed_by_all_weights(rng):
     np.testing.assert_array_equal(kernel, mix(FusedAttention(), *given, MASKS["causal"], bias))
 
 
+@pytest.mark.thorough
 def test_a_decoder_in_a_loop_takes_the_kernel(rng):
     core = functools.partial(FusedAttention, interpret=True)
     sizes = {"vocab_size": 11, "max_length": 128, "width": 16, "depth": 2, "num_heads": 2}

@@ -100,6 +100,7 @@ def test_a_word_is_the_same_before_the_blocks_and_contextual_after():
     np.testing.assert_allclose(turned, [[0], [0.5**0.5]], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_gradients_by_layer_are_those_of_the_parameters_there(decoder):
     """Of the positions at the input, and of a bias that the last block adds at each place."""
     model, params = decoder

@@ -12,13 +12,15 @@ import pytest
 from flax.core import FrozenDict
 
 from tests.test_architectures import IMAGE, IMAGES, LENGTH, TEXT, VOCAB, draw, random_params
-from tests.test_laws import VARIANTS
+from tests.test_laws import UNSEEN
+from tests.test_laws import VARIANTS as OF_DECODERS
 from transformer_jax.laws import _MAY_BE_IDLE, _OPTIONS
 from transformer_jax.models import Encoder, EncoderDecoder, VisionTransformer
 from transformer_jax.paths import by_path
 
-pytestmark = pytest.mark.everywhere
+pytestmark = pytest.mark.thorough
 
+VARIANTS = OF_DECODERS | UNSEEN | {"mask=causal": {"mask": "causal"}}
 KEPT = jnp.array([[1] * 6, [1] * 4 + [0] * 2, [1] + [0] * 5])
 TOKENS, WRITTEN = draw(3, LENGTH), draw(3, LENGTH, seed=2)
 OTHERS = (TOKENS + 1) % VOCAB

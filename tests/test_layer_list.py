@@ -148,6 +148,7 @@ def test_a_skip_of_ones_own_that_reads_ahead_is_refused():
         Decoder(**SMALL, skips=Ahead).layer_list()
 
 
+@pytest.mark.thorough
 def test_other_transformers_have_layers_too():
     encoder = Encoder(**SMALL, num_classes=3, layers="LG", layer_types=LOCAL)
     assert logits_of(encoder, drawn(encoder, tokens=TOKENS)).shape == (2, 3)
@@ -300,6 +301,7 @@ def test_wrong_options_of_types_are_refused(options, words):
         tiny_config(**OPTIONS | options)
 
 
+@pytest.mark.thorough
 def test_a_hybrid_with_a_mixer_of_ones_own_trains_goes_on_and_asks_before_it_is_read(
     tmp_path, monkeypatch
 ):

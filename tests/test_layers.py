@@ -266,6 +266,7 @@ def test_alibi_slopes_as_numbers():
     np.testing.assert_allclose(bias[0, 3], [-2.5, -2.0, -1.5, 0.0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("position", POSITIONS)
 def test_encodings_agree_under_jit_and_vmap(position):
     fields = {"max_length": 8, "width": 8, "head_dim": 4, "num_heads": 2, "grid": (2, 4)}

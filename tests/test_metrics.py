@@ -357,6 +357,7 @@ def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder):
     assert key(other) != key(config)
 
 
+@pytest.mark.thorough
 def test_a_run_with_an_intervention_resumes_to_the_same_bits(folder, monkeypatch):
     changes = {"hooks.functions": own("shrinks"), "hooks.every": "3", "checkpoint.every": "2"}
     whole = train(short(**changes), "whole", Silent())

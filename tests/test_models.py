@@ -176,6 +176,7 @@ def test_segments_of_another_length_are_refused():
         SMALL.apply({"params": initial(SMALL)}, TOKENS, positions=jnp.ones((2, 1, 8), jnp.int32))
 
 
+@pytest.mark.thorough
 def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found(monkeypatch):
     """A decoder that sees no future stays at ln V; with the mask broken it falls below."""
     import optax

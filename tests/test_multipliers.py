@@ -66,6 +66,7 @@ def test_the_base_s_law_is_that_of_curve_fit(rng):
     assert found.floor == pytest.approx(told[0], abs=2e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rungs", "floor"), [(3, 0.0), (5, 1.0)])
 def test_intervals_of_multipliers_cover_where_the_law_holds(rng, rungs, floor):
     x, covered, rejected, draws = X[:rungs], 0, 0, 40

@@ -29,9 +29,12 @@ def test_every_fault_has_one_place_and_leaves_a_program():
 def test_every_test_that_is_named_exists():
     assert all(mutant.tests for mutant in MUTANTS)
     named = dict.fromkeys(test for mutant in MUTANTS for test in mutant.tests)
-    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", "-q", *named]
+    command = [sys.executable, "-m", "pytest", "-n0", "--collect-only", *named]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    collected = {line.partition("@")[0] for line in done.stdout.splitlines()}
+    collected |= {name.partition("[")[0] for name in collected}
+    assert set(named) <= collected, "what kills a mutant is a part of make test"
 
 
 def test_tests_of_a_module_go_to_one_process(request):

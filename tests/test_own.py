@@ -54,6 +54,7 @@ def short(**changes):
     return load_config(TINY, steps | CHOICE | changes)
 
 
+@pytest.mark.thorough
 def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(folder):
     config = short(**{OPTION: "4"})
     assert flatten(config)[OPTION] == 4.0
@@ -190,6 +191,7 @@ POSITIONS = {
 '''
 
 
+@pytest.mark.thorough
 def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
     """In a copy of the package: the class and its name in the table, then the name in a config."""
     for part in ("transformer_jax", "experiments", "configs"):
@@ -432,6 +434,7 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout
 
 
+@pytest.mark.thorough
 def test_weights_that_are_loaded_begin_a_mean_too(folder):
     """The mean of the weights starts at those that training starts from, not at drawn ones."""
     train(short(), "first", Silent())

@@ -214,6 +214,7 @@ def test_a_task_of_ones_own_trains_resumes_is_loaded_and_looked_into(folder, cap
     refused(attempt("sample", "--workdir=run", "--allow=own_task", cwd=folder), "reads no text")
 
 
+@pytest.mark.thorough
 def test_a_task_with_words_is_looked_into_by_them(folder):
     words = '    words = tuple("abcdefghi")\n\n    @property\n    def sizes'
     (folder / "own_task.py").write_text(TEMPLATE.replace("    @property\n    def sizes", words))
@@ -224,6 +225,7 @@ def test_a_task_with_words_is_looked_into_by_them(folder):
     refused(done, "'z' is no word; expected a b c")
 
 
+@pytest.mark.thorough
 def test_a_task_of_ones_own_resumes_bit_for_bit_and_its_code_is_a_part_of_its_cell(folder):
     whole = train(short(**SORTING), "whole", Silent())
     config = short(**SORTING, **{"training.steps": "4", "checkpoint.every": "2"})
@@ -285,6 +287,7 @@ def test_wrong_options_of_a_task_are_refused_without_running_its_file(folder, ch
         short(**changes)
 
 
+@pytest.mark.thorough
 def test_a_task_inside_the_package_is_a_file_and_a_line_of_the_table(tmp_path):
     for part in ("transformer_jax", "experiments", "configs"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -311,6 +314,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     assert "model: " in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_model_that_reads_the_answers_is_told_of(folder, capsys):
     train(short(**SORTING, **{"model.architecture": "encoder"}), "run")
     assert "each target is the next input, and the model reads ahead" in capsys.readouterr().out
@@ -387,6 +391,7 @@ def test_a_file_wins_over_a_module_of_the_same_name(folder):
     assert "Story" not in task.tokenizer.decode(task.splits["train"].windows(np.array([0]), 40)[0])
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_of_ones_own_is_stored_and_read_only_where_it_is_allowed(folder):
     config = short(**{"data.tokenizer": "own_letters.Pairs", "data.vocab_size": "300"})
     last = train(config, "run", Silent())

@@ -130,6 +130,7 @@ def test_the_same_seeds_again_are_no_further_look(asked, tmp_path):
     assert not found["asked_before"]
 
 
+@pytest.mark.thorough
 def test_another_budget_is_related_and_spends_nothing(asked, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(asked[0].root, root)

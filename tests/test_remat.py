@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from tests.conftest import attempt, refused, tiny_config
+from tests.conftest import a_few_of, attempt, refused, tiny_config
 from tests.test_architectures import random_params
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, sites_of
@@ -102,15 +102,21 @@ def assert_same(name, **fields):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xdist_group(name), *further])
+        for name, further in zip(
+            MODELS, ([], [], *([pytest.mark.thorough],) * (len(MODELS) - 2)), strict=True
+        )
+    ],
 )
 def test_a_loop_of_the_program_draws_and_computes_what_blocks_one_by_one_do(name):
     """Dropout, drop path, position terms, packed documents, memory and experts' losses."""
     assert_same(name, scan_layers=True, remat="block")
 
 
-@pytest.mark.parametrize("remat", sorted(REMATS.keys() - {"none"}))
-@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("remat", a_few_of(sorted(REMATS.keys() - {"none"}), ("block", "sites")))
+@pytest.mark.parametrize("scan_layers", a_few_of([False, True], [True]))
 @pytest.mark.xdist_group("numbers of the depth")
 def test_every_policy_gives_the_same_gradients(remat, scan_layers):
     assert_same("numbers of the depth", scan_layers=scan_layers, remat=remat)
@@ -142,6 +148,7 @@ def test_memory_stops_growing_with_the_depth():
     assert kept < 0.1 * plain
 
 
+@pytest.mark.thorough
 def test_programs_of_two_dropout_rates_are_one():
     """Studies compile arms once that differ in numbers; so they do behind loops and policies."""
     fields = {"scan_layers": True, "remat": "block"}

@@ -125,6 +125,7 @@ def test_intervals_of_forecasts_cover(rng):
     assert 0.92 <= covered / 400 <= 0.98
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seeds", "splits"), [(3, 3), (5, 5), (8, 4)])
 @pytest.mark.parametrize("spread", [(1, 1, 1), (0, 1, 1), (0.2, 2, 0.2)])
 def test_intervals_over_splits_cover_where_those_over_seeds_do_not(rng, seeds, splits, spread):

@@ -190,7 +190,7 @@ def test_eight_devices_give_what_one_gives():
     assert "rematerialization" not in said  # XLA found a way between any two cuts
 
 
-@pytest.mark.everywhere
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "half", [pytest.param(n, marks=pytest.mark.xdist_group(f"meshes {n}")) for n in range(2)]
 )

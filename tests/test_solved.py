@@ -129,6 +129,7 @@ def test_ranks_stand_beside_a_mean_that_is_not_judged():
     assert fine.p_ranks is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("count", "arms"), [(3, 1), (5, 1), (5, 4), (8, 1)])
 def test_of_arms_like_the_base_few_are_called_better_or_worse(count, arms):
     """6 of 10 runs solve it, after times that are far apart."""

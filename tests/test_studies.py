@@ -297,6 +297,7 @@ def test_two_studies_share_the_cells_that_they_have_in_common(tmp_path, monkeypa
 # ---------------------------------------------------------------- what is asked is what is judged
 
 
+@pytest.mark.thorough
 def test_planted_effects_are_found_and_what_is_none_is_none(tmp_path, monkeypatch):
     """Real training: a rate that teaches nothing is worse, no divergence; rounding is no effect."""
     nothing_known = staticmethod(lambda arm: Baselines({}, None))
@@ -320,6 +321,7 @@ def test_planted_effects_are_found_and_what_is_none_is_none(tmp_path, monkeypatc
     assert rounded["words"].startswith("no different within 0.02")
 
 
+@pytest.mark.thorough
 def test_only_primary_arms_get_words(tmp_path):
     arms = {**ARMS, "fast": {"optimizer.learning_rate": 0.004}}
     path = study_file(tmp_path, arms, primary=["fast"])
@@ -502,8 +504,8 @@ def test_cells_spread_over_devices_have_the_bits_of_a_loop(tmp_path):
 # ---------------------------------------------------------------- pairs and fairness
 
 
-def test_seeds_pair_values_batches_and_dropout():
-    """Parameters of one path and shape start alike whatever else an arm changes."""
+def test_seeds_pair_initial_values():
+    """Parameters of one path and shape start alike; test_models.py has other changes."""
     task = make_task(tiny_config())
 
     def start(**changes):
@@ -512,12 +514,8 @@ def test_seeds_pair_values_batches_and_dropout():
 
     base = start()
     for changes in (
-        {"model__num_heads": 1},
-        {"model__wiring": "post"},
-        {"model__position": "rotary"},
         {"model__activation": "relu"},
         {"model__depth": 1, "model__initialisation": "normal"},
-        {"model__norm": "rms_norm"},
     ):
         other = start(**changes)
         if "model__initialisation" in changes:
@@ -596,6 +594,7 @@ class Heard(Silent):
         self.said.append(text)
 
 
+@pytest.mark.thorough
 def test_other_weights_and_other_seeds_are_changes(done, tmp_path, monkeypatch):
     """What an arm starts from is no part of its program, and still a change."""
     monkeypatch.chdir(done.cell(done.base, 0).path.parent)  # names of arms are short

@@ -74,6 +74,7 @@ def test_shared_maps_are_used_for_both_sides_of_cross_attention():
 # ---------------------------------------------------------------- positions, masks, pooling
 
 
+@pytest.mark.thorough
 def test_positions_in_every_layer_are_added_before_each_block():
     once, often = (Decoder(**SMALL, position_in_every_layer=flag) for flag in (False, True))
     params = drawn(once, tokens=TOKENS)
@@ -95,6 +96,7 @@ def test_positions_in_every_layer_are_added_before_each_block():
     np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.thorough
 def test_a_causal_encoder_and_an_unmasked_decoder():
     encoder = Encoder(**SMALL, num_classes=0, mask="causal")
     params = drawn(encoder, tokens=TOKENS)
@@ -163,6 +165,8 @@ def trained(folder, **changes):
     return fingerprint_of(folder)
 
 
+@pytest.mark.thorough
+@pytest.mark.usefixtures("one_program")
 def test_seeds_are_drawn_apart(tmp_path):
     """All three given are the one seed; each alone changes the run, and in its own way."""
     one = trained(tmp_path / "one", seed=3)
@@ -177,7 +181,8 @@ def test_seeds_are_drawn_apart(tmp_path):
     assert len({one[2][0]["train/loss"], *losses.values()}) == 4
 
 
-def test_a_perturbation_is_of_its_size_and_resumes(tmp_path):
+@pytest.mark.usefixtures("one_program")
+def test_a_perturbation_is_of_its_size(tmp_path):
     from transformer_jax.training.warm_start import perturbed
 
     params = {"a": jnp.ones((50, 50)), "b": jnp.full(9, -3.0)}
@@ -193,6 +198,7 @@ def test_a_perturbation_is_of_its_size_and_resumes(tmp_path):
     assert first == pytest.approx(second, abs=1e-2)
 
 
+@pytest.mark.thorough
 def test_free_running_trains_and_is_refused_where_nothing_is_written(tmp_path):
     exact = {"data__task": "synthetic", "data__source": "copy"}
     free_running = {
@@ -213,6 +219,7 @@ def test_free_running_trains_and_is_refused_where_nothing_is_written(tmp_path):
 # ---------------------------------------------------------------- studies of synthetic tasks
 
 
+@pytest.mark.thorough
 def test_a_study_of_a_synthetic_task_knows_distances_and_the_floor(tmp_path):
     changes = {
         "data.task": "synthetic",

@@ -7,7 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, attempt, checkpoint_of, command, fingerprint_of, refused, tree_hash
+from tests.conftest import (
+    ROOT,
+    a_few_of,
+    attempt,
+    checkpoint_of,
+    command,
+    fingerprint_of,
+    refused,
+    tree_hash,
+)
 from transformer_jax import load_run
 from transformer_jax.data.tasks.classification import encode_texts, rotated, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -296,7 +305,7 @@ class EndAt(Silent):
 
 @pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
-@pytest.mark.parametrize("kind", TASK)
+@pytest.mark.parametrize("kind", a_few_of(TASK, ("pairs",)))
 def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
     kind, runs, sources, tmp_path, monkeypatch
 ):
@@ -323,6 +332,7 @@ def test_sizes_of_the_data_that_take_the_place_of_an_option_are_said(sources):
     assert taken_from_data(text.model, make_task(text).sizes) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
 def test_every_run_answers_in_its_own_way(runs):
@@ -357,6 +367,7 @@ def test_every_run_answers_in_its_own_way(runs):
     assert re.fullmatch(r"(0\.\d{3}  (True|False)\n){2}", answer.stdout), answer.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("tasks")
 def test_translations_and_images_are_looked_into(runs, tmp_path):
     out = tmp_path / "seen.png"
@@ -393,6 +404,7 @@ def test_translations_and_images_are_looked_into(runs, tmp_path):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("tasks")
 def test_a_run_on_images_goes_out_with_how_its_pixels_were_scaled(runs, tmp_path):
     run, out = load_run(runs("images")), tmp_path / "out"
@@ -442,8 +454,13 @@ def test_bleu_is_sacrebleus_over_all_references(runs):
     assert protocol["sentences"] == len(references)
 
 
-@pytest.mark.parametrize("kind", ["recurrent pairs", "recurrent text", "recurrent labelled pairs"])
-@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize(
+    ("kind", "cell"),
+    [
+        *(("recurrent text", cell) for cell in ("rnn", "gru", "lstm")),
+        *(("recurrent pairs", "gru"), ("recurrent labelled pairs", "lstm")),
+    ],
+)
 def test_a_matched_baseline_has_as_many_parameters(kind, cell):
     other = TASK[kind]["model.architecture"].removeprefix("recurrent_")
     wide = {"model.width": 64, "model.depth": 3, "model.match_parameters": None}
@@ -484,6 +501,7 @@ def test_fine_tuning_starts_from_a_run_and_resumes(runs, sources, tmp_path):
     assert 0 < np.abs(after - before).max() < 0.02  # three small steps away
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("tasks")
 def test_what_is_frozen_stays_and_the_rest_moves(runs, sources, tmp_path):
     frozen = {"training.frozen": "token_embedding,block_0/attention", "training.steps": 3}

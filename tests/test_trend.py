@@ -187,6 +187,7 @@ def test_a_trend_that_cannot_be_is_refused(tmp_path, arms, trend, told):
     assert "get_study(): trend=" in refused_text
 
 
+@pytest.mark.thorough
 def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
     expected = {"2": (None, -9.0), "trend": (-9.0, 9.0)}
     design = load_design(

@@ -237,6 +237,7 @@ def test_no_run_begins_without_time(tmp_path, rng):
     assert referee.attempt(rate(0.1), 1e9)["outcome"] == KEPT
 
 
+@pytest.mark.thorough
 def test_of_a_hundred_changes_that_do_nothing_hardly_any_is_kept(tmp_path, monkeypatch):
     """Through the journal, as programs use it; a twentieth of such series may keep one."""
     monkeypatch.setattr("os.fsync", lambda file: None)

@@ -351,6 +351,7 @@ def cheap_configs(monkeypatch):
     monkeypatch.setattr("transformer_jax.studies.running.tuning.flatten", lambda config: flat)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("curvature", "noise", "rungs"),
     [(0.03, 0.003, ()), (0.01, 0.01, ((0.25, 1), (1.0, 2))), (0.1, 0.03, ((0.25, 1), (1.0, 2)))],

@@ -1,35 +1,43 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
-Reading order; * marks the eight files from attention to a trained model (objectives, metrics and
-losses say what is made small on the way). examples/one_page.py puts them together.
+Reading order, not that of imports; * marks the nine files from attention to a trained model
+(training/objectives and losses say what is made small on the way). examples/one_page.py puts them
+together; CONTRIBUTING.md says what a new component, task, metric or optimizer needs.
   shapes*, masks*     the letters of the dimensions; who may attend to whom
   sites               the named places of a model: to be read, changed, kept by name
   sharding            which of several devices holds what: by a parameter's path, by a site
   processes           several hosts that are one run: what they agree on, who writes
-  layers/             attention*, core and weights: the mechanism; mixers: what may take its place;
-                      blocks*: how branches and norms are joined; positions, norms, ...: what a
-                      config can choose
-  models/             what the layers add up to: parts*: fields and the stack; block, layer_list: a
-                      block of it, and which is of which type; decoder*, encoder, encoder_decoder,
-                      vision, and the recurrent baselines
+  layers/             attention*, weights* (the softmax), core: the mechanism; mixers: what may take
+                      its place; blocks*: how branches and norms are joined, before or after;
+                      positions, norms, ...: what a config can choose
+  models/             what the layers add up to: families: a name in a config -> a class; parts*:
+                      fields and the stack; block, layer_list: a block of it, and which is of which
+                      type; decoder*, encoder, encoder_decoder, vision, the recurrent baselines
   data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
-                      order: which examples a step has, from the seed and the step alone
+                      order: which examples a step has, from the seed and the step alone;
+                      baselines: simple methods on the same data
   options/            what may be asked for, no jax: sections: options of a run (those of a model,
-                      layer, optimizer or task are fields or arguments of its class); schema: all of
-                      them, and how one is refused; constraints: values that exclude each other;
-                      config: from file and command line to values
-  runs/               one run as a directory: its files, checkpoints, records, pictures
-  training/           build, prepared: from a config to data, model, optimizer; objectives; step*:
-                      one update; loop*: a run, top to bottom; coroutine: compiles and takes the
-                      updates that it asks for; evaluation; loading, run: a trained run
-  planning/           what a training step would need on a device that is not here
-  studies/            inference: statistics decides the verdict's word; asking: a question as a
-                      value, its cells; judging: what may be judged, and the verdicts; reporting;
-                      running: launch: from plan to verdict, workers: train the cells
-  generation          drawing new text, writing after a source
+                      layer, optimizer or task are fields or arguments of its class, which tables
+                      and declared read as text); schema: all of them, and how one is refused;
+                      constraints: values that exclude each other; config: from file and command
+                      line to values
+  runs/               runs as directories: their files, checkpoints, records, pictures, a list
+  metrics             what may be measured beside the loss; training/measuring asks it
+  training/           build, prepared: from a config to data, model, optimizer, compiled step;
+                      objectives, optimizers, schedules, hooks; step*: one update; loop*: a run, top
+                      to bottom; coroutine: takes the updates that it asks for; compatibility,
+                      leaks: refusals before it starts; evaluation; pretrained, warm_start: weights
+                      to begin with; loading, run: a trained run
+  planning/           what a training step needs on devices that may not be here
+  studies/            inference: statistics gives each contrast its word, from one interval; asking:
+                      a question as a value, its cells; judging: withholds words, and the verdicts;
+                      reporting; running: launch: from plan to verdict, workers: train the cells,
+                      fairness: what arms cost, whether their changes took
+  generation          drawing new text (greedy, by temperature, no beams), writing after a source
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name
   laws                what every component keeps, to be tried on your own components
+  alike, programs     traced programs: loops of equal parts, equality, names left out
 
 Beside it: experiments/ the commands, configs/ what they read, docs/glossary.md our own words.
 

@@ -34,8 +34,6 @@ class Subject:
       model: with a `max_length` of at least 8 and a small `depth`.
       tokens: [3, 6] int, random.
       params: drawn, and then all disturbed, so that no bias is 0 and no scale is 1.
-      losses: [2], at these parameters and at half of them.
-      gradients: of both, stacked.
       traces: how often the model was traced for `logits`.
     """
 
@@ -52,12 +50,25 @@ class Subject:
             lambda leaf: jnp.asarray(noise.normal(scale=0.3, size=leaf.shape), leaf.dtype),
             self.initial,
         )
-        self.losses, self.gradients = self.differentiate(self.params, self._half())
         self._logits = jax.jit(self._forward)
 
     def draw(self, key: Array) -> Any:
         """Returns initial parameters."""
         return self.model.init(key, self.tokens)["params"]
+
+    @property
+    def losses(self) -> Array:
+        """[2], at these parameters and at half of them."""
+        return self._differentiated[0]
+
+    @property
+    def gradients(self) -> Any:
+        """Of both losses, stacked."""
+        return self._differentiated[1]
+
+    @functools.cached_property
+    def _differentiated(self) -> tuple[Array, Any]:
+        return self.differentiate(self.params, self._half())
 
     def _half(self) -> Any:
         return jax.tree.map(lambda leaf: leaf / 2, self.params)

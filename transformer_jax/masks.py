@@ -316,14 +316,8 @@ class Mask:
         return {name for name, _ in self.tags}
 
 
-_TAGS = {Full: "full", Causal: "causal", Window: "window", Prefix: "prefix", Unmasked: "unmasked"}
-MASKS = {
-    "full": Full,
-    "causal": Causal,
-    "window": Window,
-    "prefix": Prefix,
-    "unmasked": Unmasked,
-}
+MASKS = {"full": Full, "causal": Causal, "window": Window, "prefix": Prefix, "unmasked": Unmasked}
+_TAGS = {rule: name for name, rule in MASKS.items()}
 
 
 def as_array(mask: Array | Mask | None) -> Array | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from transformer_jax.errors import InvalidInput, Stop
 
@@ -106,8 +107,6 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
     Args:
       say: is told why, before the end.
     """
-    from jax.experimental import multihost_utils
-
     client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
     if jax.process_count() == 1 or client is None:
         yield
@@ -152,8 +151,6 @@ def agreed(number: int) -> int:
     """Returns the first process's number of 32 bits, in all of them."""
     if jax.process_count() == 1:
         return number
-    from jax.experimental import multihost_utils
-
     return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
 
@@ -161,8 +158,6 @@ def largest(number: int) -> int:
     """Returns the largest of the processes' numbers of 32 bits, in all of them."""
     if jax.process_count() == 1:
         return number
-    from jax.experimental import multihost_utils
-
     return int(multihost_utils.process_allgather(np.int32(number)).max())
 
 
@@ -188,14 +183,11 @@ def wait_for_all(what: str) -> None:
       what: said where they come to different places.
     """
     if jax.process_count() > 1:
-        from jax.experimental import multihost_utils
-
         multihost_utils.sync_global_devices(what)
 
 
 def whole(tree: Any) -> Any:
     """Returns a tree whose arrays this process has whole; those of several processes as numpy."""
-    from jax.experimental import multihost_utils
 
     def gathered(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:

@@ -25,14 +25,12 @@ class Look(NamedTuple):
       verb: that the model says.
       probability: that the model gives it.
       weights: [layers, heads, words]: how much the last place listens to each word.
-      maps: [layers, heads, words, words].
     """
 
     words: tuple[str, ...]
     verb: str
     probability: float
     weights: np.ndarray
-    maps: np.ndarray
 
 
 class Looks(NamedTuple):
@@ -76,7 +74,7 @@ def look_at_sentences() -> Looks:
         chances = np.asarray(jax.nn.softmax(logits[0, -1]))
         own = np.stack(maps)[:, 0, :, -len(words) :, -len(words) :]
         verb = task.language.words[int(chances.argmax())]
-        looks.append(Look(words, verb, float(chances.max()), own[:, :, -1], own))
+        looks.append(Look(words, verb, float(chances.max()), own[:, :, -1]))
     return Looks(float(right), tuple(looks), similarity)
 
 

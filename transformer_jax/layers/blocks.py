@@ -41,15 +41,16 @@ class Wiring(Protocol):
         ...
 
 
-class _PlainGain:
+class _Usual:
+    """What most wirings have."""
+
+    final_norm: ClassVar[bool] = True
     branch_gain: ClassVar[float] = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class PreNorm(_PlainGain):
+class PreNorm(_Usual):
     """x + f(norm(x)): GPT-2's and ViT's wiring (Xiong et al. 2020, arXiv:2002.04745, section 3)."""
-
-    final_norm: ClassVar[bool] = True
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""
@@ -59,7 +60,7 @@ class PreNorm(_PlainGain):
 
 
 @dataclasses.dataclass(frozen=True)
-class PostNorm(_PlainGain):
+class PostNorm(_Usual):
     """norm(x + f(x)): the first transformer's wiring (Vaswani et al. 2017, section 3.1)."""
 
     final_norm: ClassVar[bool] = False
@@ -72,10 +73,8 @@ class PostNorm(_PlainGain):
 
 
 @dataclasses.dataclass(frozen=True)
-class SandwichNorm(_PlainGain):
+class SandwichNorm(_Usual):
     """x + norm(f(norm(x))): CogView's wiring (Ding et al. 2021, arXiv:2105.13290, section 2.4)."""
-
-    final_norm: ClassVar[bool] = True
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""
@@ -86,7 +85,7 @@ class SandwichNorm(_PlainGain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Parallel(_PlainGain):
+class Parallel(_Usual):
     """x + f(norm(x)) + g(norm(x)): GPT-J's and GPT-NeoX's wiring (Black et al. 2022, section 2.1).
 
     arXiv:2204.06745.
@@ -96,7 +95,6 @@ class Parallel(_PlainGain):
     """
 
     share_norm: Switch = False
-    final_norm: ClassVar[bool] = True
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""
@@ -109,10 +107,8 @@ class Parallel(_PlainGain):
 
 
 @dataclasses.dataclass(frozen=True)
-class NoResidual(_PlainGain):
+class NoResidual(_Usual):
     """f(norm(x)): what the residual connection is for (He et al. 2016, arXiv:1512.03385)."""
-
-    final_norm: ClassVar[bool] = True
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""
@@ -122,7 +118,7 @@ class NoResidual(_PlainGain):
 
 
 @dataclasses.dataclass(frozen=True)
-class ReZero(_PlainGain):
+class ReZero(_Usual):
     """x + alpha f(x), alpha a learned number that starts at 0, and no norm at all.
 
     Bachlechner et al. 2020, arXiv:2003.04887, equation 2.
@@ -138,7 +134,7 @@ class ReZero(_PlainGain):
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerScale(_PlainGain):
+class LayerScale(_Usual):
     """x + diag(gains) f(norm(x)), the gains learned (Touvron et al. 2021, arXiv:2103.17239, eq. 4).
 
     Attributes:
@@ -146,7 +142,6 @@ class LayerScale(_PlainGain):
     """
 
     initial: InitialSize = 0.1
-    final_norm: ClassVar[bool] = True
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""

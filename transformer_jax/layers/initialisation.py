@@ -6,7 +6,7 @@ residual stream.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 
@@ -72,13 +72,7 @@ def xavier(
       branch_gain: what the wiring multiplies values and writing kernels with.
       gain: multiplies all kernels.
     """
-
-    def uniform(factor: float) -> Initializer:
-        scale = (gain * kernel_gain * factor) ** 2
-        return nn.initializers.variance_scaling(scale, "fan_avg", "uniform")
-
-    written = uniform(branch_gain)
-    return Initializers(nn.initializers.normal(std), uniform(1.0), written, written)
+    return _by_fan(std, gain * kernel_gain, branch_gain, "fan_avg", "uniform")
 
 
 def fan_in(
@@ -95,13 +89,15 @@ def fan_in(
       branch_gain: see Initializers.
       gain: multiplies the deviation of the kernels.
     """
+    return _by_fan(std, gain * kernel_gain, branch_gain, "fan_in", "normal")
 
-    def scaled(factor: float) -> Initializer:
-        scale = (gain * kernel_gain * factor) ** 2
-        return nn.initializers.variance_scaling(scale, "fan_in", "normal")
 
-    written = scaled(branch_gain)
-    return Initializers(nn.initializers.normal(std), scaled(1.0), written, written)
+def _by_fan(std: float, gain: float, branch_gain: float, mode: Any, kind: Any) -> Initializers:
+    def kernel(factor: float) -> Initializer:
+        return nn.initializers.variance_scaling((gain * factor) ** 2, mode, kind)
+
+    written = kernel(branch_gain)
+    return Initializers(nn.initializers.normal(std), kernel(1.0), written, written)
 
 
 INITIALISATIONS = {

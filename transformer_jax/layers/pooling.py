@@ -17,7 +17,7 @@ class Pooling(Protocol):
       adds_token: whether a class token has to stand first.
     """
 
-    adds_token: ClassVar[bool]
+    adds_token: ClassVar[bool] = False
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] and [..., L] bool, False where there is padding -> [..., D]."""
@@ -25,7 +25,7 @@ class Pooling(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class FirstPlace:
+class FirstPlace(Pooling):
     """The vector of the class token, which stands first (Devlin et al. 2019, section 3)."""
 
     adds_token: ClassVar[bool] = True
@@ -36,12 +36,10 @@ class FirstPlace:
 
 
 @dataclasses.dataclass(frozen=True)
-class LastPlace:
+class LastPlace(Pooling):
     """The vector of the last place that is no padding, which has read all where one reads from the
     left (Radford et al. 2018, section 3.2). 0 where all is padding.
     """
-
-    adds_token: ClassVar[bool] = False
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] -> [..., D]."""
@@ -53,13 +51,11 @@ class LastPlace:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeanOfPlaces:
+class MeanOfPlaces(Pooling):
     """The mean over all places that are no padding (Reimers and Gurevych 2019, section 3).
 
     0 where all is padding. Sums in float32 or wider.
     """
-
-    adds_token: ClassVar[bool] = False
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] -> [..., D]."""
@@ -72,13 +68,11 @@ class MeanOfPlaces:
 
 
 @dataclasses.dataclass(frozen=True)
-class LargestOfPlaces:
+class LargestOfPlaces(Pooling):
     """The largest value of each feature over the places (Conneau et al. 2017, arXiv:1705.02364).
 
     0 where all is padding.
     """
-
-    adds_token: ClassVar[bool] = False
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] -> [..., D]."""
@@ -89,13 +83,11 @@ class LargestOfPlaces:
 
 
 @dataclasses.dataclass(frozen=True)
-class AllPlaces:
+class AllPlaces(Pooling):
     """All vectors in a row, so that the head has weights of its own for each place.
 
     Padding gives zeros. The head has then been made for one length of input and takes no other.
     """
-
-    adds_token: ClassVar[bool] = False
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] -> [..., L * D]."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import check
+from transformer_jax.options.config import changed
 from transformer_jax.paths import path_text
 from transformer_jax.training.build import make_model, make_task
 from transformer_jax.training.optimizers import make_optimizer
@@ -54,18 +54,11 @@ def coordinate_check(
       the logits.
     """
     task = make_task(config, allow=own_modules(config))
-    measured = [_measure(_of_width(config, width), task, steps) for width in widths]
+    measured = [_measure(changed(config, {"model.width": w}), task, steps) for w in widths]
     return {
         name: Coordinate(*(tuple(sizes[name][part] for sizes in measured) for part in (0, 1)))
         for name in measured[0]
     }
-
-
-def _of_width(config: ConfigDict, width: int) -> ConfigDict:
-    copy = ConfigDict(config.to_dict()).unlock()
-    copy.model.width = width
-    check(copy)
-    return copy.lock()
 
 
 def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:

@@ -36,6 +36,7 @@ from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.installed import refuse_what_is_not_installed
+from transformer_jax.training.leaks import refuse_what_leaks
 from transformer_jax.training.measuring import (
     Measured,
     measured,
@@ -55,7 +56,6 @@ from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
 from transformer_jax.training.step import TrainState
-from transformer_jax.training.trial import refuse_what_leaks
 from transformer_jax.training.warm_start import fingerprint_of
 
 _SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
@@ -212,6 +212,7 @@ class Training:
         config, directory = self.config, self.directory
         steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
         self.log = StepLog(config.logging.every, steps, schedule, self.task.counted)
+        self.progress.details = self.log.told
         # Before the directory is marked as begun: what is refused, weights say, or a step that is
         # too large, leaves it untouched. Cells are compiled together, later.
         is_new = not directory.has_begun()

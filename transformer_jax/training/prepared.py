@@ -41,7 +41,7 @@ from transformer_jax.training.build import (
     make_objective,
     make_task,
 )
-from transformer_jax.training.fitting import (
+from transformer_jax.training.compatibility import (
     own_rows_of_model,
     refuse_broken_task,
     refuse_empty_evaluation,

@@ -19,7 +19,7 @@ EMBEDDED = {
     "pairs": {"tatoeba_en_es": _HERE / "tatoeba_en_es.tsv.gz"},
     "images": {"digits": _HERE / "digits.npz", "fashion_mnist": _HERE / "fashion_mnist.npz"},
     "vectors": {},
-    # drawn by exact.py, without a file
+    # drawn by synthetic.py, without a file
     "made-up languages": dict.fromkeys(
         ("copy", "reverse", "recall", "agreement", "markov", "modular_addition"), _HERE
     ),

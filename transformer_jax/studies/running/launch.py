@@ -12,7 +12,7 @@ from typing import Any
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
-from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import command_line, surroundings
 from transformer_jax.studies.asking.cells import (
@@ -254,8 +254,7 @@ class Launch:
 
     def run(self, retry: bool, adopt: bool = False, until: Until | None = None) -> None:
         """Seals the study, runs what is missing, and judges: once, or at each look."""
-        if self.stop.signal is not None:
-            raise Interrupted(self.stop.signal, "interrupted before anything was sealed")
+        self.stop.end("interrupted before anything was sealed")
         self._seal()
         if until is None:
             self.study.record.pop("stopped", None)
@@ -416,9 +415,7 @@ class Launch:
         else:
             where = (self.design, self.study.path, self.root)
             run_as_jobs(self.cluster, self.workers, *where, arms, waiting, len(cells))
-        if self.stop.signal is not None:
-            told = "interrupted, the running cells are saved; the same command goes on"
-            raise Interrupted(self.stop.signal, told)
+        self.stop.end("interrupted, the running cells are saved; the same command goes on")
 
 
 def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:

@@ -8,7 +8,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import replace
-from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking import doubts as asking
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell, cell_path
@@ -138,9 +138,7 @@ def _train(
     needed = {cell.arm: by_name[cell.arm] for cell in waiting}
     workers = Workers(nothing_to_run(needed, "loop"), progress, stop)
     workers.run(needed, waiting, len(waiting))
-    if stop.signal is not None:
-        told = "interrupted, the running cells are saved; the same command goes on"
-        raise Interrupted(stop.signal, told)
+    stop.end("interrupted, the running cells are saved; the same command goes on")
 
 
 def _outcome(cell: Cell, study: Study) -> Outcome | None:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.interruption import Interrupted, StopSignal
+from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
 from transformer_jax.studies.asking.design import Design
@@ -98,9 +98,7 @@ class TrainedPairs:
         if waiting:
             workers = Workers(nothing_to_run(self._arms, "loop"), self._progress, self._stop)
             workers.run(self._arms, waiting, len(cells))
-            if self._stop.signal is not None:
-                told = "interrupted, the running cells are saved; the same change goes on"
-                raise Interrupted(self._stop.signal, told)
+            self._stop.end("interrupted, the running cells are saved; the same change goes on")
         for cell in cells:
             state = cell.state()
             told = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
