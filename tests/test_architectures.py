@@ -145,10 +145,11 @@ def random_params(model):
     return jax.tree.map(draw, shapes["params"])
 
 
-# One of each architecture, and those whose inputs or pooling make other code.
+# One of each architecture, of each kind of input and of each pooling.
 FEW = (
-    *("encoder", "encoder mean", "encoder of vectors", "encoder_decoder", "vision_transformer"),
-    *("recurrent_decoder", "recurrent_encoder", "recurrent_encoder_decoder"),
+    *("encoder", "encoder mean", "encoder last", "encoder of vectors", "encoder_decoder"),
+    *("vision_transformer", "recurrent_decoder", "recurrent_encoder"),
+    *("recurrent_encoder of vectors", "recurrent_encoder_decoder"),
 )
 
 

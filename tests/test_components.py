@@ -682,6 +682,8 @@ def test_rotations_of_llama3_stretch_what_turns_slowly():
         expected.append(frequency)
     assert kinds >= {"stretched", "between"}
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+    with pytest.raises(ValueError, match="expected none, linear, ntk or llama3, got yarn"):
+        RotaryPositions(head_dim=16, scaling="yarn").apply({}, jnp.arange(2))
     longer = RotaryPositions(head_dim=16, scaling="llama3", **(options | {"original_length": 99}))
     fast = longer.apply({}, jnp.arange(2)).rotation
     np.testing.assert_allclose(np.arctan2(fast.sin, fast.cos)[1][0], 1.0, rtol=1e-6)

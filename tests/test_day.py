@@ -25,6 +25,8 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.garbage import delete, find_garbage
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_in_a_line
 from transformer_jax.runs.progress import Progress, Silent
@@ -141,16 +143,17 @@ def test_a_terminal_shows_how_far_each_arm_is():
 
 @pytest.fixture
 def room(tiny_run, tmp_path):
-    """A folder of a run, a study of one cell that is done, one that trains, one of no study."""
-    for name in ("alone", "cells/aaaaaaaaaaaaaaaa/s0", "cells/cccccccccccccccc/s0"):
+    """A folder with a run that is none of a study's, two cells, and what killed processes left."""
+    for name in ("cells/exp/run", f"cells/{'a' * 16}/s0", f"cells/{'c' * 16}/s0"):
         shutil.copytree(tiny_run, tmp_path / name)
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "study.json").write_text('{"arms": {"a": {"hash": "aaaaaaaaaaaaaaaa"}}}')
+    run = tmp_path / "cells" / "exp" / "run"
     for name in (".writing-00000050-1", "damaged-00000010"):
-        folder = tmp_path / "alone" / "checkpoints" / name
+        folder = run / "checkpoints" / name
         folder.mkdir()
         (folder / "part").write_bytes(bytes(1 << 20))
-    (tmp_path / "alone" / ".STATUS-123").write_text("half")
+    (run / ".STATUS-123").write_text("half")
+    for own in (".backup-2024", "damaged-analysis"):
+        (run / own).write_text("mine")
     return tmp_path
 
 
@@ -166,35 +169,45 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
     gone = {path.name for path in set(before) - set(room.rglob("*"))}
     assert gone == {".writing-00000050-1", "damaged-00000010", ".STATUS-123", "part"}
     assert "nothing to free" in attempt("runs", "gc", room).stdout
-    assert load_run(room / "alone").step == 50
+    assert load_run(room / "cells" / "exp" / "run").step == 50
 
 
-def test_room_of_cells_is_freed_where_it_is_asked_for(room):
-    named, unnamed = (room / "cells" / (letter * 16) for letter in "ac")
-    scores = (named / "s0" / "evaluation.json").read_text()
+def test_checkpoints_of_cells_are_freed_where_it_is_asked_for(room):
+    cell = room / "cells" / ("a" * 16) / "s0"
+    scores = (cell / "evaluation.json").read_text()
     attempt("runs", "gc", room, "--checkpoints", "--yes")
-    for cell in (named, unnamed):
-        assert not (cell / "s0" / "checkpoints").exists()
-    assert (room / "alone" / "checkpoints").exists(), "a run that is no cell keeps its own"
-    assert (named / "s0" / "evaluation.json").read_text() == scores
-    attempt("runs", "gc", room, "--cells", "--yes")
-    assert named.exists()
-    assert not unnamed.exists()
+    assert not (cell / "checkpoints").exists()
+    assert (cell / "evaluation.json").read_text() == scores
+    assert load_run(room / "cells" / "exp" / "run").step == 50, (
+        "no cell, whatever its folder is called"
+    )
 
 
 def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):
     now = datetime.datetime.now(datetime.UTC).isoformat()
-    (room / "cells" / ("a" * 16) / "s0" / "STATUS").write_text(f"running {now} step 5\n")
-    (room / "alone" / "STATUS").write_text(f"running {now} step 5\n")
+    run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"
+    for busy in (run, cell):
+        (busy / "STATUS").write_text(f"running {now} step 5\n")
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "precious").write_text("x")
-    shutil.copytree(room / "cells" / ("c" * 16) / "s0", room / "linked")
-    (room / "linked" / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
-    attempt("runs", "gc", room, "--cells", "--yes")
-    assert (room / "cells" / ("c" * 16)).exists(), "a study trains beside it"
-    assert (room / "alone" / "checkpoints" / "damaged-00000010").exists()
+    linked = room / "cells" / ("c" * 16) / "s0"
+    (linked / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
+    attempt("runs", "gc", room, "--checkpoints", "--yes")
+    assert (run / "checkpoints" / "damaged-00000010").exists()
+    assert (cell / "checkpoints").exists()
     assert (elsewhere / "precious").exists()
     refused(attempt("runs", "gc", room / "none"), "no such folder")
+
+
+def test_what_a_process_uses_when_it_would_go_stays(room):
+    """A launch that began after the question was asked."""
+    run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"
+    found = find_garbage(room, checkpoints=True)
+    with RunDirectory(run).locked():
+        freed = delete(found)
+    assert 0 < freed < sum(garbage.size for garbage in found)
+    assert (run / "checkpoints" / "damaged-00000010").exists()
+    assert not (cell / "checkpoints").exists()
 
 
 # ---------------------------------------------------------------- names
@@ -239,6 +252,11 @@ def test_a_config_may_be_called_by_its_name(tmp_path):
 )
 def test_a_run_without_a_directory_is_named_for_what_it_is(overrides, folder):
     assert default_workdir("configs/tiny.py", overrides) == folder
+
+
+def test_revisions_of_a_model_on_the_hub_have_directories_of_their_own():
+    names = {default_workdir(f"o/tiny@{r}", {}) for r in ("v1.0", "v1.1", "refs/pr/3")}
+    assert names == {"runs/tiny_v1.0", "runs/tiny_v1.1", "runs/tiny_refs_pr_3"}
 
 
 def test_long_names_stay_apart():
@@ -427,7 +445,7 @@ def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded):
     assert "<td>training.steps</td><td>50</td>" in shown
     assert shown.startswith("<p>Run: decoder, ")
     study = load_study(ROOT / "experiments" / "results" / "positions")
-    assert repr(study).startswith(f"Study: {study.sealed['question']}\n  4 arms, ")
+    assert repr(study).startswith(f"Study: {study.sealed['question']}\n  4 arms x 5 seeds, ")
     shown = study._repr_html_()
     words = study.verdicts()["arms"]["rotary"]["words"]
     assert f"<td>{words}</td>" in shown

@@ -346,9 +346,10 @@ def test_what_trains_is_watched_on_pages_of_this_machine_alone(done, watched):
     status, headers, text = ask(cells[0])
     assert "done, 12 of 12 updates" in Page(text).text
     assert "train/gradient_norm" in held(Page(text))["curves"]["metrics"]
-    status, headers, text = ask(f"/report/{done.path.name}")
-    assert text == (done.path / "report.html").read_text()
-    assert "sandbox allow-scripts; default-src 'none'" in headers["Content-Security-Policy"]
+    for path in ("/report/", "/%72eport/"):  # a page from elsewhere sees none of the others
+        status, headers, text = ask(f"{path}{done.path.name}")
+        assert text == (done.path / "report.html").read_text()
+        assert "sandbox allow-scripts; default-src 'none'" in headers["Content-Security-Policy"]
     status, headers, text = ask("/", method="HEAD")
     assert (status, text) == (200, "")
     assert int(headers["Content-Length"]) > 1000
@@ -363,9 +364,48 @@ def test_nothing_else_is_shown_and_nobody_else_is_answered(done, watched):
         *("/run/%2e%2e/%2e%2e", f"/{cell}/config.json", f"/report/{done.path.name}/../../x"),
     ):
         assert ask(path)[0] == 404, path
-    assert ask("/", Host="evil.example")[0] == 403
+    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example"):
+        assert ask("/", Host=host)[0] == 403
+    assert ask("/", Host="localhost:9000")[0] == 200, "through a tunnel"
     assert ask("/", method="POST")[0] == 501
     assert ask("/", method="DELETE")[0] == 501
+
+
+def test_what_is_damaged_hides_nothing_else(done, tmp_path):
+    root = tmp_path / "runs"
+    shutil.copytree(done.path.parent, root)
+    for name, sealed in (("broken", "{"), ("foreign", '{"sealed": {"metric": "x"}, "seal": "0"}')):
+        (root / name).mkdir()
+        (root / name / "study.json").write_text(sealed)
+    shutil.copytree(done.cells()[0].path, root / "odd")
+    row = {"step": None, "when": 1, "legs": 5}
+    (root / "odd" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    shutil.copytree(done.cells()[0].path, root / "bytes")
+    (root / "bytes" / "STATUS").write_bytes(b"\xff\xfe")
+    page = Page(Pages(root).page("/").text)
+    assert page.text.count("cannot be read") == 2
+    for words in (done.sealed["question"], "odd", "damaged", "bytes"):
+        assert words in page.text
+    with make_server(root, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", "/study/broken")
+            answer = connection.getresponse()
+            assert (answer.status, answer.headers["Refresh"]) == (500, "5")
+            assert "expected a study as JSON" in Page(answer.read().decode()).text
+        server.shutdown()
+
+
+def test_a_run_or_a_study_is_watched_by_itself(done):
+    pages = Pages(done.path)
+    (address,) = pages.studies()
+    assert address == "/study/"
+    assert done.sealed["question"] in pages.page(address).text
+    assert pages.page("/report/").is_foreign
+    pages = Pages(done.cells()[0].path)
+    assert list(pages.runs()) == ["/run/"]
+    assert "12 of 12 updates" in pages.page("/run/").text
 
 
 def test_hostile_names_are_text_on_watched_pages(done, tmp_path):
@@ -376,10 +416,10 @@ def test_hostile_names_are_text_on_watched_pages(done, tmp_path):
         shutil.copytree(done.cells()[0].path, root / name)
         pages = Pages(root)
         (address,) = pages.runs()
-        overview = Page(pages.page("/")[0])
+        overview = Page(pages.page("/").text)
         assert [v for n, v in overview.attributes if n == "href" and v[0] == "/"] == [address]
         assert not set(address) & set('<>" ?#&\n')
-        page = Page(pages.page(address)[0])
+        page = Page(pages.page(address).text)
         assert [n for n, _ in page.attributes if n.startswith("on")] == []
         plain = plain or page.elements
         assert page.elements == plain
@@ -391,9 +431,9 @@ def test_a_run_that_trains_is_loaded_again_with_the_time_that_is_left(done, tmp_
     (tmp_path / "run" / "STATUS").write_text(f"running {now} step 6\n")
     row = {"step": 6, "train/loss": 3.0, "time/step_ms": 20_000.0}
     (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-    text, changes = Pages(tmp_path).page("/run/run")
-    assert changes
-    assert "running, 6 of 12 updates; 2 min left" in Page(text).text
+    page = Pages(tmp_path).page("/run/run")
+    assert page.changes
+    assert "running, 6 of 12 updates; 2 min left" in Page(page.text).text
     with pytest.raises(InvalidInput, match="no such folder"):
         make_server(tmp_path / "none", 0)
     with make_server(tmp_path, 0) as server:

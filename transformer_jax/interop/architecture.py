@@ -93,9 +93,14 @@ def rotation_of(settings: Settings) -> FrozenDict:
     if kind not in _SCALINGS:
         known = ", ".join(_SCALINGS)
         raise InvalidInput(f"config.json: rope_type={kind}: expected one of {known}")
-    missing = [name for _, name, _ in _OF_LLAMA3 if kind == "llama3" and name not in rope]
-    if missing:
-        raise InvalidInput(f"config.json: rope_type=llama3: {missing[0]} is missing")
+    needed = ["factor"] * (kind != "default")
+    needed += [name for _, name, _ in _OF_LLAMA3] * (kind == "llama3")
+    wrong = [name for name in needed if not isinstance(rope.get(name), int | float)]
+    if wrong:
+        got = rope.get(wrong[0])
+        raise InvalidInput(f"config.json: rope_type={kind}: {wrong[0]}={got}: expected a number")
+    if kind == "llama3" and not rope["low_freq_factor"] < rope["high_freq_factor"]:
+        raise InvalidInput("config.json: rope_type=llama3: low_freq_factor is not the lower one")
     more = {ours: read(rope[name]) for ours, name, read in _OF_LLAMA3 if kind == "llama3"}
     return FrozenDict(
         {

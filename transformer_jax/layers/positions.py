@@ -187,7 +187,7 @@ class RotaryPositions(nn.Module):
         """[..., L] int -> a rotation of [..., L, R/2], R = share * K.
 
         Raises:
-          ValueError: R is odd or 0.
+          ValueError: R is odd or 0, or there is no such scaling.
         """
         features = int(self.share * self.head_dim)
         if features % 2 or not features:
@@ -195,6 +195,8 @@ class RotaryPositions(nn.Module):
                 f"head_dim: rotary positions turn pairs; {self.share} of {self.head_dim} features "
                 f"are {features}"
             )
+        if self.scaling not in ("none", "linear", "ntk", "llama3"):
+            raise ValueError(f"scaling: expected none, linear, ntk or llama3, got {self.scaling}")
         base = self.max_wavelength
         if self.scaling == "linear":
             positions = positions / self.factor

@@ -1,9 +1,11 @@
 """What may be deleted below a folder of runs, and how much room it takes.
 
 Always: what killed processes left half written, and damaged checkpoints. If asked for: checkpoints
-of cells that are done, whose scores stay, and cells that no study names.
+of studies' cells that are done, whose scores stay.
 """
 
+import contextlib
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -11,10 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, walk
 from transformer_jax.runs.listing import CELLS, facts_of, find_runs
 
-_HASH = re.compile(r'"([0-9a-f]{16})"')  # of a cell, in the files of a study
+_OF_A_CELL = re.compile(rf"{CELLS}/[0-9a-f]{{16}}/s\d+")
+_UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+")
 
 
 class Garbage(NamedTuple):
@@ -24,91 +28,76 @@ class Garbage(NamedTuple):
       path: a file or a folder.
       why: it may go.
       size: bytes.
+      run: whose it is; it stays where another process trains there.
     """
 
     path: Path
     why: str
     size: int
+    run: Path
 
 
-def find_garbage(root: Path, checkpoints: bool = False, cells: bool = False) -> list[Garbage]:
-    """Returns what may be deleted below a folder; nothing of a run or a study that trains now.
+def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
+    """Returns what may be deleted below a folder; nothing of a run that trains now.
 
     Args:
       root: folder of runs and studies.
       checkpoints: whether those of cells that are done may go: their scores, curves and verdicts
         stay, but they cannot be loaded, sampled or evaluated any more.
-      cells: whether cells may go that no file of a study here names. The trials of a study that
-        tunes are among them: launched once more, it trains them again.
     Raises:
       InvalidInput: there is no such folder.
     """
     found: list[Garbage] = []
-    busy: set[Path | None] = set()  # folders of cells in which something trains
-    runs = sorted(find_runs(root))
-    states = {run: facts_of(run, root)["status"] for run in runs}
-    for run, state in states.items():
+    for run in sorted(find_runs(root)):
+        state = facts_of(run, root)["status"]
         if state == "running":
-            busy.add(_cells_of(run))
             continue
         found += _left_over(run)
-        if checkpoints and state == "done" and _cells_of(run) is not None:
-            found += of_folder(run / "checkpoints", "checkpoints of a cell that is done")
-    if cells:
-        named = _named_by_studies(root)
-        alone = {run.parent for run in runs if _cells_of(run) not in busy | {None}}
-        for folder in sorted(folder for folder in alone if folder.name not in named):
-            found += of_folder(folder, "a cell that no study here names")
-    whole = {garbage.path for garbage in found}
-    return [garbage for garbage in found if not whole & set(garbage.path.parents)]
+        is_cell = _OF_A_CELL.fullmatch("/".join(run.absolute().parts[-3:]))
+        if checkpoints and is_cell and state == "done":
+            found = [
+                garbage for garbage in found if run / "checkpoints" not in garbage.path.parents
+            ]
+            found += _of_folder(run / "checkpoints", "checkpoints of a cell that is done", run)
+    return found
 
 
 def delete(garbage: Sequence[Garbage]) -> int:
-    """Deletes what was found; returns how many bytes that freed."""
+    """Deletes what was found, but for what is in use or protected; returns the bytes it freed."""
     freed = 0
-    for path, _, size in garbage:
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-        freed += size
+    for path, _, size, run in garbage:
+        # Renamed first: if this process is killed, nothing half deleted is taken for whole.
+        doomed = path.with_name(f".{path.name.lstrip('.')}-{os.getpid()}")
+        with contextlib.suppress(InvalidInput, OSError), RunDirectory(run).locked():
+            path.rename(doomed)
+            if doomed.is_dir():
+                shutil.rmtree(doomed)
+            else:
+                doomed.unlink()
+            freed += size
     return freed
-
-
-def _cells_of(run: Path) -> Path | None:
-    """The folder of cells that a run lies in, CELLS/HASH/sSEED."""
-    folder = run.parents[1] if len(run.parts) > 2 else None
-    return folder if folder is not None and folder.name == CELLS else None
 
 
 def _left_over(run: Path) -> Iterator[Garbage]:
     try:
-        known = [*entries(run), *entries(run / "checkpoints")]
+        own, of_checkpoints = entries(run), entries(run / "checkpoints")
     except InvalidInput:  # somebody's links: whoever opens the run is told
         return
-    for path in known:
-        if path.name.startswith(WRITING) and path.parent.name == "checkpoints":
-            yield from of_folder(path, "left by a process that was killed while it saved")
-        elif path.name.startswith(DAMAGED):
-            yield from of_folder(path, "a damaged checkpoint")
-        elif re.fullmatch(r"\.[\w.-]+-\d+", path.name) and path.is_file():
-            yield Garbage(path, "left by a process that was killed", path.stat().st_size)
+    for path in own:
+        if _UNFINISHED.fullmatch(path.name):
+            yield from _of_folder(path, "left by a process that was killed", run)
+    for path in of_checkpoints:
+        if path.name.startswith(WRITING):
+            yield from _of_folder(path, "left by a process that was killed while it saved", run)
+        elif path.name.lstrip(".").startswith(DAMAGED):
+            yield from _of_folder(path, "a damaged checkpoint", run)
 
 
-def of_folder(folder: Path, why: str) -> list[Garbage]:
-    """Returns a folder with all that is in it; [] where nothing is, or a link."""
+def _of_folder(path: Path, why: str, run: Path) -> list[Garbage]:
+    """A folder with all that is in it, or a file; [] where there is nothing, or a link in it."""
     try:
-        files = walk(folder)
-    except InvalidInput:
+        files = walk(path) if path.is_dir() else [path]
+        size = sum(file.stat().st_size for file in files)
+    except (InvalidInput, OSError):
         return []
-    return [Garbage(folder, why, sum(file.stat().st_size for file in files))] if files else []
-
-
-def _named_by_studies(root: Path) -> set[str]:
-    """Every cell that a file of a study below the folder names, one that was judged earlier too."""
-    named: set[str] = set()
-    for study in root.rglob("study.json"):
-        for file in study.parent.glob("*.json*"):
-            if file.is_file():
-                named |= set(_HASH.findall(file.read_text(encoding="utf-8", errors="replace")))
-    return named
+    return [Garbage(path, why, size, run)] if files else []

@@ -62,12 +62,11 @@ class Study:
             raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
 
     def __repr__(self) -> str:
-        """The question, and how far it is."""
+        """The question, and what it was asked of."""
         if not self.record:
             return f"Study: {self.path}, not begun"
-        states = [cell.state() for cell in self.cells()]
-        told = f"{len(self.arms)} arms, {states.count(DONE)} of {len(states)} cells done"
-        return f"Study: {self.sealed['question']}\n  {told}, {self.path}"
+        arms, seeds = (len(self.record.get(part, ())) for part in ("arms", "seeds"))
+        return f"Study: {self.sealed['question']}\n  {arms} arms x {seeds} seeds, {self.path}"
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with the verdicts."""

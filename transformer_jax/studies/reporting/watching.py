@@ -5,14 +5,16 @@
     GET /study/NAME      a study: its cells, its curves
     GET /report/NAME     the study's report, once there is one
 
-Nothing is written. A name is looked up among what was found, so that no path leads elsewhere.
+Nothing is written. A name is looked up among what was found, so that no path leads elsewhere. A
+study may have its cells outside of the folder; they are read, and have no pages.
 """
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from transformer_jax.errors import InvalidInput
@@ -48,6 +50,7 @@ _ALONE = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; img-src data:"
 )
+_NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
 _THROUGH = (DONE, DIVERGED, OUT_OF_MEMORY, FAILED)  # states of cells that train no more
 
 
@@ -60,19 +63,31 @@ def make_server(root: Path, port: int) -> ThreadingHTTPServer:
     Raises:
       InvalidInput: there is no such folder, or the port is taken.
     """
-    pages = Pages(root)
-    pages.runs()
+    if not root.is_dir():
+        raise InvalidInput(f"{root}: no such folder")
 
     class Handler(_Handler):
-        site = pages
+        site = Pages(root)
 
     try:
-        server = ThreadingHTTPServer((HOST, port), Handler)
+        return _Server((HOST, port), Handler)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
         raise InvalidInput(f"--port={port}: {why}; --port=0 takes one that is free") from error
-    Handler.port = server.server_port
-    return server
+
+
+class Page(NamedTuple):
+    """What is answered.
+
+    Attributes:
+      text: HTML.
+      changes: whether it will be another one soon.
+      is_foreign: whether somebody else may have written it.
+    """
+
+    text: str
+    changes: bool
+    is_foreign: bool = False
 
 
 class Pages:
@@ -90,37 +105,36 @@ class Pages:
         """Returns the address of each study -> its directory."""
         return {self._address("study", path): path for path in _studies(self.root)}
 
-    def page(self, address: str) -> tuple[str, bool] | None:
-        """Returns a page, and whether it will change; None where there is none of that address."""
+    def page(self, address: str) -> Page | None:
+        """Returns the page of an address; None where there is none."""
         if address == "/":
-            return self._overview(), True
+            return Page(self._overview(), True)
         if address in (runs := self.runs()):
             return self._run(runs[address])
-        if address in (studies := self.studies()):
+        studies = self.studies()
+        if address in studies:
             return self._study(studies[address])
-        reported = studies.get(address.replace("/report/", "/study/", 1))
-        file = inside(reported, "report.html") if reported else None
-        return (file.read_text(encoding="utf-8"), False) if file and file.exists() else None
+        for study in studies.values():
+            file = inside(study, "report.html")
+            if address == self._address("report", study) and file.exists():
+                return Page(file.read_text(encoding="utf-8", errors="replace"), False, True)
+        return None
 
     def _address(self, kind: str, path: Path) -> str:
-        return f"/{kind}/{quote(os.fsencode(path.relative_to(self.root)))}"
+        name = path.relative_to(self.root)
+        return f"/{kind}/{quote(os.fsencode(name)) if name.parts else ''}"
 
     def _overview(self) -> str:
-        studies = {address: load_study(path) for address, path in self.studies().items()}
         asked = [
-            [
-                Link(study.sealed["question"], address),
-                spell(str(study.path.relative_to(self.root))),
-                _counted([cell.state() for cell in study.cells()]),
-            ]
-            for address, study in studies.items()
+            _or_why(functools.partial(self._asked, path), 2, Link(spell(path.name), address))
+            for address, path in self.studies().items()
         ]
         alone = {
-            address: facts_of(path, self.root)
+            address: _sound(facts_of(path, self.root))
             for address, path in self.runs().items()
             if CELLS not in path.relative_to(self.root).parts
         }
-        newest = sorted(alone, key=lambda address: alone[address]["when"], reverse=True)
+        newest = sorted(alone, key=lambda address: str(alone[address]["when"]), reverse=True)
         columns = ["when", *_differing([alone[address] for address in newest])]
         rows = [
             [
@@ -141,13 +155,20 @@ class Pages:
         ]
         return whole_page(_TITLE, "\n".join(body), _charts({}))
 
-    def _run(self, path: Path) -> tuple[str, bool]:
-        facts = facts_of(path, self.root)
+    def _asked(self, path: Path) -> list[str]:
+        study = load_study(path)
+        where = spell(str(path.relative_to(self.root)))
+        states = [cell.state() for cell in study.cells()]
+        address = self._address("study", path)
+        return [Link(study.sealed["question"], address), where, _counted(states)]
+
+    def _run(self, path: Path) -> Page:
+        facts = _sound(facts_of(path, self.root))
         name = facts["run"]
         updates, left = _where_it_stands(facts)
         told = [f"{facts['status']}, {updates} updates", f"{left} left" if left else ""]
         last = [[key, spell(value)] for key, value in facts.items() if "/" in key]
-        config = [[key, spell(value)] for key, value in facts.items() if "." in key]
+        config = [[key, spell(value)] for key, value in facts.items() if _is_option(key)]
         body = [
             _head(name),
             paragraph("; ".join(filter(None, told))),
@@ -156,9 +177,9 @@ class Pages:
             section("Config", table(["option", "value"], config)),
         ]
         data = _charts(curves_of({name: [path]}, {}, "tokens"), [name])
-        return whole_page(name, "\n".join(body), data), facts["status"] == "running"
+        return Page(whole_page(name, "\n".join(body), data), facts["status"] == "running")
 
-    def _study(self, path: Path) -> tuple[str, bool]:
+    def _study(self, path: Path) -> Page:
         study = load_study(path)
         cells, question = study.cells(), study.sealed["question"]
         states = [cell.state() for cell in cells]
@@ -181,7 +202,7 @@ class Pages:
         ]
         data = _charts(curves_of(runs, {}, "tokens", f"eval/{study.metric}"), list(runs))
         is_through = bool(states) and all(state in _THROUGH for state in states)
-        return whole_page(question, "\n".join(body), data), not is_through
+        return Page(whole_page(question, "\n".join(body), data), not (is_through and has_report))
 
     def _cell(self, study: Study, arm: str, seed: int) -> str:
         """How a cell stands: its score, its updates or its failure, with its page if it is here."""
@@ -192,18 +213,24 @@ class Pages:
         if state == DONE:
             told = spell(cell.means("validation").get(study.metric))
         elif state in (UNFINISHED, MISSING):
-            facts = facts_of(cell.path, cell.path)
+            facts = _sound(facts_of(cell.path, cell.path))
             told = _where_it_stands(facts)[0] if state == UNFINISHED else "–"
         path = Path(os.path.relpath(cell.path, self.root))
         is_here = cell.path.exists() and ".." not in path.parts
         return Link(told, self._address("run", self.root / path)) if is_here else told
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing: a browser that went away is no fault, and a page never raises."""
+
+
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD. A request has to name this address: no other page asks through it."""
+    """Answers GET and HEAD. A request has to name this machine: no other page asks through it."""
 
     site: Pages
-    port: int
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -215,45 +242,65 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(has_body=False)
 
     def _answer(self, has_body: bool) -> None:
-        code, text, changes = self._found()
-        body = text.encode("utf-8", "replace")
-        is_report = self.path.startswith("/report/")
+        code, page = self._found()
+        body = page.text.encode("utf-8", "replace")
         self.send_response(code)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("X-Frame-Options", "DENY")
-        if is_report:  # a file, that somebody else may have written: it sees none of the others
+        if page.is_foreign:  # it sees none of the others
             self.send_header("Content-Security-Policy", _ALONE)
-        if changes:
+        if page.changes:
             self.send_header("Refresh", str(_RELOAD))
         self.end_headers()
         if has_body:
             self.wfile.write(body)
 
-    def _found(self) -> tuple[int, str, bool]:
-        own = (f"{HOST}:{self.port}", f"localhost:{self.port}")
-        if self.headers.get("Host") not in own:
-            return 403, _message("This server is asked by its own address alone."), False
+    def _found(self) -> tuple[int, Page]:
+        host = self.headers.get("Host", "").partition(":")[0]  # a tunnel may have another port
+        if host not in (HOST, "localhost"):
+            return 403, Page(_message(f"Ask it as {HOST} or localhost."), False)
         path = self.path.partition("?")[0]
         address = "/" + quote(unquote_to_bytes(path.removeprefix("/")))
         try:
             page = self.site.page(address)
-        except (InvalidInput, OSError) as error:  # half written, or not to be read
-            return 500, _message(str(error)), True
+        except Exception as error:  # damaged, or half written: the next one may be whole
+            return 500, Page(_message(f"{type(error).__name__}: {error}"), True)
         if page is None:
-            return 404, _message("There is no such run or study any more."), False
-        return 200, *page
+            return 404, Page(_message("There is no such run or study any more."), False)
+        return 200, page
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: the terminal belongs to its user."""
 
 
 def _studies(root: Path) -> list[Path]:
-    """Every study below a folder; links are not followed."""
-    found = [Path(folder) for folder, _, files in os.walk(root) if "study.json" in files]
-    return sorted(path for path in found if CELLS not in path.relative_to(root).parts)
+    """Every study below a folder; links are not followed, and runs not looked into."""
+    found = []
+    for folder, below, files in os.walk(root):
+        below[:] = [] if "config.json" in files else [b for b in below if b not in _NO_STUDY_INSIDE]
+        found += [Path(folder)] * ("study.json" in files)
+    return sorted(found)
+
+
+def _or_why(make: Callable[[], list[str]], count: int, name: str) -> list[str]:
+    """A row of a table; where its folder is damaged, the reason in one of so many cells."""
+    try:
+        return make()
+    except Exception as error:
+        return [name, *[""] * (count - 1), spell(f"cannot be read: {error}"[:200])]
+
+
+def _sound(facts: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a run, where its files say of updates what can be counted."""
+    is_sound = is_number(facts["step"])
+    return facts if is_sound else {**facts, "step": 0, "status": "damaged"}
+
+
+def _is_option(key: str) -> bool:
+    return "." in key and "/" not in key
 
 
 def _differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
