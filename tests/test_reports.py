@@ -615,10 +615,15 @@ def test_what_was_chosen_on_a_watched_page_stays_when_it_is_loaded_again(browser
     metric, log = controls()
     metric.select_by_visible_text("train/gradient_norm")
     log.click()
+    browser.find_elements(By.CSS_SELECTOR, "[data-chart=curves] button")[1].click()
     browser.refresh()
     metric, log = controls()
     assert metric.first_selected_option.text == "train/gradient_norm"
     assert log.is_selected()
+    buttons = browser.find_elements(By.CSS_SELECTOR, "[data-chart=curves] button")
+    assert [b.get_attribute("aria-pressed") for b in buttons] == ["true", "false"]
+    lines = "[data-chart=curves] figure > svg > path:not(.band)"
+    assert len(browser.find_elements(By.CSS_SELECTOR, lines)) == 1
     browser.find_element(By.LINK_TEXT, "The report").click()
     assert browser.find_elements(By.CSS_SELECTOR, "[data-chart] figure > svg path")
     assert complaints(browser) == []

@@ -148,15 +148,22 @@ function choice(controls, label, options, changed) {
 }
 
 // What a reader chose is still chosen when the page is loaded again.
+const memory = {
+  key: (name) => `${location.pathname} ${name}`,
+  get(name) {
+    try { return JSON.parse(sessionStorage.getItem(this.key(name))); } catch { return null; }
+  },
+  set(name, value) {
+    try { sessionStorage.setItem(this.key(name), JSON.stringify(value)); } catch { /* may not store */ }
+  },
+};
+
 function kept(control, label, property, changed) {
-  const key = `${location.pathname} ${label}`;
-  try {
-    const before = JSON.parse(sessionStorage.getItem(key));
-    if (before !== null) control[property] = before;
-    if (control.selectedIndex === -1) control.selectedIndex = 0;  // a choice that is no more
-  } catch { /* a page that may store nothing */ }
+  const before = memory.get(label);
+  if (before !== null) control[property] = before;
+  if (control.selectedIndex === -1) control.selectedIndex = 0;  // a choice that is no more
   control.onchange = () => {
-    try { sessionStorage.setItem(key, JSON.stringify(control[property])); } catch { /* nor here */ }
+    memory.set(label, control[property]);
     changed();
   };
   return control;
@@ -170,15 +177,17 @@ function tick(controls, label, changed) {
 }
 
 function legend(controls, names, changed) {
-  const shown = new Set(names);
+  const hidden = new Set(memory.get("hidden") || []);
+  const shown = new Set(names.filter((name) => !hidden.has(name)));
   names.forEach((name, index) => {
-    const button = node("button", { type: "button", "aria-pressed": "true" }, controls);
+    const button = node("button", { type: "button", "aria-pressed": String(shown.has(name)) }, controls);
     const sample = node("svg", { viewBox: "0 0 32 12", "aria-hidden": "true" }, button);
     node("path", { ...style(index), d: "M0 6H32" }, sample);
     button.append(" " + name);
     button.onclick = () => {
       if (shown.has(name)) shown.delete(name); else shown.add(name);
       button.setAttribute("aria-pressed", String(shown.has(name)));
+      memory.set("hidden", names.filter((other) => !shown.has(other)));
       changed();
     };
   });
