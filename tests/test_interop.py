@@ -413,7 +413,7 @@ def test_a_repository_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
     folder, _ = gpt2_folder(tmp_path)
     asked = []
 
-    def snapshot_download(repository, allow_patterns):
+    def snapshot_download(repository, revision, allow_patterns):
         asked.append((repository, allow_patterns))
         return str(folder)
 
@@ -423,7 +423,7 @@ def test_a_repository_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
     assert "config.json" in asked[0][1]
     assert not any(pattern.endswith(".bin") for pattern in asked[0][1])  # pickles stay away
 
-    def offline(repository, allow_patterns):
+    def offline(repository, revision, allow_patterns):
         raise OSError("no network\nsecond line")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
