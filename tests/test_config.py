@@ -300,6 +300,21 @@ def test_c39_a_changed_default_is_a_visible_diff():
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
         (
             {
+                "model__position": "rotary",
+                "model__position_options__rotary__original_length": "16",
+            },
+            "are of scaling=llama3; without it they do nothing",
+        ),
+        (
+            {
+                "model__position": "rotary",
+                "model__position_options__rotary__scaling": "llama3",
+                "model__position_options__rotary__high_freq_factor": "0.5",
+            },
+            "high_freq_factor=0.5: expected more than low_freq_factor=1.0",
+        ),
+        (
+            {
                 "data__task": "text_classification",
                 "model__architecture": "encoder",
                 "model__mask": "causal",

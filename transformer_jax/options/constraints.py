@@ -80,9 +80,9 @@ Checks = list[tuple[str, Any]]
 
 def _of_positions(flat: Mapping[str, Any]) -> Checks:
     position, length = flat["model.position"], flat["data.length"]
-    low, high = (
-        flat[f"model.position_options.rotary.{name}_freq_factor"] for name in ("low", "high")
-    )
+    rotary = "model.position_options.rotary"
+    low, high = (flat[f"{rotary}.{name}_freq_factor"] for name in ("low", "high"))
+    of_llama3 = (flat[f"{rotary}.original_length"], low, high)
     return [
         (
             f"model.max_length={flat['model.max_length']}: expected at least data.length={length}",
@@ -96,8 +96,14 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
             and flat["model.position_options.rotary.factor"] != 1,
         ),
         (
-            f"model.position_options.rotary.high_freq_factor={high}: expected more than "
-            f"low_freq_factor={low}",
+            f"{rotary}: original_length, low_freq_factor and high_freq_factor are of "
+            "scaling=llama3; without it they do nothing",
+            position == "rotary"
+            and flat[f"{rotary}.scaling"] != "llama3"
+            and of_llama3 != (8192, 1.0, 4.0),
+        ),
+        (
+            f"{rotary}.high_freq_factor={high}: expected more than low_freq_factor={low}",
             position == "rotary" and high <= low,
         ),
         (

@@ -12,8 +12,8 @@ class Progress:
     """Tells how a run goes. The estimate of the time left counts training steps alone.
 
     On a terminal the last lines are redrawn by rich: where it stands, and below it what `details`
-    gives. Elsewhere (a file, a pipe, CI) a plain line is printed every few
-    seconds, without control codes.
+    gives. Elsewhere (a file, a pipe, CI) a plain line is printed every few seconds, without control
+    codes.
 
     Attributes:
       details: gives more lines for a terminal.
