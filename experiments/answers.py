@@ -29,6 +29,7 @@ from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.decision import UNTUNED
 from transformer_jax.studies.reporting.tables import (
+    NOT_BY_SEEDS,
     also_table,
     as_markdown,
     asked_elsewhere,
@@ -343,8 +344,14 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
         for arm, its in verdicts["arms"].items()
         if its["verdict"] == UNRESOLVED and 0 < (its.get("seeds_needed") or 0) <= _MOST_SEEDS
     }
-    told = "; ".join(f"{arm}: about {count}" for arm, count in needed.items())
-    return [f"**Seeds that would decide it**, by the spread that was seen: {told}."] if told else []
+    told = [f"{arm}: about {count}" for arm, count in needed.items()]
+    told += [
+        f"{arm}: {NOT_BY_SEEDS}"
+        for arm, its in verdicts["arms"].items()
+        if its["verdict"] == UNRESOLVED and its.get("errors") and not its.get("seeds_needed")
+    ]
+    heading = "**Seeds that would decide it**, by the spread that was seen: "
+    return [f"{heading}{'; '.join(told)}."] if told else []
 
 
 def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], list[list[str]]]:

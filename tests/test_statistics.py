@@ -11,7 +11,7 @@ from transformer_jax.studies.inference import statistics as ours
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.solved import boschloo_p, clopper_pearson
-from transformer_jax.studies.inference.tuned import sensitivity
+from transformer_jax.studies.inference.tuned import sensitivity, widened
 
 STUDIES = 20_000
 
@@ -108,7 +108,7 @@ def test_power_is_scipys_noncentral_t():
 
 
 def test_what_can_be_found_has_the_power_that_is_promised():
-    """The numbers of docs/verdicts.md, and the way back."""
+    """The numbers of docs/error-rates.md, and the way back."""
     for count, arms, effect in ((3, 1, 5.2), (5, 3, 2.9), (8, 7, 2.0), (16, 1, 0.9)):
         level = 0.8 * ours.level_of_look(count, (count,)) / arms
         found = power.detectable(count, level)
@@ -142,6 +142,34 @@ def test_seeds_needed_never_looks_at_the_effect():
     assert power.seeds_needed(0.01, 5, 0.01, 0.01) > few
     assert power.seeds_needed(0.0, 5, 0.01) is None
     assert power.seeds_needed(10.0, 5, 1e-4) is None  # more than anybody will run
+
+
+def test_seeds_do_not_mend_what_tuning_may_have_missed():
+    alone = power.seeds_needed(0.01, 5, 0.01)
+    more = [(0.002, 4.0)]
+    beside = power.seeds_needed(0.01, 5, 0.01, more=more)
+    assert beside > alone
+    bound = 0.01 * math.sqrt(4 / stats.chi2.ppf(0.2, 4))
+    found = []
+    for count in (beside - 1, beside):
+        error, freedom, _ = widened(0.0, bound / math.sqrt(count), count - 1, more)
+        cut = stats.t.ppf(0.975, freedom)
+        finds = stats.nct.sf(cut, freedom, 0.01 / error) >= 0.8
+        drawn = np.random.default_rng(0)
+        means = drawn.normal(0, error, 400_000)
+        errors = error * np.sqrt(drawn.chisquare(freedom, len(means)) / freedom)
+        is_same = (np.abs(means) + cut * errors < 0.01).mean()
+        found.append(finds and is_same >= 0.8 - 0.002 * (count == beside))
+    assert found == [False, True]
+    assert power.seeds_needed(0.01, 5, 0.01, more=[(0.01, 2.0)]) is None
+    base = {seed: Outcome(value, False) for seed, value in enumerate((0.5, 0.51, 0.49, 0.5, 0.52))}
+    arm = {seed: Outcome(o.value + 0.01 * (seed % 2), False) for seed, o in base.items()}
+    options = {"margin": 0.01, "larger_is_better": True}
+    plain = ours.compare(base, {"a": arm}, **options)[0]
+    tuned = ours.compare(base, {"a": arm}, **options, errors=[(0.01, 2.0)])[0]
+    assert (plain.seeds_needed or 0) > 0
+    assert tuned.seeds_needed is None
+    assert tuned.standard_error > plain.standard_error
 
 
 def test_clopper_pearson_and_boschloo():
@@ -354,7 +382,7 @@ def test_the_bootstrap_over_seeds_would_be_wrong():
     ("arms", "count", "rate"), [(1, 5, 0.162), (1, 16, 0.130), (4, 5, 0.308), (4, 16, 0.283)]
 )
 def test_what_strong_skew_does_is_known(arms, count, rate):
-    """Arms with a long bad tail beside a narrow base: the rates that docs/verdicts.md prints."""
+    """Arms with a long bad tail beside a narrow base: the rates that docs/error-rates.md prints."""
     rng = np.random.default_rng(0)
     d = math.exp(0.5) - rng.lognormal(0, 1, (STUDIES, arms, count))
     low, high = intervals(d, arms)

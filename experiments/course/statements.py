@@ -119,10 +119,10 @@ STATEMENTS = (
         "x + f(norm(x)), N times",
         "model.depth",
         claims=(
-            Claim("depth_at_width", "depth 1", "worse"),
-            Claim("depth_at_width", "depth 4", "better"),
+            Claim("depth_wide", "depth 1", "worse"),
+            Claim("depth_wide", "depth 8", "better"),
         ),
-        studies=("depth",),
+        studies=("depth", "depth_at_width"),
     ),
     Statement(
         8,
@@ -138,10 +138,10 @@ STATEMENTS = (
         "norm(x + f(x)) or x + f(norm(x))",
         "model.wiring, model.norm",
         claims=(
-            Claim("norm_kinds", "none", "worse"),
-            Claim("norm_kinds", "post", "different"),
+            Claim("norms_wide", "no norm", "worse"),
+            Claim("norms_wide", "post", "different"),
         ),
-        studies=("norms",),
+        studies=("norms", "norm_kinds"),
     ),
     Statement(
         10,

@@ -49,8 +49,7 @@ def random_effects(
     Hartung and Knapp's (2001), t with K - 1 degrees of freedom, whose variance is no smaller than
     that of known weights (Röver et al. 2015, section 2.4), nor than that of the mean of equal
     weights: with few seeds the weights are noise, and without both floors intervals hold mu too
-    rarely, see docs/verdicts.md. The prediction interval has K - 2 (Higgins et al. 2009, equation
-    12).
+    rarely (docs/error-rates.md). The prediction interval has K - 2 (Higgins et al. 2009, eq. 12).
 
     Args:
       effects: y, one a data set, in one unit.

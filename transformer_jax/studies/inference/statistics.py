@@ -59,7 +59,7 @@ class Contrast(NamedTuple):
       diverged: of arm and of base, how many of how many.
       p_divergence: that the arm diverges no more often than the base, of Boschloo's exact test,
         min(1, m p / 0.2).
-      seeds_needed: for 80 % power at the margin (and equivalence at 0).
+      seeds_needed: for 80 % power at the margin (and equivalence at 0); None: no number helps.
       verdict: one of the words of this module.
       words: the verdict in full, "better by more than 0.01 (few seeds)".
       p_ranks: where some runs diverged, of a permutation test of ranks, diverged ones last; of this
@@ -255,10 +255,7 @@ def compare(
     for name, outcomes in arms.items():
         is_asked = name in asked
         pair = _Pair(base, outcomes, sign, paired)
-        if errors and pair.error > 0:
-            widened_by = widened(pair.mean, pair.error, pair.freedom, errors)
-            pair.error, pair.freedom, pair.p = widened_by
-        contrast = pair.contrast(name, margin, level, size if is_asked else 1)
+        contrast = pair.contrast(name, margin, level, size if is_asked else 1, errors)
         if target is not None:
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
             contrast = _by_target(contrast, *runs, level, size if is_asked else 1)
@@ -348,34 +345,37 @@ class _Pair:
         self.diverged = (_count_diverged(outcomes, [*outcomes]), _count_diverged(base, [*base]))
         self.ranked = [[_worst(o, sign) for o in group.values()] for group in (outcomes, base)]
 
-    def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
+    def contrast(
+        self, arm: str, margin: float, level: float, size: int, errors: Sequence[tuple] = ()
+    ) -> Contrast:
         """What is said of it, as one of `size` contrasts at a look of a level."""
-        count, share = self.count, FOR_MEANS / size
-        low, high = bounds = interval(self.mean, self.error, self.freedom, share * level)
+        count, share, deviation = self.count, FOR_MEANS / size, self.error * math.sqrt(self.count)
+        error, freedom, p = self.error, self.freedom, self.p
+        if errors and error > 0:
+            error, freedom, p = widened(self.mean, error, freedom, errors)
+        low, high = bounds = interval(self.mean, error, freedom, share * level)
         p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
-        p_equivalence = equivalence_p(self.mean, self.error, self.freedom, margin)
+        p_equivalence = equivalence_p(self.mean, error, freedom, margin)
         verdict, words = self._without_mean(p_divergence <= level)
-        has_gone = any(diverged for diverged, _ in self.diverged)
-        p_ranks = ranks_p(*self.ranked) if has_gone else None
+        p_ranks = ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
         if not verdict:
-            few = " (few seeds)" if count < FEWEST_FOR_EQUIVALENCE else ""
             verdict, words = read_off(low, high, margin)
-            words += few
+            words += " (few seeds)" * (count < FEWEST_FOR_EQUIVALENCE)
         return Contrast(
             arm=arm,
             seeds=self.seeds,
             differences=self.differences,
             mean=self.mean,
-            standard_error=self.error,
+            standard_error=error,
             interval=bounds,
-            p=min(1.0, self.p / share),
-            p_alone=self.p,
+            p=min(1.0, p / share),
+            p_alone=p,
             p_equivalence=min(1.0, 2 * p_equivalence / share),
             p_sign_flip=sign_flip_p(self.differences),
             correlation=self.correlation,
             diverged=self.diverged,
             p_divergence=p_divergence,
-            seeds_needed=seeds_needed(self.error * math.sqrt(count), count, margin, share * level),
+            seeds_needed=seeds_needed(deviation, count, margin, share * level, errors),
             verdict=verdict,
             words=words,
             p_ranks=p_ranks,

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
+NOT_BY_SEEDS = (
+    "no number of seeds would tell, since its own best rate is not known well enough: take more "
+    "seeds, or smaller steps, for the tuning"
+)
 _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
 
@@ -207,8 +211,10 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     for name, arm in verdicts["arms"].items():
         if arm.get("correlation") is not None:
             told = f"{name}: pairing correlation {arm['correlation']:+.2f}"
-            if arm.get("seeds_needed") and arm["verdict"] == "unresolved":
+            if arm["verdict"] == "unresolved" and arm.get("seeds_needed"):
                 told += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
+            elif arm["verdict"] == "unresolved" and arm.get("errors"):
+                told += f"; {NOT_BY_SEEDS}"
             if beyond_this_text(arm):
                 told += f"; also beyond this text: {beyond_this_text(arm)}"
             notes.append(told)
