@@ -363,8 +363,8 @@ def test_a_run_with_an_intervention_resumes_to_the_same_bits(folder, monkeypatch
     whole = train(short(**changes), "whole", Silent())
     save = loop.Training._save
 
-    def die(self, state):
-        save(self, state)
+    def die(self, state, must):
+        save(self, state, must)
         if self.directory.step == 2:
             raise KeyboardInterrupt
 

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import jax
@@ -25,6 +26,7 @@ from tests.conftest import (
 )
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.runs import checkpoints
 from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
@@ -336,22 +338,61 @@ def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
 
 @pytest.mark.usefixtures("one_program")
 def test_c12_a_disk_that_is_full_at_the_end_is_no_success(tmp_path, monkeypatch):
-    from transformer_jax.runs.checkpoints import Checkpoints
+    honest = checkpoints._sync
 
-    honest = Checkpoints.save
+    def full(folder):
+        if "00000020" not in folder.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(folder)
 
-    def full(self, step, state, extra):
-        if step > 20:
-            raise SaveFailed("no space left")
-        honest(self, step, state, extra)
-
-    monkeypatch.setattr(Checkpoints, "save", full)
-    with pytest.raises(SaveFailed):
+    monkeypatch.setattr(checkpoints, "_sync", full)
+    with pytest.raises(SaveFailed, match="checkpoint of step 50 could not be written"):
         run(tmp_path / "a")
     assert RunDirectory(tmp_path / "a").status() == "failed"
-    monkeypatch.setattr(Checkpoints, "save", honest)
+    assert [p.name for p in (tmp_path / "a" / "checkpoints").iterdir()] == ["00000020"]
+    monkeypatch.setattr(checkpoints, "_sync", honest)
     run(tmp_path / "a")
     assert RunDirectory(tmp_path / "a").manifest()["launches"][-1]["resumed_from"] == 20
+
+
+@pytest.mark.usefixtures("one_program")
+def test_c12_a_disk_that_was_full_meanwhile_is_told(tmp_path, whole, monkeypatch):
+    honest = checkpoints._sync
+
+    def full_at_first(folder):
+        if "00000020" in folder.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        honest(folder)
+
+    monkeypatch.setattr(checkpoints, "_sync", full_at_first)
+    told = Silent()
+    told.say = (said := []).append
+    run(tmp_path / "a", told)
+    assert any("NOT SAVED" in line and "checkpoint of step 20" in line for line in said)
+    names = sorted(path.name for path in (tmp_path / "a" / "checkpoints").iterdir())
+    assert names == ["00000040", "00000050"]
+    assert fingerprint_of(tmp_path / "a") == whole
+
+
+@pytest.mark.usefixtures("one_program")
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, whole, monkeypatch):
+    gone_on, waited = threading.Event(), []
+    sync, advance = checkpoints._sync, loop.Training._advance
+
+    def slow_sync(folder):
+        waited.append(gone_on.wait(30))
+        sync(folder)
+
+    def seen(self, state, num_steps):
+        if self.directory.step >= 20:
+            gone_on.set()
+        return advance(self, state, num_steps)
+
+    monkeypatch.setattr(checkpoints, "_sync", slow_sync)
+    monkeypatch.setattr(loop.Training, "_advance", seen)
+    run(tmp_path / "a")
+    assert waited == [True] * 3
+    assert fingerprint_of(tmp_path / "a") == whole
 
 
 @pytest.mark.usefixtures("one_program")

@@ -7,14 +7,17 @@ A checkpoint is written under another name and renamed when it is complete, so a
 leaves no half of one. Orbax restores a file with a flipped bit, casts a wrong dtype and takes an
 empty stray folder for the newest step, all without a word; so every file is hashed before it is
 trusted, every leaf is compared with what the model expects, and only folders with a manifest count.
+What is written while training goes on is the same, some time later.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +67,7 @@ class Checkpoints:
         self._folder = folder.absolute()
         self._keep = keep
         self._say = say
+        self._being_written: Future[None] | None = None
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint with a manifest, ascending."""
@@ -96,22 +100,44 @@ class Checkpoints:
           SaveFailed: the disk refused, or a leaf is not finite; nothing is left half written and
             the earlier checkpoints are untouched.
         """
+        self.begin_save(step, state, extra)
+        self.settle()
+
+    def begin_save(self, step: int, state: Any, extra: dict) -> None:
+        """Copies a state and writes it as `save` does, while the caller goes on; see `settle`.
+
+        One is written at a time. Several processes go on when it is there: they agree on whether
+        all could write, and agree on nothing else meanwhile.
+
+        Args:
+          step: optimizer updates so far.
+          state: tree of arrays, which may be donated as soon as this returns.
+          extra: plain data for JSON.
+        Raises:
+          SaveFailed: this one cannot be begun, or the one before it could not be written.
+        """
+        self.settle()
         final = self._folder / f"{step:08d}"
         if agreed(_is_checkpoint(final)):
             return  # the same step of the same run: the same bits
         _refuse_non_finite(step, state)
         writing = self._folder / f"{WRITING}{final.name}-{agreed(os.getpid())}"
+        leaves, size = _leaves(state), sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        orbax = _checkpointer()
 
-        def write_arrays() -> None:  # in which each process writes its parts
-            with _checkpointer() as orbax:
-                orbax.save(writing / "state", state)
+        def copy_arrays() -> None:  # of which each process writes its parts
+            # On a CPU orbax reads them where they are: what is donated then is copied by jax.
+            orbax.save(writing / "state", state)
+
+        def write_arrays() -> None:
+            with orbax:
                 orbax.wait_until_finished()
 
         def complete() -> None:
             manifest = {
                 "format": _FORMAT,
                 "step": step,
-                "leaves": _leaves(state),
+                "leaves": leaves,
                 "files": _hashes(writing / "state"),
                 "extra": extra,
             }
@@ -120,8 +146,7 @@ class Checkpoints:
             os.rename(writing, final)
             _sync_folder(self._folder)
 
-        make_folder = functools.partial(writing.mkdir, parents=True)
-        for work, is_of_all in ((make_folder, False), (write_arrays, True), (complete, False)):
+        def do(work: Callable[[], Any], is_of_all: bool) -> None:
             failed: Exception | None = None
             try:
                 if is_of_all or is_first():
@@ -133,9 +158,47 @@ class Checkpoints:
             if largest(failed is not None):  # none goes on where another could not
                 if is_first():
                     shutil.rmtree(writing, ignore_errors=True)
-                raise SaveFailed(_why_not_saved(self._folder, state, failed)) from failed
-        if is_first():
+                raise SaveFailed(_why_not_saved(self._folder, step, size, failed)) from failed
+
+        def finish() -> None:
+            do(write_arrays, True)
+            do(complete, False)
+
+        do(functools.partial(writing.mkdir, parents=True), False)
+        do(copy_arrays, True)
+        if jax.process_count() > 1:
+            finish()
             self._remove_old()
+            return
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._being_written = thread.submit(finish)
+        thread.shutdown(wait=False)
+
+    def settle(self) -> None:
+        """Waits until the checkpoint that was begun is there.
+
+        Raises:
+          SaveFailed: see save.
+        """
+        if self._being_written is None:
+            return
+        try:
+            self._being_written.result()
+        finally:  # it goes on where the wait for it was interrupted
+            if self._being_written.done():
+                self._being_written = None
+        self._remove_old()
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """Waits at the end, whatever it is, for what is being written."""
+        try:
+            yield
+        finally:
+            try:
+                self.settle()
+            except SaveFailed as error:
+                self._say(f"NOT SAVED: {error}")
 
     def restore(
         self, template: Any, read_only: bool = False, at: int | None = None
@@ -193,7 +256,7 @@ class Checkpoints:
         self._say(f"checkpoints: SKIPPED {path.name}: {why}; moved to {aside.name}")
 
     def _remove_old(self) -> None:
-        for step in self.steps()[: -self._keep]:
+        for step in self.steps()[: -self._keep] if is_first() else ():
             old = self._folder / f"{step:08d}"
             doomed = self._folder / f"{WRITING}old-{old.name}"
             try:
@@ -335,12 +398,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _why_not_saved(folder: Path, state: Any, error: Exception | None) -> str:
-    needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+def _why_not_saved(folder: Path, step: int, size: int, error: Exception | None) -> str:
     free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
     reason = "another process could not write" if error is None else type(error).__name__
     reason = str(error).splitlines()[0][:200] if error is not None and str(error) else reason
     return (
-        f"{folder}: the checkpoint could not be written ({reason}); "
-        f"it needs about {needed:,} bytes, {free:,} are free; the earlier checkpoints stay"
+        f"{folder}: the checkpoint of step {step} could not be written ({reason}); "
+        f"it needs about {size:,} bytes, {free:,} are free; the earlier checkpoints stay"
     )

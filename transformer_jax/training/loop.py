@@ -20,7 +20,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options import config as configs
 from transformer_jax.processes import agreed, is_first, refuse_other, whole
-from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
+from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.following import directory_of_process
 from transformer_jax.runs.interruption import Interrupted, StopSignal
@@ -30,7 +30,7 @@ from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
-from transformer_jax.training.branching import Extension, Parent, begin_in, kept_states
+from transformer_jax.training.branching import Extension, Parent, begin_in
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
@@ -54,6 +54,7 @@ from transformer_jax.training.own import (
 )
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.run import Run
+from transformer_jax.training.saving import Saving
 from transformer_jax.training.showcases import demonstration_of
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.warm_start import fingerprint_of
@@ -148,17 +149,17 @@ class Training:
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
-        self.parent, self.keeps = parent, keeps
+        self.parent = parent
         self.demonstration = demonstration_of(config.data.task)
-        folder, keep = directory.file("checkpoints"), config.checkpoint.keep
-        self.checkpoints = Checkpoints(folder, keep, self._warn)
+        together, keep = not self._is_alone, config.checkpoint.keep
+        self.saving = Saving(directory, keep, self._warn, keeps, waits=together)
         self.warnings: list[str] = []
-        self.unsaved: str | None = None  # why the newest state is not on disk
         self.seconds_per_step = 0.0
 
     def coroutine(self) -> RunCoroutine:
         """The run: yields StepRequests, receives StepResults, returns the last row of metrics."""
-        with self.directory.locked(), self.directory.failures_recorded():
+        saved = self.saving.checkpoints.settled()
+        with self.directory.locked(), self.directory.failures_recorded(), saved:
             self._prepare()
             return (yield from self._run_all())
 
@@ -194,7 +195,7 @@ class Training:
             directory.write_status("running")
             must_end = self.stop.signal is not None or not finite
             if is_last or must_end or step % self.config.checkpoint.every == 0:
-                self._save(state)
+                self._save(state, must=is_last or must_end)
             if not finite:
                 raise self._non_finite(state)
             if must_end and not is_last:
@@ -239,8 +240,8 @@ class Training:
             self._warn(f"the code of {choice} changed since this run began")
 
     def _restore_or_start(self) -> TrainState:
-        self.checkpoints.tidy()
-        restored = self.checkpoints.restore(self.prepared.template)
+        self.saving.checkpoints.tidy()
+        restored = self.saving.checkpoints.restore(self.prepared.template)
         if restored is not None:
             self.directory.refuse_foreign_checkpoint(restored.step, restored.extra)
         if restored is None and self.parent is not None:
@@ -357,21 +358,9 @@ class Training:
         """Whether times are this run's own, and not those of runs that are computed with it."""
         return (self.cell or {}).get("how", "loop") == "loop"
 
-    def _save(self, state: TrainState) -> None:
-        step = self.directory.step
-        extra = {"pending": self.log.pending, "config": configs.plain(self.config)}
-        try:
-            if step in self.keeps:
-                kept_states(self.directory, len(self.keeps)).save(
-                    step, unstack_blocks(state), extra
-                )
-            elif self.keeps and step < self.config.training.steps and self.stop.signal is None:
-                return
-            self.checkpoints.save(step, unstack_blocks(state), extra)
-            self.unsaved = None
-        except SaveFailed as error:
-            self.unsaved = str(error)
-            self._warn(f"NOT SAVED at step {self.directory.step}: {error}")
+    def _save(self, state: TrainState, must: bool) -> None:
+        extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
+        self.saving.save(self.directory.step, unstack_blocks(state), extra, must)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -381,8 +370,8 @@ class Training:
 
     def _finish(self, state: TrainState) -> dict[str, float]:
         """Draws a sample and a picture, and says what came out."""
-        if self.unsaved:
-            raise SaveFailed(self.unsaved)
+        if self.saving.unsaved:
+            raise SaveFailed(self.saving.unsaved)
         directory, step = self.directory, self.directory.step
         if self.cell is not None:
             self.at_end(self._run(state))
@@ -420,8 +409,8 @@ class Training:
         )
 
     def _interrupted(self) -> Stop:
-        if self.unsaved:
-            return SaveFailed(self.unsaved)
+        if self.saving.unsaved:
+            return SaveFailed(self.saving.unsaved)
         self.directory.write_status("interrupted")
         assert self.stop.signal is not None
         return Interrupted(
