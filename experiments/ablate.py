@@ -15,8 +15,16 @@ Example:
 
 from typing import Any
 
-from experiments.command import Parser, execute, preset, seconds_of, use_compilation_cache
+from experiments.command import (
+    Parser,
+    execute,
+    preset,
+    seconds_of,
+    shorter_warmup,
+    use_compilation_cache,
+)
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import ConfigFile
 from transformer_jax.studies.asking.arms import DROPS
 from transformer_jax.studies.asking.cells import HOWS
 from transformer_jax.studies.asking.design import design_of, parse_seeds
@@ -36,9 +44,16 @@ def main(argv: list[str]) -> dict[str, Any]:
     drops = [name for name in arguments.drop.split(",") if name]
     budget = _budget(arguments)
     is_suite = arguments.suite is not None
-    overrides = arguments.stated if is_suite else arguments.overrides  # each has its own warm-up
-    asked = (arguments.file, overrides, arguments.arm, drops)
-    designs = suite_of(_files_of(arguments.suite), *asked) if is_suite else {"": design_of(*asked)}
+    stated, arms = arguments.stated, (arguments.arm, drops)
+
+    def own(file: ConfigFile) -> dict[str, str]:
+        say = print if file is not arguments.file else lambda line: None  # it was said of that one
+        return shorter_warmup(file, stated, lambda line: say(f"{line}, in {file.path}"))
+
+    if is_suite:
+        designs = suite_of(_files_of(arguments.suite), arguments.file, stated, *arms, own)
+    else:
+        designs = {"": design_of(arguments.file, arguments.overrides, *arms)}
     first = next(iter(designs.values()))
     ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")

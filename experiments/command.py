@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -145,7 +145,7 @@ class Parser(argparse.ArgumentParser):
             arguments.config_path = preset(arguments.config)
             arguments.file = _file_at(arguments.config_path)
             arguments.stated = dict(overrides)
-            overrides |= _shorter_warmup(arguments.file, overrides)
+            overrides |= shorter_warmup(arguments.file, overrides, print)
             arguments.overrides = overrides
             arguments.config = arguments.file.config(overrides)
         return arguments
@@ -203,10 +203,15 @@ def _file_at(path: str) -> ConfigFile:
     return ConfigFile(path)
 
 
-def _shorter_warmup(file: ConfigFile, overrides: dict[str, str]) -> dict[str, str]:
-    """Returns a warm-up of the same share, and says so, for a run that became shorter than its own.
+def shorter_warmup(
+    file: ConfigFile, overrides: Mapping[str, str], say: Callable[[str], None] = lambda line: None
+) -> dict[str, str]:
+    """Returns a warm-up of the same share, for a run that became shorter than its own.
 
-    What is stated on the command line stays.
+    Args:
+      file: of the config.
+      overrides: full key -> text of the value; what they state stays.
+      say: takes a line about it.
     """
     config = file.call("get_config") if "training.steps" in overrides else None
     if not isinstance(config, ConfigDict):
@@ -225,7 +230,7 @@ def _shorter_warmup(file: ConfigFile, overrides: dict[str, str]) -> dict[str, st
     if not are_counts or not 0 < steps <= before < whole:
         return {}
     shorter = before * steps // whole
-    print(f"note   {key}={shorter}: the same share of {steps:,} updates as {before} of {whole:,}")
+    say(f"note   {key}={shorter}: the same share of {steps:,} updates as {before} of {whole:,}")
     return {key: str(shorter)}
 
 

@@ -74,7 +74,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         refuse_unlike(run, task, config.data.source)
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
     written = demonstration_of(config.data.task).scores(run, task, arguments.split)
-    means, protocol = scored.means | written.means, scored.protocol | written.protocol
+    # The task's targets are not framed as those that a model of theirs was trained on.
+    means = written.means if run.begins else scored.means | written.means
+    protocol = scored.protocol | written.protocol
     at = Measured(run, task, arguments.split, scored._replace(means=means))
     own = own_modules(config) <= set(arguments.allow)
     asked = [name for name in config.evaluation.metrics if own or not is_own(name)]

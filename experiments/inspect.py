@@ -138,7 +138,7 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
     """The words of a prompt as the model reads them, and their numbers."""
     import numpy as np
 
-    from transformer_jax.data.tokenizers import special_tokens
+    from transformer_jax.data.special_tokens import special_tokens
     from transformer_jax.training.build import make_task
 
     task = run.config.data.task
@@ -166,18 +166,19 @@ def _translated(run: Any, prompt: str) -> Seen:
     """A sentence, and the tokens that the model writes after it."""
     import numpy as np
 
-    from transformer_jax.data.tokenizers import special_tokens
+    from transformer_jax.data.special_tokens import special_tokens
     from transformer_jax.generation import generate_after
 
     tokenizer, specials = run.tokenizer, special_tokens(run.tokenizer)
-    source = [*tokenizer.encode(prompt), specials.end]
-    if not 1 < len(source) <= run.config.data.length:
+    source, begin, length = run.source_tokens(prompt), run.target_begin, run.config.data.length
+    around = len(run.source_tokens(""))
+    if not around < len(source) <= length:
         raise InvalidInput(
-            f"--prompt: {len(source) - 1} tokens; expected 1 to {run.config.data.length - 1}"
+            f"--prompt: {len(source) - around} tokens; expected 1 to {length - around}"
         )
     inputs = {"source": np.array([source], np.int32)}
-    begin, length = np.int32(specials.begin), run.config.data.length
-    written = generate_after(run.model, run.params, inputs, begin, num_tokens=length - 1)
+    room = {"num_tokens": length - len(begin), "end": specials.end}
+    written = generate_after(run.model, run.params, inputs, np.asarray(begin), **room)
     target = list(itertools.takewhile(lambda t: t != specials.end, written[0].tolist()))
     if any(token < 0 for token in target):
         raise InvalidInput("the model's logits are NaN: its parameters are broken")
@@ -185,10 +186,10 @@ def _translated(run: Any, prompt: str) -> Seen:
     named = {n: f"[{name}]" for n, name in zip(numbers, specials._fields, strict=False)}
     words, sources = (
         [named.get(token) or tokenizer.decode([token]) for token in tokens]
-        for tokens in ([specials.begin, *target], source)
+        for tokens in ([*begin, *target], source)
     )
     print(f"{prompt}: {run.translate([prompt])[0]}")
-    tokens = np.array([[specials.begin, *target]], np.int32)
+    tokens = np.array([[*begin, *target]], np.int32)
     return Seen({**inputs, "tokens": tokens}, words, tuple(sources))
 
 

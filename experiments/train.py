@@ -19,8 +19,8 @@ from experiments.command import Parser, default_workdir, execute, use_compilatio
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
-from transformer_jax.options.constraints import SOURCE_KINDS
 from transformer_jax.options.tables import names_own
+from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
 
 
@@ -99,8 +99,9 @@ def _train(arguments: Namespace) -> dict[str, Any]:
     if not arguments.across_numerics:
         directory.refuse_other_numerics()
     data = arguments.config.data
-    if data.task in SOURCE_KINDS and not names_own("data.source", data.source):
-        refuse_missing(data.source, SOURCE_KINDS[data.task])
+    kind = traits_of(data.task).source
+    if kind is not None and not names_own("data.source", data.source):
+        refuse_missing(data.source, kind)
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()

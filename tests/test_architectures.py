@@ -69,6 +69,8 @@ CASES = {
             feed_forward="gated",
             norm="rms_norm",
             num_kv_heads=1,
+            tie_output=False,
+            scale_logits=True,
         ),
         SOURCES,
     ),
@@ -354,6 +356,16 @@ def test_greedy_writing_takes_the_likeliest_token_each_time(name):
     seen = jnp.concatenate([jnp.full((3, 1), 3), written[:, :-1]], axis=1)
     logits = _apply(model, params, reading | {"tokens": seen})
     np.testing.assert_array_equal(written, logits.argmax(-1))
+
+
+def test_an_output_layer_of_its_own_and_divided_logits():
+    model, inputs = CASES["encoder_decoder of other rows"]
+    params = random_params(model)
+    assert "output" in params
+    assert "target_embedding" not in params
+    plain = _apply(model.clone(scale_logits=False), params, inputs)
+    divided = _apply(model, params, inputs)
+    np.testing.assert_allclose(divided * SMALL["width"] ** 0.5, plain, rtol=1e-4, atol=1e-5)
 
 
 def test_an_encoder_without_positions_is_equivariant():

@@ -17,7 +17,6 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options import config as configs
 from transformer_jax.options import schema, tables
 from transformer_jax.options.config import flatten, load_config
-from transformer_jax.options.constraints import ARCHITECTURES, SOURCE_KINDS
 from transformer_jax.options.explained import as_markdown
 from transformer_jax.options.rule import bounded
 from transformer_jax.options.schema import OPTIONS, RULES, completed, stated
@@ -28,6 +27,7 @@ from transformer_jax.options.tables import (
     options_of_section,
     rows_of,
 )
+from transformer_jax.options.task_traits import TRAITS
 from transformer_jax.options.types import SameAs
 from transformer_jax.training.prepared import prepare
 
@@ -127,10 +127,10 @@ def test_tables_of_tasks_are_complete():
     sizes = "|".join(VARIANTS)
     assert RULES["model.vision_transformer.variant"].accepts(f"{next(iter(VARIANTS))}/4")
     assert f"({sizes})" == "(Ti|S|B|L|H)"
-    # A task without rows there takes any architecture and source, and shows its guesses.
-    assert set(ARCHITECTURES) == set(SOURCE_KINDS) == set(DEMONSTRATIONS) <= set(TASKS)
-    assert {name for names in ARCHITECTURES.values() for name in names} == set(MODELS)
-    assert set(SOURCE_KINDS.values()) == set(EMBEDDED)
+    # A task without a row there takes any architecture and source, and shows its guesses.
+    assert set(TRAITS) == set(DEMONSTRATIONS) <= set(TASKS)
+    assert {name for traits in TRAITS.values() for name in traits.architectures} == set(MODELS)
+    assert {traits.source for traits in TRAITS.values()} == set(EMBEDDED)
 
 
 def test_a_config_from_before_an_option_means_what_it_meant(monkeypatch):

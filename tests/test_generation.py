@@ -12,16 +12,15 @@ from flax.core import FrozenDict
 from transformer_jax import Decoder
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import (
-    draw_token,
     generate,
     generate_from,
     generate_with_cache,
-    restrict_logits,
     stream_from,
     windowed_next_logits,
 )
 from transformer_jax.layers.cache import with_capacity
 from transformer_jax.models import RecurrentDecoder
+from transformer_jax.sampling import draw_token, restrict_logits
 
 pytestmark = pytest.mark.usefixtures("no_key_twice")
 LOGITS = jnp.log(jnp.array([0.5, 0.3, 0.15, 0.05]))
@@ -297,3 +296,21 @@ def test_with_rows_of_ones_own_the_whole_text_is_read():
     np.testing.assert_array_equal(jnp.concatenate(list(pieces)), whole[0])
     assert not model.can_cache()
     assert small_decoder(feed_forward="gated").can_cache()
+
+
+def test_no_more_is_drawn_once_all_texts_have_ended():
+    """What is left is 0, which ends nothing itself: only what was drawn does."""
+
+    def next_logits(context, length, cache):  # the number that follows; 0 behind the last
+        last = jax.lax.dynamic_index_in_dim(context, length - 1, -1, keepdims=False)
+        return jax.nn.one_hot(last + 1, 9), cache + 1
+
+    def written(prompt, end):
+        options = {"temperature": 0, "cache": jnp.int32(0), "end": end}
+        return generate(
+            next_logits, jnp.array(prompt), 6, jax.random.key(0), max_length=7, **options
+        ).tolist()
+
+    assert written([[2], [0]], 3) == [[3, 4, 5, 0, 0, 0], [1, 2, 3, 0, 0, 0]]
+    assert written([[7]], 0) == [[8, 0, 0, 0, 0, 0]]
+    assert written([[7]], None) == [[8, 0, 1, 2, 3, 4]]

@@ -37,6 +37,8 @@ def their_models():
     longer |= {"low_freq_factor": 0.25, "high_freq_factor": 1.0}  # four pairs: 1, 1, 2
     llama = SHAPE | length | {"num_key_value_heads": 2, "rope_parameters": rope}
     gpt2 = {"vocab_size": 37, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    t5 = {"vocab_size": 37, "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+    t5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
     vit = {"image_size": 8, "patch_size": 4, "num_channels": 3, "num_labels": 5}
     return {
         "GPT2LMHeadModel": hf.GPT2Config(**gpt2, n_inner=48),
@@ -69,16 +71,10 @@ def their_models():
         ),
         "GPTNeoXForCausalLM": hf.GPTNeoXConfig(**SHAPE, **length),
         "BloomForCausalLM": hf.BloomConfig(vocab_size=37, hidden_size=32, n_layer=2, n_head=4),
-        "T5EncoderModel": hf.T5Config(
-            vocab_size=37,
-            d_model=32,
-            d_kv=6,
-            d_ff=48,
-            num_layers=2,
-            num_heads=4,
-            relative_attention_num_buckets=8,
-            relative_attention_max_distance=10,
-            feed_forward_proj="gated-gelu",
+        "T5EncoderModel": hf.T5Config(**t5, feed_forward_proj="gated-gelu"),
+        "T5ForConditionalGeneration": hf.T5Config(**t5),
+        "T5ForConditionalGeneration 1.1": hf.T5Config(
+            **t5, feed_forward_proj="gated-gelu", tie_word_embeddings=False
         ),
     }
 
@@ -99,6 +95,8 @@ NAMES = (
     "GPTNeoXForCausalLM",
     "BloomForCausalLM",
     "T5EncoderModel",
+    "T5ForConditionalGeneration",
+    "T5ForConditionalGeneration 1.1",
 )
 
 
@@ -109,9 +107,12 @@ def theirs(request, torch):
 
 
 def randomised(name):
+    import torch
     import transformers
 
-    model = getattr(transformers, name)(their_models()[name]).eval()
+    model = getattr(transformers, name.split()[0])(their_models()[name]).eval()
+    if name.endswith("1.1"):  # its files have an output layer apart from the embedding
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
     for array in model.state_dict().values():
         if array.is_floating_point():
             array.data.normal_(0, 0.2)
@@ -134,7 +135,7 @@ def inputs_of(name, rng):
         given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
         ours = {"tokens": tokens, "segments": kept.astype(np.int32), "types": types}
         return given | {"token_type_ids": types}, ours, kept
-    if name.startswith("T5"):
+    if name == "T5EncoderModel":
         given = {"input_ids": tokens, "attention_mask": kept.astype(np.int64)}
         return given, {"tokens": tokens, "segments": kept.astype(np.int32)}, kept
     target = rng.integers(0, 37, (3, 9))
@@ -230,13 +231,47 @@ def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):
     assert tokenizer.decode(written) == run.sample(prompt, num_tokens=10, temperature=0)
 
 
+@pytest.mark.parametrize("name", ["BartForConditionalGeneration", "T5ForConditionalGeneration"])
+def test_a_sentence_is_answered_as_their_generate_answers_it(torch, name, tmp_path):
+    """What stands around a source, what writing begins with, and where it ends."""
+    import transformers
+
+    from transformer_jax import load_run
+    from transformer_jax.data.huggingface_tokenizers import as_huggingface
+    from transformer_jax.data.tokenizers import TOKENIZERS
+
+    tokenizer = TOKENIZERS["bpe"].train([(ROOT / "README.md").read_text()], 300)
+    is_bart = name.startswith("Bart")
+    as_theirs = as_huggingface(tokenizer, "{begin} $A {end}" if is_bart else "$A {end}")
+    numbers = {"pad_token_id": 300, "bos_token_id": 301, "eos_token_id": 302}
+    numbers["decoder_start_token_id"] = 302 if is_bart else 300
+    config = their_models()[name]
+    config.update({"vocab_size": 304, **numbers, **({} if is_bart else {"n_positions": 16})})
+    model = getattr(transformers, name)(config).eval()
+    forced = {"forced_bos_token_id": 301 if is_bart else None, "forced_eos_token_id": None}
+    model.generation_config.update(**numbers, **forced)
+    for array in model.state_dict().values():
+        array.data.normal_(0, 0.5)
+    model.save_pretrained(tmp_path)
+    names = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=as_theirs, pad_token="[PAD]", bos_token="[CLS]", eos_token="[SEP]"
+    )
+    names.save_pretrained(tmp_path)
+    texts = ["to be", "a rather long one", "not", "the question", "it", "train", "a model", "of"]
+    batch = names(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    written = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=16)
+    expected = [text.strip() for text in names.batch_decode(written, skip_special_tokens=True)]
+    assert load_run(tmp_path).translate(texts) == expected
+
+
 @pytest.mark.parametrize("task", ["text_classification", "masked_language_modelling"])
 def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path):
     """Special tokens, padding and names of classes are in the folder too."""
     import transformers
 
     from tests.conftest import tiny_config
-    from transformer_jax.data.tokenizers import TOKENIZERS, special_tokens
+    from transformer_jax.data.special_tokens import special_tokens
+    from transformer_jax.data.tokenizers import TOKENIZERS
     from transformer_jax.training.export import export_run
     from transformer_jax.training.run import Run
 

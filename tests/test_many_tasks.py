@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.command import shorter_warmup
 from tests.conftest import TINY, attempt, refused
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile
@@ -271,6 +272,17 @@ def test_other_data_are_judged_by_their_own_metric(tmp_path):
     }
     assert {its.config.training.steps for its in designs.values()} == {150}
     assert not any(its.exploratory for its in designs.values())
+
+
+def test_each_base_of_a_suite_has_a_warm_up_of_its_own_share(tmp_path):
+    change = "config.training.steps, config.schedule.warmup_cosine.warmup_steps = 1000, 100"
+    long, stated = config_file(tmp_path, "long", change), {"training.steps": "20"}
+    asked = (long, ConfigFile(TINY), stated, ["model.num_heads=1"], ())
+    with pytest.raises(InvalidInput, match="warmup_steps=100: expected less than"):
+        suite_of(*asked)
+    designs = suite_of(*asked, lambda file: shorter_warmup(file, stated))
+    own = {name: its.config.schedule.warmup_cosine.warmup_steps for name, its in designs.items()}
+    assert own == {"tiny": 10, "long": 2}
 
 
 def test_suites_that_cannot_be_are_refused(tmp_path):

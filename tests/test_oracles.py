@@ -457,7 +457,7 @@ def test_adamw_with_clipping_and_decay_follows_torch(torch, rng):
 def test_top_k_and_top_p_equal_transformers(torch, rng):
     from transformers import TopKLogitsWarper, TopPLogitsWarper
 
-    from transformer_jax.generation import restrict_logits
+    from transformer_jax.sampling import restrict_logits
 
     logits_t, logits = both(torch, rng, "float32", 4, 50)
     logits_t, logits = logits_t * 3, logits * 3

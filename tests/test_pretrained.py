@@ -12,16 +12,18 @@ from safetensors.numpy import save_file
 from tests.conftest import attempt, refused, tiny_config
 from transformer_jax import config_from_huggingface, load_run
 from transformer_jax.data.huggingface_tokenizers import as_huggingface
+from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
     HuggingFaceTokenizer,
-    special_tokens,
     tokenizer_text,
     tokenizers_library,
 )
 from transformer_jax.errors import InvalidInput
+from transformer_jax.generation import generate_after
 from transformer_jax.interop import from_huggingface, to_huggingface
+from transformer_jax.interop.huggingface import model_of
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
 from transformer_jax.options.config import changed, flatten
 from transformer_jax.training.build import make_model
@@ -235,11 +237,28 @@ MODELS = {
         embedding_norm=True,
         output_bias=True,
     ),
+    "t5": EncoderDecoder(
+        vocab_size=9,
+        max_length=24,
+        width=16,
+        depth=1,
+        head_dim=6,
+        position="t5",
+        attention_scale=1.0,
+        feed_forward="gated",
+        activation="gelu_tanh",
+        norm="rms_norm",
+        wiring="pre",
+        use_bias=False,
+        tie_output=False,
+        scale_embeddings=False,
+    ),
 }
 TASKS = {
     "masked": "masked_language_modelling",
     "classes": "text_classification",
     "bart": "translation",
+    "t5": "translation",
 }
 
 
@@ -261,6 +280,28 @@ def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
     assert all(jax.tree.leaves(equal))
     assert made.dropout_rate == model.dropout_rate
     config.model.width = 32  # it can be changed, as every config can
+
+
+def test_an_output_layer_is_the_embedding_only_where_the_config_says_so(tmp_path):
+    model = MODELS["llama"]
+    state = to_huggingface(model, drawn(model), tmp_path).state
+    del state["lm_head.weight"]
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(InvalidInput, match=r"missing \(1\): lm_head.weight"):
+        from_huggingface(tmp_path)
+    t5 = MODELS["t5"]
+    state = to_huggingface(t5, drawn(t5), tmp_path / "t5").state
+    del state["lm_head.weight"]
+    save_file(state, tmp_path / "t5" / "model.safetensors")
+    file = tmp_path / "t5" / "config.json"
+    with pytest.raises(InvalidInput, match=r"lm_head.weight"):
+        from_huggingface(tmp_path / "t5")
+    settings = json.loads(file.read_text())  # transformers 5 writes a 1.1 whose layers are equal so
+    settings |= {"tie_word_embeddings": True, "scale_decoder_outputs": False}
+    file.write_text(json.dumps(settings))
+    params = from_huggingface(tmp_path / "t5").params
+    table = params["token_embedding"]["embedding"]
+    np.testing.assert_array_equal(params["output"]["kernel"], table.T)
 
 
 def test_other_classes_and_another_task_get_a_new_head(tmp_path):
@@ -411,6 +452,50 @@ def test_classes_of_other_data_are_not_taken_for_the_models(tmp_path):
         load_run(body).classify(["abc"])
 
 
+@pytest.mark.parametrize(
+    ("name", "template", "begin", "source"),
+    [("bart", "{begin} $A {end}", [7, 6], [6, 0, 1, 2, 7]), ("t5", "$A {end}", [5], [0, 1, 2, 7])],
+)
+def test_a_translation_begins_and_ends_as_the_folder_says(name, template, begin, source, tmp_path):
+    """BART reads <s> and </s> around a text and writes behind </s> <s>, T5 behind its padding."""
+    model, tokenizer = MODELS[name], TOKENIZERS["char"].train(["abcde"], 0)
+    params = jax.tree.map(lambda array: 20 * array, drawn(model, seed=3))
+    theirs = dict(zip(("decoder_start_token_id", "forced_bos_token_id"), begin, strict=False))
+    theirs["eos_token_id"] = 7
+    folder = tmp_path / "weights"
+    to_huggingface(model, params, folder, settings=theirs if name == "bart" else None)
+    with pytest.raises(InvalidInput, match=r"no tokenizer.json, without which it cannot write"):
+        load_run(folder)
+    as_huggingface(tokenizer, template).save(str(folder / "tokenizer.json"))
+    if name == "t5":
+        with pytest.raises(InvalidInput, match="no decoder_start_token_id, without which"):
+            load_run(folder)
+        (folder / "generation_config.json").write_text(json.dumps(theirs | {"eos_token_id": 2}))
+        with pytest.raises(InvalidInput, match="eos_token_id=2: expected 7, that of tokenizer"):
+            load_run(folder)
+        (folder / "generation_config.json").write_text(json.dumps(theirs))
+    run = load_run(folder)
+    assert run.source_tokens("abc") == source
+    assert run.target_begin == tuple(begin)
+    inputs, count = {"source": np.array([source])}, 25 - len(begin)
+    written = generate_after(run.model, run.params, inputs, np.array(begin), num_tokens=count)
+    seen = np.concatenate([begin, written[0, :-1]])[None]
+    logits = run.model.apply({"params": run.params}, tokens=seen, **inputs)
+    np.testing.assert_array_equal(written[0], logits[0, len(begin) - 1 :].argmax(-1))
+    words = itertools.takewhile(lambda token: token != 7, written[0].tolist())
+    answers = run.translate(["abc", "d"])
+    assert answers[0] == run.tokenizer.decode(list(words)).strip()
+    export_run(run, tmp_path / "again", "again")
+    again = load_run(tmp_path / "again")
+    assert (again.begins, again.source_tokens("abc")) == (run.begins, source)
+    if name == "t5":  # a file of 1.0 names no such layer; and 1.1's are gated
+        file = tmp_path / "again" / "config.json"
+        settings = json.loads(file.read_text())
+        del settings["feed_forward_proj"]
+        assert model_of(settings, "")[1].feed_forward == "mlp"
+    assert again.translate(["abc", "d"]) == answers
+
+
 def test_rows_that_are_no_tokens_are_left_out_only_of_the_same_vocabulary(folder, tmp_path):
     """Many models round the number of rows up; another tokenizer's rows are other tokens."""
     ours = load_run(folder)
@@ -470,7 +555,7 @@ def test_what_is_no_model_is_refused_by_name(tmp_path):
     refused(attempt("train", f"--config={tmp_path / 'empty'}"), "a folder", "a Python file (.py)")
     model = MODELS["bart"]
     to_huggingface(model, drawn(model), tmp_path / "bart")
-    with pytest.raises(InvalidInput, match="begins with another token there"):
+    with pytest.raises(InvalidInput, match=r"no tokenizer.json, without which it cannot write"):
         load_run(tmp_path / "bart")
     (tmp_path / "bart" / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
     done = attempt("train", f"--config={tmp_path / 'bart'}")

@@ -18,10 +18,11 @@ from tests.conftest import (
     tree_hash,
 )
 from transformer_jax import load_run
+from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts, rotated, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
-from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer, special_tokens
+from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer
 from transformer_jax.data.word_vectors import word_vectors, write_word_vectors
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config

@@ -19,21 +19,21 @@ together; CONTRIBUTING.md says what a new component, task, metric or optimizer n
   options/            what may be asked for, no jax: sections: options of a run (those of a model,
                       layer, optimizer or task are fields or arguments of its class, which tables
                       and declared read as text); schema: all of them, and how one is refused;
-                      constraints: values that exclude each other; config: from file and command
-                      line to values
+                      constraints: values that exclude each other; task_traits: what is known of a
+                      task; config: from file and command line to values
   runs/               runs as directories: their files, checkpoints, records, pictures, a list
   metrics             what may be measured beside the loss; training/measuring asks it
   training/           build, prepared: from a config to data, model, optimizer, compiled step;
                       objectives, optimizers, schedules, hooks; step*: one update; loop*: a run, top
                       to bottom; coroutine: takes the updates that it asks for; compatibility,
-                      leaks: refusals before it starts; evaluation; pretrained, warm_start: weights
-                      to begin with; loading, run: a trained run
+                      leaks: refusals before it starts; evaluation; saving; pretrained, warm_start:
+                      weights to begin with; loading, run: a trained run
   planning/           what a training step needs on devices that may not be here
   studies/            inference: statistics gives each contrast its word, from one interval; asking:
                       a question as a value, its cells; judging: withholds words, and the verdicts;
                       reporting; running: launch: from plan to verdict, workers: train the cells,
                       fairness: what arms cost, whether their changes took
-  generation          drawing new text (greedy, by temperature, no beams), writing after a source
+  sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name
   laws                what every component keeps, to be tried on your own components
@@ -84,7 +84,8 @@ _PUBLIC = {
         "RecurrentEncoderDecoder",
         "VisionTransformer",
     ),
-    "generation": ("draw_token", "generate", "generate_after", "generate_from"),
+    "generation": ("generate", "generate_after", "generate_from"),
+    "sampling": ("draw_token",),
     "inspection": (
         "attention_maps",
         "capture",

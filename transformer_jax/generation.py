@@ -11,60 +11,11 @@ from jax import Array
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.layers.cache import with_capacity
+from transformer_jax.sampling import draw_token
 
 # (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, new cache).
 # A model that keeps keys and values puts them into the cache; one that does not, passes it on.
 NextLogits = Callable[[Array, Array, Any], tuple[Array, Any]]
-
-
-def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0) -> Array:
-    """Returns the logits with every token that may not be drawn set to -inf.
-
-    Args:
-      logits: [..., V] float.
-      top_k: keep the k likeliest tokens (Fan et al. 2018); None, or k >= V, keeps all.
-      top_p: keep the smallest set of likeliest tokens whose probability reaches p (Holtzman et
-        al. 2020, section 3.1), at least one; 1 keeps all.
-    Returns:
-      [..., V]; the likeliest token always stays.
-    """
-    vocab_size = logits.shape[-1]
-    descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
-    if top_k is not None and top_k < vocab_size:
-        logits = jnp.where(logits < descending[..., top_k - 1, None], -jnp.inf, logits)
-    if top_p < 1:
-        probabilities = jax.nn.softmax(jnp.flip(jnp.sort(logits, axis=-1), axis=-1), axis=-1)
-        reached_before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        kept = jnp.maximum((reached_before < top_p).sum(-1, keepdims=True), 1)
-        smallest = jnp.take_along_axis(descending, kept - 1, axis=-1)
-        logits = jnp.where(logits < smallest, -jnp.inf, logits)
-    return logits
-
-
-def draw_token(
-    rng: Array,
-    logits: Array,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float = 1.0,
-) -> Array:
-    """Draws one token from softmax(logits / temperature), restricted to top-k and top-p.
-
-    Args:
-      rng: PRNG key.
-      logits: [..., V] float.
-      temperature: 0 takes the likeliest token.
-      top_k: as in restrict_logits.
-      top_p: as in restrict_logits, after the temperature.
-    Returns:
-      [...] int32; -1 where the logits hold a NaN.
-    """
-    if temperature == 0:
-        drawn = logits.argmax(-1)
-    else:
-        restricted = restrict_logits(logits / temperature, top_k, top_p)
-        drawn = jax.random.categorical(rng, restricted, axis=-1)
-    return jnp.where(jnp.isnan(logits).any(-1), -1, drawn).astype(jnp.int32)
 
 
 def windowed_next_logits(apply: Callable[[Array], Array]) -> NextLogits:
@@ -91,6 +42,7 @@ def generate(
     top_k: int | None = None,
     top_p: float = 1.0,
     cache: Any = None,
+    end: int | Array | None = None,
 ) -> Array:
     """Continues a prompt, one token at a time.
 
@@ -107,13 +59,14 @@ def generate(
       top_k: as in draw_token.
       top_p: as in draw_token.
       cache: what next_logits starts with, any tree of arrays.
+      end: a token; once all texts have it no more is drawn, and the rest is 0.
     Returns:
       [..., N] int32, the new tokens; -1 from where the model's logits held a NaN.
     Raises:
       InvalidInput: the prompt is empty, or a sampling option has no meaning.
     """
     _check_options(prompt, num_tokens, temperature, top_k, top_p)
-    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "end": end}
     begun = _begun(prompt, num_tokens, max_length, cache)
     return _continued(next_logits, begun, 0, num_tokens, rng, max_length, **draws).drawn
 
@@ -152,8 +105,9 @@ def _continued(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float = 1.0,
+    end: int | Array | None = None,
 ) -> _Text:
-    """The text with new tokens first to last - 1."""
+    """The text with new tokens first to last - 1, or fewer where all have ended."""
 
     def add_token(index: Array, text: _Text) -> _Text:
         context, length, drawn, cache = text
@@ -165,7 +119,19 @@ def _continued(
         context = context.at[..., length - 1].set(token)
         return _Text(context, length, drawn.at[..., index].set(token), cache)
 
-    return jax.lax.fori_loop(first, last, add_token, text)
+    if end is None:
+        return jax.lax.fori_loop(first, last, add_token, text)
+
+    def goes_on(state: tuple[Array, _Text]) -> Array:
+        index, text = state
+        is_end = (text.drawn == end) & (jnp.arange(text.drawn.shape[-1]) < index)
+        return (index < last) & ~is_end.any(-1).all()
+
+    def advance(state: tuple[Array, _Text]) -> tuple[Array, _Text]:
+        index, text = state
+        return index + 1, add_token(index, text)
+
+    return jax.lax.while_loop(goes_on, advance, (jnp.int32(first), text))[1]
 
 
 def generate_with_cache(
@@ -175,6 +141,7 @@ def generate_with_cache(
     num_tokens: int,
     rng: Array,
     max_length: int,
+    end: int | Array | None = None,
     **options: Any,
 ) -> Array:
     """`generate` with a model that keeps what it has read: the prompt is read at once.
@@ -189,6 +156,7 @@ def generate_with_cache(
       num_tokens: as in generate.
       rng: as in generate.
       max_length: as in generate.
+      end: as in generate.
       **options: temperature, top_k and top_p of generate.
     Returns:
       As generate does.
@@ -198,7 +166,8 @@ def generate_with_cache(
     )
     next_logits = _with_cache(read, read_again, _fits(prompt, num_tokens, max_length), max_length)
     cache = _prompt_read(read, prompt, num_tokens, max_length)
-    return generate(next_logits, prompt, num_tokens, rng, max_length, cache=cache, **options)
+    options = {"cache": cache, "end": end, **options}
+    return generate(next_logits, prompt, num_tokens, rng, max_length, **options)
 
 
 def _fits(prompt: Array, num_tokens: int, max_length: int) -> bool:
@@ -365,7 +334,12 @@ def _reading(
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
 def generate_after(
-    model: Any, params: Any, source_inputs: dict[str, Array], begin: Array, num_tokens: int
+    model: Any,
+    params: Any,
+    source_inputs: dict[str, Array],
+    begin: Array,
+    num_tokens: int,
+    end: int | Array | None = None,
 ) -> Array:
     """Writes what an encoder–decoder finds likeliest after its source, token by token.
 
@@ -373,16 +347,19 @@ def generate_after(
       model: a hashable Linen module with `encode` and `decode`, such as EncoderDecoder.
       params: of the model.
       source_inputs: arguments of `encode`, arrays [B, M].
-      begin: the token before the first one, int.
-      num_tokens: tokens to write, N; at most the model's longest target.
+      begin: the tokens before the first one, [] or [P] int.
+      num_tokens: tokens to write, N; P - 1 + N is at most the model's longest target.
+      end: the token that ends a text; once all have it no more is written.
     Returns:
       [B, N] int32; what follows an end token means nothing. -1 from where a logit was NaN.
     """
     variables = {"params": params}
     memory = model.apply(variables, **source_inputs, method="encode")
-    prompt = jnp.full((len(source_inputs["source"]), 1), begin, jnp.int32)
+    begin = jnp.atleast_1d(jnp.asarray(begin, jnp.int32))
+    prompt = jnp.broadcast_to(begin, (len(source_inputs["source"]), len(begin)))
     # The likeliest token needs no draw.
-    sizes: dict[str, Any] = {"rng": jax.random.key(0), "max_length": num_tokens, "temperature": 0}
+    sizes: dict[str, Any] = {"rng": jax.random.key(0), "temperature": 0, "end": end}
+    sizes["max_length"] = len(begin) - 1 + num_tokens
     read_again = windowed_next_logits(
         lambda tokens: model.apply(variables, tokens, memory, method="decode")
     )

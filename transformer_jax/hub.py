@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 
-_SETTINGS = ("config.json", "tokenizer.json")
+_SETTINGS = ("config.json", "tokenizer.json", "generation_config.json")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")  # behind the @ a revision
 _OURS = "runs"  # where commands put runs: what is missing there is no repository
@@ -46,7 +46,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
 
     Args:
       source: a folder, or OWNER/NAME, or OWNER/NAME@REVISION: a commit, branch or tag.
-      weights: whether they are needed; if not, only config.json and tokenizer.json are fetched.
+      weights: whether they are needed; if not, only the settings and the tokenizer are fetched.
     Raises:
       InvalidInput: there is no such folder, and the hub did not give it.
     """
@@ -78,10 +78,24 @@ def read_settings(folder: Path) -> dict[str, Any]:
     Raises:
       InvalidInput: it cannot be read.
     """
+    return _read_object(folder / "config.json")
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    """Returns what a folder's generation_config.json says; nothing where there is none.
+
+    Raises:
+      InvalidInput: it cannot be read.
+    """
+    file = folder / "generation_config.json"
+    return _read_object(file) if file.is_file() else {}
+
+
+def _read_object(file: Path) -> dict[str, Any]:
     try:
-        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{folder}: no readable config.json: {error}") from error
+        raise InvalidInput(f"{file.parent}: no readable {file.name}: {error}") from error
     if not isinstance(settings, dict):
-        raise InvalidInput(f"{folder}: config.json: expected an object, got {settings!r:.40}")
+        raise InvalidInput(f"{file.parent}: {file.name}: expected an object, got {settings!r:.40}")
     return settings

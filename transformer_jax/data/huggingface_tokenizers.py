@@ -4,21 +4,20 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from transformer_jax.data.special_tokens import SPECIAL_NAMES, special_tokens
 from transformer_jax.data.tokenizers import (
-    SPECIAL_NAMES,
     BPETokenizer,
     ByteTokenizer,
     CharTokenizer,
     HuggingFaceTokenizer,
     Tokenizer,
     WordTokenizer,
-    special_tokens,
     tokenizers_library,
 )
 from transformer_jax.errors import InvalidInput
 
 
-def as_huggingface(tokenizer: Tokenizer, template: str = "$A") -> Any:
+def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
     """Returns a `tokenizers.Tokenizer` that splits a text into the same tokens and joins them.
 
     Not the same are texts in which a special token is spelled out, "[MASK]" say, and of words the
@@ -27,7 +26,8 @@ def as_huggingface(tokenizer: Tokenizer, template: str = "$A") -> Any:
     Args:
       tokenizer: a row of TOKENIZERS, or one that came from a file of theirs.
       template: what stands around a text: "{begin} $A {end}". Tokens that are named so, and those
-        for padding and hidden places, are added where the tokenizer lacks them.
+        for padding and hidden places, are added where the tokenizer lacks them. None: what a file
+        of theirs says.
     Raises:
       InvalidInput: a class of the user's own.
     """
@@ -38,6 +38,8 @@ def as_huggingface(tokenizer: Tokenizer, template: str = "$A") -> Any:
         )
     library = tokenizers_library()
     made = _MAKERS[type(tokenizer)](library, tokenizer)
+    if template is None:
+        return made
     names, specials = special_names(tokenizer), special_tokens(tokenizer)
     named = {purpose: name for purpose, name in names.items() if f"{{{purpose}}}" in template}
     if named:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -279,14 +279,19 @@ class HuggingFaceTokenizer:
         except Exception as error:  # the library raises bare Exception where none means "unknown"
             raise InvalidInput(f"text: {self._unknown(text)}") from error
 
+    def encode_whole(self, text: str) -> list[int]:
+        """Returns the tokens of a text with the special ones around it that its model reads."""
+        self.encode(text)  # refuses what it does not know
+        return self._model.encode(text).ids
+
     def _unknown(self, text: str) -> str:
         """Names the first character that cannot be encoded by itself."""
         for offset, symbol in enumerate(text):
             try:
                 self._model.encode(symbol, add_special_tokens=False)
             except Exception:
-                named = f"{symbol!r} (U+{ord(symbol):04X})"
-                return f"character {named} at offset {offset} is not known to this tokenizer"
+                named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
+                return f"{named} is not known to this tokenizer"
         return "a part of it is not known to this tokenizer"
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -311,46 +316,6 @@ TOKENIZERS = {
     "word": WordTokenizer,
 }
 _KINDS = {**TOKENIZERS, "huggingface": HuggingFaceTokenizer}
-
-
-class Specials(NamedTuple):
-    """The numbers of tokens that are no text.
-
-    Attributes:
-      padding: fills a row; no model sees it.
-      begin: stands before a text; BERT's class token.
-      end: stands after a text; BERT's separator.
-      mask: stands for a hidden token.
-      vocab_size: of text and special tokens together.
-    """
-
-    padding: int
-    begin: int
-    end: int
-    mask: int
-    vocab_size: int
-
-
-# What files of others call them; the first is our own name.
-SPECIAL_NAMES = {
-    "padding": ("[PAD]", "<pad>"),
-    "begin": ("[CLS]", "<s>", "<bos>"),
-    "end": ("[SEP]", "</s>", "<eos>"),
-    "mask": ("[MASK]", "<mask>"),
-}
-
-
-def special_tokens(tokenizer: Tokenizer) -> Specials:
-    """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
-    numbers, size = {}, tokenizer.vocab_size
-    for purpose, names in SPECIAL_NAMES.items():
-        number = None
-        if isinstance(tokenizer, HuggingFaceTokenizer):
-            number = tokenizer.number_of(*names)
-        if number is None:
-            number, size = size, size + 1
-        numbers[purpose] = number
-    return Specials(**numbers, vocab_size=size)
 
 
 def make_tokenizer(
@@ -380,10 +345,8 @@ def make_tokenizer(
     path = Path(choice)
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
-        raise InvalidInput(
-            f"data.tokenizer={choice}: expected one of {', '.join(TOKENIZERS)}, or the path of a "
-            "tokenizer.json"
-        )
+        wanted = f"one of {', '.join(TOKENIZERS)}, or the path of a tokenizer.json"
+        raise InvalidInput(f"data.tokenizer={choice}: expected {wanted}")
     return load_tokenizer(path)
 
 
@@ -424,7 +387,5 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
     except InvalidInput:
         raise
     except Exception as error:  # the tokenizers library raises bare Exception for bad JSON
-        kinds = ", ".join(_KINDS)
-        raise InvalidInput(
-            f"{path}: expected the JSON of a tokenizer ({kinds}), got {error!r}"
-        ) from error
+        wanted = f"expected the JSON of a tokenizer ({', '.join(_KINDS)})"
+        raise InvalidInput(f"{path}: {wanted}, got {error!r}") from error

@@ -55,6 +55,16 @@ class Architecture(NamedTuple):
     renames: Mapping[str, str] = {}
 
 
+def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) -> None:
+    """Raises InvalidInput where an encoder and its decoder differ in what our model has once."""
+    sizes = [settings[encoder_key], settings.get(decoder_key)]
+    if sizes[1] is not None and sizes[0] != sizes[1]:
+        raise InvalidInput(
+            f"config.json: {encoder_key}={sizes[0]} and {decoder_key}={sizes[1]}: expected both "
+            "sides alike"
+        )
+
+
 def our_activation(settings: Settings, key: str) -> str:
     """Returns our name of the activation that their config has under a key."""
     name = settings[key]

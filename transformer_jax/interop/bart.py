@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
     our_activation,
+    refuse_unlike_sides,
     their_activation,
 )
 from transformer_jax.interop.layouts import Entry, affine, embedding, leading_ones, norm, rows_from
@@ -15,12 +15,7 @@ from transformer_jax.models import EncoderDecoder
 
 def _make_bart(settings: Settings) -> EncoderDecoder:
     for encoder_key in ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"):
-        decoder_key = encoder_key.replace("encoder", "decoder")
-        if settings[encoder_key] != settings[decoder_key]:
-            raise InvalidInput(
-                f"config.json: {encoder_key}={settings[encoder_key]} and "
-                f"{decoder_key}={settings[decoder_key]}: expected both sides alike"
-            )
+        refuse_unlike_sides(settings, encoder_key, encoder_key.replace("encoder", "decoder"))
     return EncoderDecoder(
         vocab_size=settings["vocab_size"],
         max_length=settings["max_position_embeddings"],

@@ -81,8 +81,9 @@ def from_huggingface(model_or_path: Any) -> Pretrained:
       The model and its parameters. GPT2Model, GPT2LMHeadModel and LlamaForCausalLM, Mistral...,
       Qwen3..., Gemma3..., GPTNeoX..., BloomForCausalLM become a Decoder; BertModel,
       BertForMaskedLM, BertForSequenceClassification and T5EncoderModel an Encoder; ViTModel and
-      ViTForImageClassification a VisionTransformer; BartForConditionalGeneration an
-      EncoderDecoder. Bodies without a head give hidden vectors; a BertModel's pooler is not read.
+      ViTForImageClassification a VisionTransformer; BartForConditionalGeneration and
+      T5ForConditionalGeneration an EncoderDecoder. Bodies without a head give hidden vectors; a
+      BertModel's pooler is not read.
     Raises:
       InvalidInput: another architecture, an option that our models lack, or arrays that are
         missing, unknown or of another shape; the text lists them.
@@ -177,7 +178,7 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
     row = ARCHITECTURES[name]
     entries = row.entries(model)
     expected = {entry.theirs for entry in entries}
-    state = _plain_names(row, state, expected, origin)
+    state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
     _refuse_names("arrays", set(state), expected, origin)
     _refuse_non_finite(state, origin)
     flat = {}
@@ -194,9 +195,16 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
 
 
 def _plain_names(
-    row: Architecture, state: Mapping[str, np.ndarray], expected: set[str], origin: str
+    row: Architecture,
+    state: Mapping[str, np.ndarray],
+    expected: set[str],
+    origin: str,
+    is_tied: bool | None,
 ) -> dict[str, np.ndarray]:
-    """Takes prefixes, new names, copies and what is not read out of their state."""
+    """Takes prefixes, new names, copies and what is not read out of their state.
+
+    A copy that a file leaves out, since its config says so, and our model has apart, is put in.
+    """
     plain = {}
     for name, array in state.items():
         name = name.removeprefix(row.prefix)
@@ -205,7 +213,9 @@ def _plain_names(
         if not any(fnmatch.fnmatchcase(name, pattern) for pattern in row.not_read):
             plain[name] = array
     for copy, original in row.tied.items():
-        if copy in plain.keys() - expected and original in plain:
+        if copy in expected and original in plain and is_tied:
+            plain.setdefault(copy, plain[original])
+        elif copy in plain.keys() - expected and original in plain:
             if not np.array_equal(plain[copy], plain[original]):
                 raise InvalidInput(f"{origin}: {copy} differs from {original}; expected them tied")
             del plain[copy]

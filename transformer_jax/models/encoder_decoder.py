@@ -25,7 +25,10 @@ class EncoderDecoder(Transformer, kw_only=True):
       max_length: longest source and longest target, L.
       share_embeddings: whether source, target and output layer use one embedding (section 3.4);
         if not, each has its own.
+      tie_output: whether the output layer is among those that share, if they do; T5 1.1's is not.
       scale_embeddings: whether embeddings are multiplied by sqrt(width) (section 3.4).
+      scale_logits: whether logits are divided by sqrt(width), as T5's are, whose output layer is an
+        embedding that is not scaled (Raffel et al. 2020, arXiv:1910.10683; their code).
       output_bias: whether the logits have a bias, as in Marian and BART.
       cross_attention: whether the decoder looks at the source; without it, it writes blindly, and
         what it is for can be seen.
@@ -34,7 +37,9 @@ class EncoderDecoder(Transformer, kw_only=True):
     vocab_size: int
     max_length: int
     share_embeddings: Switch = True
+    tie_output: Switch = True
     scale_embeddings: Switch = True
+    scale_logits: Switch = False
     output_bias: Switch = False
     cross_attention: Switch = True
     width: int = 512
@@ -52,6 +57,7 @@ class EncoderDecoder(Transformer, kw_only=True):
         self.token_embedding = self.make_embedding(self.vocab_size)
         if not self.share_embeddings:
             self.target_embedding = self.make_embedding(self.vocab_size)
+        if not self._is_tied():
             self.output = self.make_output(self.vocab_size, use_bias=False)
         if self.output_bias:
             self.logits_bias = OutputBias()
@@ -139,9 +145,12 @@ class EncoderDecoder(Transformer, kw_only=True):
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         hidden = self.scale_for_logits(hidden)
-        tied = self.share_embeddings
-        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
+        hidden = hidden * self.width**-0.5 if self.scale_logits else hidden
+        logits = self.token_embedding.attend(hidden) if self._is_tied() else self.output(hidden)
         return site(self, "logits", self.logits_bias(logits) if self.output_bias else logits)
+
+    def _is_tied(self) -> bool:
+        return self.share_embeddings and self.tie_output
 
     def _scaled(self, embedded: Array) -> Array:
         return embedded * self.width**0.5 if self.scale_embeddings else embedded

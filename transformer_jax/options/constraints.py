@@ -5,32 +5,10 @@ from typing import Any
 
 from transformer_jax.options.layer_types import letters_of
 from transformer_jax.options.rule import is_own, nearest_divisor
-
-# task -> the architectures that take its inputs and give what it scores
-ARCHITECTURES = {
-    "language_modelling": ("decoder", "recurrent_decoder"),
-    "masked_language_modelling": ("encoder",),
-    "synthetic": ("decoder", "recurrent_decoder"),
-    "translation": ("encoder_decoder", "recurrent_encoder_decoder"),
-    "text_classification": ("encoder", "recurrent_encoder"),
-    "image_classification": ("vision_transformer",),
-    "vector_classification": ("encoder", "recurrent_encoder"),
-}
-# task -> the kind of source that it reads, as data/sources/files.py names them
-SOURCE_KINDS = {
-    "language_modelling": "text",
-    "masked_language_modelling": "text",
-    "synthetic": "made-up languages",
-    "translation": "pairs",
-    "text_classification": "labelled text",
-    "image_classification": "images",
-    "vector_classification": "vectors",
-}
+from transformer_jax.options.task_traits import traits_of
 
 # schedules that end with the run, which has to be longer than their warm-up
 ENDING = ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
-# tasks in which a model reads what was written before
-_WRITING = ("language_modelling", "synthetic", "translation")
 # those that add to the embeddings
 _ADDED = ("learned", "sinusoidal", "sinusoidal_2d")
 _OF_ATTENTION = {  # what would do nothing where a mixer takes its place
@@ -279,6 +257,12 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             and not is_own(architecture),
         ),
         (
+            "model.encoder_decoder.tie_output=False: nothing is shared with "
+            "model.encoder_decoder.share_embeddings=False; expected True",
+            not flat["model.encoder_decoder.tie_output"]
+            and not flat["model.encoder_decoder.share_embeddings"],
+        ),
+        (
             "model.parametrisation=mup: it is not worked out for "
             "model.vision_transformer.stem=convolutional; expected linear",
             is_mup and is_convolutional,
@@ -292,7 +276,7 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
 
 def _of_task(flat: Mapping[str, Any]) -> Checks:
     task, architecture = flat["data.task"], flat["model.architecture"]
-    matched, fitting = flat["model.match_parameters"], ARCHITECTURES.get(task, ())
+    matched, fitting = flat["model.match_parameters"], traits_of(task).architectures
     is_recurrent = architecture.startswith("recurrent_") and not is_own(architecture)
     length, tokenizer = flat["data.length"], flat["data.tokenizer"]
     stride = flat["evaluation.stride"] or length
@@ -369,7 +353,7 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
         ),
         (
             f"objective.name={objective}: data.task={task} writes nothing that could be read again",
-            objective == "scheduled_sampling" and task not in _WRITING and not is_own(task),
+            objective == "scheduled_sampling" and not traits_of(task).rereads and not is_own(task),
         ),
         (
             f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "

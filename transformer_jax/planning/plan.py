@@ -14,8 +14,8 @@ from transformer_jax.data.sources.files import EMBEDDED, OwnSource, is_there
 from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.constraints import SOURCE_KINDS
 from transformer_jax.options.tables import names_own
+from transformer_jax.options.task_traits import traits_of
 from transformer_jax.planning.devices import Device
 from transformer_jax.planning.hlo import Held, Program, Sent
 from transformer_jax.runs.provenance import versions_of
@@ -222,7 +222,7 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     """
     data = config.data
     is_own = names_own("data.source", data.source)
-    if SOURCE_KINDS.get(data.task) != "text" or is_own or is_there(data.source, "text"):
+    if traits_of(data.task).source != "text" or is_own or is_there(data.source, "text"):
         return None
     sizes = {"byte": 256, "bpe": data.vocab_size, "word": data.vocab_size}
     if data.tokenizer not in sizes:

@@ -14,6 +14,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
+from transformer_jax.options.task_traits import traits_of
 from transformer_jax.programs import names_in
 from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.own import faults_of, own_choices
@@ -31,15 +32,6 @@ def refuse_broken_task(who: str, task: Task) -> None:
             raise InvalidInput(f"{who}: {name}: {error}") from error
 
 
-# What a task does with a model beside training it: methods and fields.
-_NEEDED = {
-    "language_modelling": ("max_length",),
-    "synthetic": ("max_length",),
-    "translation": ("max_length", "encode", "decode"),
-    "masked_language_modelling": ("max_length",),
-}
-
-
 def own_rows_of_model(config: ConfigDict) -> list[str]:
     """KEY=MODULE.NAME of what a model is made of, or given, that is the user's own."""
     found = own_choices(config).items()
@@ -49,7 +41,7 @@ def own_rows_of_model(config: ConfigDict) -> list[str]:
 def refuse_unfit(prepared: Any, who: str) -> None:
     """Raises an error where a model does not do what the task asks for, one being the user's."""
     config, model, task = prepared.config, prepared.model, prepared.task
-    for name in _NEEDED.get(config.data.task, ()):
+    for name in traits_of(config.data.task).needs:
         if not hasattr(model, name):
             raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
     batch = task.batch(0, 0)

@@ -8,21 +8,17 @@ from typing import Any
 import jax
 
 from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_names
-from transformer_jax.data.tokenizers import special_tokens
+from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import holds_weights, read_settings
 from transformer_jax.interop import to_huggingface
 from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
 from transformer_jax.options.schema import stated
+from transformer_jax.options.task_traits import traits_of
 from transformer_jax.training.run import Run
 
-# task -> what stands around a text, as the model was trained; see its class in data/tasks
-_TEMPLATES = {
-    "masked_language_modelling": "{begin} $A",
-    "text_classification": "{begin} $A {end}",
-    "translation": "$A {end}",
-}
 _THEIR_WORDS = {"padding": "pad", "begin": "cls", "end": "sep", "mask": "mask"}
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 # The end of an architecture's name -> the class of transformers that loads it with its head.
@@ -59,10 +55,10 @@ def export_run(
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InvalidInput(f"{folder}: it is there and not empty; choose a new folder")
-    task = run.config.data.task
     tokenizer = None
     if run.tokenizer is not None:
-        tokenizer = as_huggingface(run.tokenizer, _TEMPLATES.get(task, "$A"))
+        framed = None if run.begins else traits_of(run.config.data.task).framed
+        tokenizer = as_huggingface(run.tokenizer, framed)
     exported = to_huggingface(run.model, run.params, folder, settings=_settings_of(run))
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
@@ -87,21 +83,31 @@ def _settings_of(run: Run) -> dict[str, Any]:
     if origin and holds_weights(Path(origin)):  # may be gone: then a text has no end
         theirs = read_settings(Path(origin))
         settings |= {name: theirs[name] for name in _TOKEN_IDS if name in theirs}
-    if run.config.data.task in _TEMPLATES and run.tokenizer is not None:
+    if run.tokenizer is not None and _is_framed(run):
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
         if run.config.data.task == "translation":
-            settings |= {"bos_token_id": specials.begin, "eos_token_id": specials.end}
-            settings |= {"decoder_start_token_id": specials.begin, "forced_eos_token_id": None}
+            start, *forced = run.target_begin
+            settings |= {} if run.begins else {"bos_token_id": specials.begin}
+            settings["eos_token_id"] = specials.end
+            settings |= {"decoder_start_token_id": start, "forced_eos_token_id": None}
+            settings["forced_bos_token_id"] = forced[0] if forced else None
     return settings
+
+
+def _is_framed(run: Run) -> bool:
+    """Whether something stands around a text."""
+    return traits_of(run.config.data.task).framed != "$A"
 
 
 def _tokenizer_settings(run: Run) -> dict[str, Any]:
     """What tokenizer_config.json says: the words for special tokens, and how long a text may be."""
     tokenizer, names = run.tokenizer, {}
-    if tokenizer is not None and run.config.data.task in _TEMPLATES:
-        found = special_names(tokenizer).items()
-        names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in found}
+    if tokenizer is not None and _is_framed(run):
+        found = special_names(tokenizer)
+        if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file stays as it is
+            found = {p: name for p, name in found.items() if tokenizer.number_of(name) is not None}
+        names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in found.items()}
     types = ["token_type_ids"] if getattr(run.model, "num_types", 0) else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

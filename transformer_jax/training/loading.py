@@ -6,9 +6,16 @@ from typing import Any
 
 import jax
 
-from transformer_jax.data.tokenizers import fingerprint, load_tokenizer, special_tokens
+from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.tasks.translation import with_end
+from transformer_jax.data.tokenizers import HuggingFaceTokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
+from transformer_jax.hub import (
+    folder_of,
+    is_of_huggingface,
+    read_generation,
+    read_settings,
+)
 from transformer_jax.options import config as configs
 from transformer_jax.options.schema import problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -32,24 +39,46 @@ def _run_of_huggingface(source: str | Path) -> Run:
     """A model of theirs as a run.
 
     Raises:
-      InvalidInput: see from_huggingface; or it writes after a source, which begins otherwise there.
+      InvalidInput: see from_huggingface; or it writes after a source, and the folder does not say
+        how.
     """
     from transformer_jax.interop import from_huggingface
 
     config, folder = config_to_use(source), folder_of(source)
     settings, file = read_settings(folder), folder / "tokenizer.json"
     tokenizer = load_tokenizer(file) if file.is_file() else None
+    begins = ()
     if config.data.task == "translation":
-        begins = settings.get("decoder_start_token_id")
-        if tokenizer is None or begins != special_tokens(tokenizer).begin:
-            raise InvalidInput(
-                f"{source}: what it writes begins with another token there than here; "
-                "from_huggingface gives the model, and a config that starts from it trains it"
-            )
+        begins = _begin_of_writing(read_generation(folder) or settings, tokenizer, source)
     model, params = from_huggingface(folder)
     classes = _classes_of(settings, getattr(model, "num_classes", None) or 0)
     num_texts = 2 if settings.get("num_texts") == 2 else 1  # as export_run says it
-    return Run(config, model, params, tokenizer, 0, classes, num_texts)
+    return Run(config, model, params, tokenizer, 0, classes, num_texts, begins=begins)
+
+
+def _begin_of_writing(
+    settings: Mapping[str, Any], tokenizer: Any, source: str | Path
+) -> tuple[int, ...]:
+    """The tokens that an encoder–decoder of theirs begins to write with; () if it is as ours."""
+    start, forced, end = (
+        settings.get(name)
+        for name in ("decoder_start_token_id", "forced_bos_token_id", "eos_token_id")
+    )
+    if tokenizer is None or start is None:
+        missing = "tokenizer.json" if tokenizer is None else "decoder_start_token_id"
+        raise InvalidInput(
+            f"{source}: no {missing}, without which it cannot write; from_huggingface gives the "
+            "model, and a config that starts from it trains it"
+        )
+    specials = special_tokens(tokenizer)
+    if end is not None and specials.end not in (end if isinstance(end, list) else [end]):
+        raise InvalidInput(
+            f"{source}: eos_token_id={end}: expected {specials.end}, that of tokenizer.json"
+        )
+    begins = (start,) if forced is None else (start, forced)
+    is_theirs = isinstance(tokenizer, HuggingFaceTokenizer)
+    reads_as_ours = not is_theirs or tokenizer.encode_whole("") == with_end(tokenizer, "")
+    return () if begins == (specials.begin,) and reads_as_ours else begins
 
 
 def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
-from transformer_jax.data.tasks.translation import encode_sources
+from transformer_jax.data.tasks.translation import encode_sources, with_end
 from transformer_jax.data.tokenizers import (
     BPETokenizer,
     HuggingFaceTokenizer,
     Tokenizer,
-    special_tokens,
 )
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from, stream_from
@@ -27,6 +27,7 @@ from transformer_jax.options.schema import RULES, stated
 from transformer_jax.processes import whole
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
+from transformer_jax.training.stop_strings import ends_of, sure_length, text_before
 
 _ROWS_AT_ONCE = 64
 _SHORTEST = 64  # tokens of a text whose probability is asked for, with what fills it up
@@ -45,6 +46,8 @@ class Run:
       classes: names of the classes, for models that classify.
       num_texts: texts in an example, 2 where pairs of them are classified.
       metrics: rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
+      begins: tokens that a translation begins with, of a model of Hugging Face whose texts are
+        framed otherwise than ours; else empty.
     """
 
     config: ConfigDict
@@ -55,6 +58,7 @@ class Run:
     classes: tuple[str, ...] = ()
     num_texts: int = 1
     metrics: Sequence[Mapping[str, Any]] = ()
+    begins: tuple[int, ...] = ()
 
     def plot(self) -> Any:
         """Returns the loss over the updates as a figure of matplotlib.
@@ -140,7 +144,7 @@ class Run:
             whose logits are not numbers, or one that is no language model.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        key, ends = _key_of(seed), _ends_of(stop)
+        key, ends = _key_of(seed), ends_of(stop)
         prompts = [prompt] if isinstance(prompt, str) else _several(prompt)
         keys = [key] if isinstance(prompt, str) else jax.random.split(key, len(prompts))
         texts = []
@@ -156,7 +160,7 @@ class Run:
                 top_p=top_p,
             )
             text = self._continuation(begun, _numbers(drawn).tolist())
-            texts.append(_until(text, ends))
+            texts.append(text_before(text, ends))
         return texts[0] if isinstance(prompt, str) else texts
 
     def stream(
@@ -187,7 +191,7 @@ class Run:
           InvalidInput: see sample.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        key, ends = _key_of(seed), _ends_of(stop)
+        key, ends = _key_of(seed), ends_of(stop)
         drawn: list[int] = []
         told = 0
         for piece in stream_from(
@@ -202,9 +206,9 @@ class Run:
         ):
             drawn += _numbers(piece).tolist()
             text = self._continuation(prompt, drawn)
-            kept = _until(text, ends)
+            kept = text_before(text, ends)
             is_last = len(kept) < len(text) or len(drawn) == num_tokens
-            sure = len(kept) if is_last else _sure_length(kept, ends)
+            sure = len(kept) if is_last else sure_length(kept, ends)
             if sure > told:
                 yield kept[told:sure]
                 told = sure
@@ -293,11 +297,12 @@ class Run:
         """
         tokenizer, sentences = self._tokenizer_for("translation"), _several(sentences)
         length, specials = self.config.data.length, special_tokens(tokenizer)
-        inputs = encode_sources(tokenizer, sentences, length)
+        inputs = encode_sources(self.source_tokens, sentences, length, specials.padding)
+        begin, count = np.asarray(self.target_begin), length - len(self.target_begin) + 1
         written = self._by_rows(
             inputs,
             lambda rows: generate_after(
-                self.model, self.params, rows, np.int32(specials.begin), num_tokens=length
+                self.model, self.params, rows, begin, num_tokens=count, end=specials.end
             ),
         )
         texts = []
@@ -306,6 +311,18 @@ class Run:
             words = [token for token in row[:end] if token < tokenizer.vocab_size]
             texts.append(tokenizer.decode(words).strip())
         return texts
+
+    @property
+    def target_begin(self) -> tuple[int, ...]:
+        """The tokens that what is written after a source begins with."""
+        return self.begins or (special_tokens(self._tokenizer_for("translation")).begin,)
+
+    def source_tokens(self, sentence: str) -> list[int]:
+        """Returns a sentence to translate as the model reads it, special tokens included."""
+        tokenizer = self._tokenizer_for("translation")
+        if self.begins and isinstance(tokenizer, HuggingFaceTokenizer):
+            return tokenizer.encode_whole(sentence)
+        return with_end(tokenizer, sentence)
 
     def classify(self, texts: Iterable[str | tuple[str, ...]]) -> np.ndarray:
         """Returns the probability of each class, in the order of `classes`.
@@ -391,25 +408,6 @@ def _key_of(seed: int) -> jax.Array:
     if not RULES["seed"].accepts(seed):
         raise InvalidInput(f"seed: expected {RULES['seed'].allowed}, got {seed}")
     return jax.random.key(seed)
-
-
-def _ends_of(stop: str | Sequence[str]) -> list[str]:
-    ends = [stop] if isinstance(stop, str) else list(stop)
-    if "" in ends:
-        raise InvalidInput("stop: expected strings that are not empty")
-    return ends
-
-
-def _sure_length(text: str, ends: Iterable[str]) -> int:
-    """How much of a text stays as it goes on: neither part of a character nor of a stop string."""
-    whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
-    begun = [n for end in ends for n in range(1, len(end)) if whole.endswith(end[:n])]
-    return len(whole) - max(begun, default=0)
-
-
-def _until(text: str, ends: Iterable[str]) -> str:
-    """The text before the first of some strings in it."""
-    return text[: min([len(text), *[text.find(end) for end in ends if end in text]])]
 
 
 def _several(texts: Iterable[Any]) -> list[Any]:

@@ -285,7 +285,8 @@ def writing_of_translations(model: Any, task: Translation) -> Writing:
     source = {name: inputs[name][:1] for name in ("source", "source_segments")}
 
     def write(params: Any, rows: Any) -> jax.Array:
-        return generate_after(model, params, rows, jnp.int32(0), num_tokens=task.length)
+        begin, end = jnp.int32(0), jnp.int32(1)
+        return generate_after(model, params, rows, begin, num_tokens=task.length, end=end)
 
     return Writing(write, source)
 

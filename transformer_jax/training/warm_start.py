@@ -40,6 +40,7 @@ _UNSEEN_IN_SHAPES = (
     "position",
     "position_in_every_layer",
     "scale_embeddings",
+    "scale_logits",
     "cell",
     *("layers", "layer_types", "distinct_blocks", "sharing", "skips"),
 )

@@ -17,13 +17,13 @@ from transformer_jax.data.order import (
 )
 from transformer_jax.data.sources.arrays import Arrays, load_images, load_vectors
 from transformer_jax.data.sources.tables import load_labelled_text
+from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.translation import padded, refuse_empty_splits
 from transformer_jax.data.tokenizers import (
     Tokenizer,
     fingerprint,
     make_tokenizer,
-    special_tokens,
 )
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import Natural, Switch

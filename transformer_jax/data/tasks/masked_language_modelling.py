@@ -9,9 +9,10 @@ import numpy as np
 from transformer_jax.data.order import step_generator, window_starts
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.special_tokens import Specials, special_tokens
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.language_modelling import refuse_short_splits, text_facts
-from transformer_jax.data.tokenizers import Specials, Tokenizer, special_tokens
+from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.options import OpenShare
 
 _EVALUATION_SEED = 0  # the hidden places of an evaluated window never change

@@ -1,19 +1,20 @@
 """Translation: write the target sentence after reading the source sentence."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from transformer_jax.data.order import batches_of, example_order, split_by_key
 from transformer_jax.data.sources.tables import load_pairs
+from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tokenizers import (
     Tokenizer,
     fingerprint,
     make_tokenizer,
-    special_tokens,
 )
 from transformer_jax.errors import InvalidInput
 
@@ -80,8 +81,10 @@ class Translation:
 
     def __post_init__(self) -> None:
         """Encodes every sentence once."""
-        sources = encode_sources(self.tokenizer, (pair[0] for pair in self.pairs), self.length)
         specials = special_tokens(self.tokenizer)
+        encode = functools.partial(with_end, self.tokenizer)
+        texts = (pair[0] for pair in self.pairs)
+        sources = encode_sources(encode, texts, self.length, specials.padding)
         targets = [[specials.begin, *self.tokenizer.encode(pair[1])] for pair in self.pairs]
         tokens, segments = padded(targets, self.length, specials.padding)
         following = np.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
@@ -140,31 +143,35 @@ class Translation:
         return {"inputs": rows, "targets": targets, "weights": weights}
 
 
+def with_end(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Returns a sentence to translate as models of this task read it: tokens, then an end."""
+    return [*tokenizer.encode(text), special_tokens(tokenizer).end]
+
+
 def encode_sources(
-    tokenizer: Tokenizer, texts: Iterable[str], length: int
+    encode: Callable[[str], list[int]], texts: Iterable[str], length: int, padding: int
 ) -> dict[str, np.ndarray]:
     """Returns the model's inputs for sentences to translate.
 
     Args:
-      tokenizer: of the model.
+      encode: a sentence -> its tokens, with those that stand around it.
       texts: N sentences.
-      length: tokens of the longest one with its end token, M.
+      length: tokens of the longest one, M.
+      padding: the token that fills up a row.
     Returns:
       source and source_segments, [N, M] int32.
     Raises:
       InvalidInput: a sentence is too long.
     """
-    specials = special_tokens(tokenizer)
     rows = []
     for text in texts:
-        tokens = tokenizer.encode(text)
-        if len(tokens) >= length:
+        rows.append(encode(text))
+        if len(rows[-1]) > length:
             raise InvalidInput(
-                f"a sentence of {len(tokens)} tokens does not fit into data.length={length}: "
-                f"{text[:60]!r}"
+                f"a sentence of {len(rows[-1])} tokens, those around it too, does not fit into "
+                f"data.length={length}: {text[:60]!r}"
             )
-        rows.append([*tokens, specials.end])
-    tokens, segments = padded(rows, length, specials.padding)
+    tokens, segments = padded(rows, length, padding)
     return {"source": tokens, "source_segments": segments}
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.errors import InvalidInput
@@ -20,6 +20,7 @@ def suite_of(
     overrides: Mapping[str, str],
     arms: Sequence[str] = (),
     drops: Sequence[str] = (),
+    own: Callable[[ConfigFile], Mapping[str, str]] = lambda file: {},
 ) -> dict[str, Design]:
     """Returns a design for each data set, by the name of its config file.
 
@@ -29,6 +30,7 @@ def suite_of(
       overrides: of every base, full key -> text of the value.
       arms: texts of `--arm`.
       drops: names of `--drop`.
+      own: a base's file -> further overrides of it alone.
     Raises:
       InvalidInput: a file is none or named twice, an arm does not fit a base, or the bases cannot
         be compared with the same arm.
@@ -45,7 +47,7 @@ def suite_of(
     for name, its in files.items():
         try:
             on = None if its is file else its
-            designs[name] = design_of(file, overrides, arms, drops, on)
+            designs[name] = design_of(file, {**overrides, **own(its)}, arms, drops, on)
         except InvalidInput as error:
             raise InvalidInput(f"on {its.path}: {error}") from error
     if len({design.base for design in designs.values()}) > 1:

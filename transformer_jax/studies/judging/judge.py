@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.studies.asking.cells import (
@@ -37,7 +38,6 @@ from transformer_jax.studies.judging.decision import Evidence, decide, family_of
 from transformer_jax.studies.judging.trend import trend_of
 from transformer_jax.studies.judging.trials import domain_of, errors_of
 
-_RUNNING_TEXT = ("language_modelling", "masked_language_modelling")
 _PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
 
 
@@ -338,7 +338,7 @@ def _clusters_of(cell: Cell) -> np.ndarray:
     columns = _columns_of(cell) or {}
     count = len(columns["loss"])
     documents = columns.get("cluster", np.zeros(count))
-    if RunDirectory(cell.path).config().data.task not in _RUNNING_TEXT:
+    if not traits_of(RunDirectory(cell.path).config().data.task).running_text:
         return np.arange(count)
     if len(np.unique(documents)) >= _PARTS:
         return documents

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks import Task
+from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import replace
@@ -25,7 +26,6 @@ from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared
 from transformer_jax.training.run import Run
 
-_BY_TOKEN = ("language_modelling",)
 _POSITION_BINS = 32
 
 
@@ -46,7 +46,7 @@ def look_closer(
     known = read_details(cell)
     keys = {key_of(changes): changes for changes in also.values()}
     wanted = [key for key in keys if key not in known.get("also", {})]
-    by_token = prepared.config.data.task in _BY_TOKEN
+    by_token = traits_of(prepared.config.data.task).by_position
     unmeasured = _unmeasured(cell, prepared.config.evaluation.metrics)
     if not wanted and not unmeasured and ("where" in known or not by_token):
         return

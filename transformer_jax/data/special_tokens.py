@@ -1,0 +1,44 @@
+"""Tokens that are no text: what fills up a row, and what stands around a text or in its place."""
+
+from typing import NamedTuple
+
+from transformer_jax.data.tokenizers import HuggingFaceTokenizer, Tokenizer
+
+
+class Specials(NamedTuple):
+    """The numbers of tokens that are no text.
+
+    Attributes:
+      padding: fills a row; no model sees it.
+      begin: stands before a text; BERT's class token.
+      end: stands after a text; BERT's separator.
+      mask: stands for a hidden token.
+      vocab_size: of text and special tokens together.
+    """
+
+    padding: int
+    begin: int
+    end: int
+    mask: int
+    vocab_size: int
+
+
+# What files of others call them; the first is our own name.
+SPECIAL_NAMES = {
+    "padding": ("[PAD]", "<pad>"),
+    "begin": ("[CLS]", "<s>", "<bos>"),
+    "end": ("[SEP]", "</s>", "<eos>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+
+
+def special_tokens(tokenizer: Tokenizer) -> Specials:
+    """Returns a tokenizer's own special tokens; those that it lacks follow its vocabulary."""
+    numbers, size = {}, tokenizer.vocab_size
+    for purpose, names in SPECIAL_NAMES.items():
+        is_theirs = isinstance(tokenizer, HuggingFaceTokenizer)
+        number = tokenizer.number_of(*names) if is_theirs else None
+        if number is None:
+            number, size = size, size + 1
+        numbers[purpose] = number
+    return Specials(**numbers, vocab_size=size)
