@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,7 +190,7 @@ class Checkpoints:
         self._remove_old()
 
     @contextlib.contextmanager
-    def settled(self) -> Iterator[None]:
+    def settled(self) -> Generator[None]:
         """Waits at the end, whatever it is, for what is being written."""
         try:
             yield
