@@ -15,7 +15,7 @@ from transformer_jax.runs.files import read_json
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
-from transformer_jax.studies.asking.tuning import tuned_of
+from transformer_jax.studies.asking.tuning import Tuned, tuned_of
 from transformer_jax.studies.inference.statistics import (
     FOR_MEANS,
     IDENTICAL,
@@ -245,7 +245,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         f"![Paired differences from {base}]({figure('forest.svg')})",
         "",
         *[f"{line}\n" for line in _limits(record["config_path"])],
-        *[f"{line}\n" for line in _seeds_needed(verdicts)],
+        *[f"{line}\n" for line in ([] if why_not else _seeds_needed(verdicts))],
         f"**To repeat it**, {clock(record['seconds'])} on {device['count']} {device['kind']} "
         f"({record['environment']['cores']} cores):",
         "",
@@ -256,15 +256,19 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     ]
     came = [] if why_not else expected_of(record["sealed"], verdicts)
     lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
+    in_words = not came and not why_not and verdicts["prediction"]
+    lines += ["(It was predicted in words, without ranges: nothing scores it.)", ""] * bool(
+        in_words
+    )
     elsewhere = [f"- {line}" for line in _asked_otherwise(name, verdicts)]
     lines += ["**The same in other studies:**", "", *elsewhere, ""] if elsewhere else []
     lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
-    tuned = {arm: its.chosen for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
+    tuned = {arm: _chosen(its) for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
     if tuned:
-        chosen = "; ".join(f"{arm}: {spell_setting(its)}" for arm, its in tuned.items())
+        chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
         lines += [f"Chosen by each arm: {chosen}.", ""]
     beyond = {arm: told for arm, its in verdicts["arms"].items() if (told := beyond_this_text(its))}
-    if beyond:
+    if beyond and not why_not:
         told = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
         lines += [f"Would it hold for other examples of the same source too? {told}.", ""]
     heads, rows = also_table(verdicts)
@@ -283,6 +287,12 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         "",
     ]
     return "\n".join(lines)
+
+
+def _chosen(tuned: Tuned) -> str:
+    """What an arm chose, and what it may lose as that is not quite its best."""
+    told = spell_setting(tuned.chosen)
+    return told + (f" (may miss {tuned.refined['missed']:.2g})" if tuned.refined else "")
 
 
 def domain_of(study: Study) -> str:
@@ -309,22 +319,28 @@ def domain_of(study: Study) -> str:
 
 
 def _learned(study: Study) -> str:
-    """Whether the base has learned, and which simple method is still better than it."""
+    """Whether the base has learned; the simple methods and arms on the wrong side of that."""
     learned = study.learned
     if not learned or not learned["passed"]:
         return ""
-    told = f"It has learned: {learned['told']}."
+    told = f"It passes its gate: {learned['told']}."
     scores = study.record.get("baselines", {}).get("scores", {})
     of_all = {
         name: its[learned["split"]].get(learned["metric"])
         for name, its in scores.items()
         if name in METHODS
     }
-    known = {name: score for name, score in of_all.items() if score is not None}
-    if not known or learned["metric"] != "loss" or min(known.values()) >= learned["base"]:
+    if learned["metric"] != "loss":
         return told
-    best = min(known, key=lambda name: known[name])
-    return f"{told} {METHODS[best].capitalize()}, at {known[best]:.4g}, is still better than it."
+    better = [
+        f"{METHODS[name]} ({score:.4g})"
+        for name, score in of_all.items()
+        if score is not None and score < learned["base"]
+    ]
+    told += f" Better than it are still {' and '.join(better)}." if better else ""
+    values = study.verdicts["values"].items()
+    below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
+    return told + (f" No better than the gate: {', '.join(below)}." if below else "")
 
 
 def _limits(config_path: str) -> list[str]:
@@ -339,17 +355,13 @@ def _limits(config_path: str) -> list[str]:
 
 def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
     """How many seeds would decide what is unresolved, by the spread that was seen."""
-    needed = {
-        arm: its["seeds_needed"]
-        for arm, its in verdicts["arms"].items()
-        if its["verdict"] == UNRESOLVED and 0 < (its.get("seeds_needed") or 0) <= _MOST_SEEDS
-    }
-    told = [f"{arm}: about {count}" for arm, count in needed.items()]
-    told += [
-        f"{arm}: {NOT_BY_SEEDS}"
-        for arm, its in verdicts["arms"].items()
-        if its["verdict"] == UNRESOLVED and its.get("errors") and not its.get("seeds_needed")
-    ]
+    told = []
+    for arm, its in verdicts["arms"].items():
+        count = its.get("seeds_needed")
+        if its["verdict"] == UNRESOLVED and count:
+            told.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
+        elif its["verdict"] == UNRESOLVED and its.get("errors"):
+            told.append(f"{arm}: {NOT_BY_SEEDS}")
     heading = "**Seeds that would decide it**, by the spread that was seen: "
     return [f"{heading}{'; '.join(told)}."] if told else []
 
@@ -360,7 +372,8 @@ def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], li
     rows = [[verdicts["base"], "base", "", "", ""]]
     for arm, its in verdicts["arms"].items():
         difference, interval = signed(its.get("mean")), spell_interval(its.get("interval"))
-        rows.append([arm, difference, interval, spell(q_values.get((name, arm)), 3), its["words"]])
+        words = f"not decided ({its['words']})" if undecided(study) else its["words"]
+        rows.append([arm, difference, interval, spell(q_values.get((name, arm)), 3), words])
     for row in rows:
         value, cost = verdicts["values"][row[0]], record["arms"][row[0]]["cost"]
         score = f"{spell(value['mean'])} ± {spell(value['deviation'])}"

@@ -134,7 +134,7 @@ ARMS = {
         ([("little", "better")], "did not hold here"),
         ([("little", "same"), ("even", "same")], "held"),
         ([("open", "better")], "unresolved"),
-        ([("open", "better"), ("up", "better")], "held in part"),
+        ([("open", "better"), ("up", "better")], "held in part, the rest is open"),
         ([("open", "better"), ("down", "better")], "unresolved"),
         ([("even", "better"), ("down", "better")], "did not hold here"),
         ([("wild", "worse")], "held"),

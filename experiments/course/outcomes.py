@@ -22,9 +22,10 @@ FASTER, SLOWER = "faster", "slower"
 # What a wanted kind is met by, if not by itself alone.
 _MEETS = {"no better": ("same", "worse"), "different": ("better", "worse")}
 _LEVEL = 0.05  # of the intervals of further evaluations
-HOLDS, PARTLY, NOT, OPEN, UNTESTED = (
+HOLDS, PARTLY, REST_OPEN, NOT, OPEN, UNTESTED = (
     "held",
     "held in part",
+    "held in part, the rest is open",
     "did not hold here",
     "unresolved",
     "not tested",
@@ -108,9 +109,10 @@ def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
     right = sum(kind in _MEETS.get(wants, (wants,)) for wants, kind in pairs)
     if right == len(pairs):
         return HOLDS
+    undecided = [kind for _, kind in pairs if kind in (CANNOT_TELL, OPEN)]
     if right:
-        return PARTLY
-    return next((word for word in (CANNOT_TELL, OPEN) if word in [k for _, k in pairs]), NOT)
+        return PARTLY if right + len(undecided) < len(pairs) else REST_OPEN
+    return next((word for word in (CANNOT_TELL, OPEN) if word in undecided), NOT)
 
 
 def kind_of(claim: Claim) -> str | None:

@@ -82,6 +82,7 @@ STATEMENTS = (
         "f(P X) = P f(X)",
         "Encoder(position='none')",
         checks.an_encoder_is_equivariant,
+        note="at the length that was trained on",
         claims=(
             Claim("positions", "none", "worse"),
             Claim("reverse", "none", "worse"),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
 NOT_BY_SEEDS = (
-    "no number of seeds would tell, since its own best rate is not known well enough: take more "
-    "seeds, or smaller steps, for the tuning"
+    "no number of seeds has 80 % power, since the best value of what it or the base chose is not "
+    "known well enough: take more seeds, or smaller steps, for the tuning"
 )
 _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
@@ -286,7 +286,7 @@ def multiverse_rows(found: Mapping[str, Any]) -> tuple[list[str], Rows]:
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
     shown = dict.fromkeys(
-        f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds: "
+        f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds, said then: "
         + look["words"].removesuffix(", at the base's hyper-parameters")
         + (f" ({signed(look['mean'])})" if look["mean"] is not None else "")
         + (f"; asked again: {look['why']}" if look["why"] else "")
@@ -296,11 +296,11 @@ def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def beyond_this_text(arm: Mapping[str, Any]) -> str:
-    """Whether better or worse also holds for new text, "yes" or "no"; empty of other words."""
+    """Whether better or worse is shown for new text too; empty of other words."""
     found = arm.get("beyond_this_text")
     if not found or arm["verdict"] not in ("better", "worse"):
         return ""
-    return "yes" if found["holds"] else "no"
+    return "yes" if found["holds"] else "not shown"
 
 
 def shown_p(arm: Mapping[str, Any]) -> float | None:
