@@ -252,14 +252,23 @@ def test_a_sentence_is_answered_as_their_generate_answers_it(torch, name, tmp_pa
     model.generation_config.update(**numbers, **forced)
     for array in model.state_dict().values():
         array.data.normal_(0, 0.5)
-    model.save_pretrained(tmp_path)
     names = transformers.PreTrainedTokenizerFast(
         tokenizer_object=as_theirs, pad_token="[PAD]", bos_token="[CLS]", eos_token="[SEP]"
     )
-    names.save_pretrained(tmp_path)
     texts = ["to be", "a rather long one", "not", "the question", "it", "train", "a model", "of"]
     batch = names(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
-    written = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=16)
+    options = {"do_sample": False, "num_beams": 1, "max_new_tokens": 16}
+    written = model.generate(**batch, **options)
+    drawn = int(written[0, 4])  # becomes the end token, so that some texts end
+    swapped, there = [drawn, 302], [302, drawn]
+    table = model.get_input_embeddings().weight.data
+    table[swapped] = table[there].clone()
+    if is_bart:
+        model.final_logits_bias[:, swapped] = model.final_logits_bias[:, there].clone()
+    written = model.generate(**batch, **options)
+    assert (written[:, 2:] == 302).any()
+    model.save_pretrained(tmp_path)
+    names.save_pretrained(tmp_path)
     expected = [text.strip() for text in names.batch_decode(written, skip_special_tokens=True)]
     assert load_run(tmp_path).translate(texts) == expected
 
