@@ -424,6 +424,7 @@ def _of_several(path: Path) -> str:
     """What a ladder or a suite says, with why it decides nothing if it does not."""
     head, _, text = path.read_text(encoding="utf-8").partition("\n")
     reason = WITHDRAWN.get(path.parent.name)
+    text = text.replace("**", "") if reason else text  # no word stands out that decides nothing
     return "\n".join([head, *(["", f"**Not decided:** {reason}."] if reason else []), text])
 
 
