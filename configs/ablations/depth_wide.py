@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/depth_wide.py --seeds=20:25 \
              --workdir=runs/depth_wide
-Takes:     28 minutes on 2 CPU cores (AMD EPYC).
+Takes:     30 minutes on 2 CPU cores (AMD EPYC).
 
 Limits: one text of characters, 0.8 million parameters, windows of 64; a rate for each arm, but one
 initial size and schedule for all. Heads have 16 features everywhere, so that a wider model has more
