@@ -13,22 +13,22 @@ def commands() -> dict[str, str]:
     folder = Path(__file__).parent
     files = {file.stem: file for file in sorted(folder.glob("[!_]*.py"))}
     files["course"] = folder / "course" / "__main__.py"
-    told = {}
+    summaries = {}
     for name, file in sorted(files.items()):
         text = file.read_text(encoding="utf-8")
         if "execute(main)" in text:
-            told[name] = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-    return told
+            summaries[name] = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+    return summaries
 
 
 def main(argv: list[str]) -> None:
     """Prints the list, without a command; refuses one that is not there."""
-    known = commands()
+    summaries = commands()
     if is_completing() or argv[:1] not in ([], ["-h"], ["--help"]):
-        Parser("", __doc__).choose(argv, known)
-    wide = max(map(len, known))
-    for name, told in known.items():
-        print(f"{name:<{wide}}  {told}")
+        Parser("", __doc__).choose(argv, summaries)
+    wide = max(map(len, summaries))
+    for name, summary in summaries.items():
+        print(f"{name:<{wide}}  {summary}")
     print("\npython -m experiments COMMAND --help says more.")
 
 

@@ -57,11 +57,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     first = next(iter(designs.values()))
     ladder = ladder_of(arguments.ladder, first) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")
-    told = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
-    told += f" on {len(designs)} data sets" if is_suite else ""
+    size = f"{len(first.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
+    size += f" on {len(designs)} data sets" if is_suite else ""
     if arguments.until and first.trend:
         raise InvalidInput("--until: a study with a trend needs all arms in each seed; --seeds=5")
-    print(f"study  {arguments.workdir}: {arguments.config_path}, {told}")
+    print(f"study  {arguments.workdir}: {arguments.config_path}, {size}")
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
 
@@ -83,16 +83,16 @@ def main(argv: list[str]) -> dict[str, Any]:
         study = run(first, arguments.workdir, seeds, until=until, **options)
         return {"study": arguments.workdir, "verdicts": study.verdicts()}
     if ladder is None:
-        found = run_suite(designs, arguments.workdir, seeds, **options)
-        if found:
-            print(suite_as_text(found))
+        judged = run_suite(designs, arguments.workdir, seeds, **options)
+        if judged:
+            print(suite_as_text(judged))
             print(f"suite  {arguments.workdir} (suite.html, suite.md, suite.json, a study each)")
-        return {"suite": arguments.workdir, "verdicts": found}
-    found = run_ladder(ladder, arguments.workdir, seeds, **options)
-    if found:
-        print(as_text(found))
+        return {"suite": arguments.workdir, "verdicts": judged}
+    judged = run_ladder(ladder, arguments.workdir, seeds, **options)
+    if judged:
+        print(as_text(judged))
         print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
-    return {"ladder": arguments.workdir, "verdicts": found}
+    return {"ladder": arguments.workdir, "verdicts": judged}
 
 
 def _files_of(names: str) -> str:

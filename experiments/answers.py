@@ -105,9 +105,9 @@ def read_study(name: str) -> Study | None:
     if not (folder / "verdicts.json").exists():
         return None
     verdicts = read_json(folder / "verdicts.json")
-    known = read_json(folder / GATE) if (folder / GATE).exists() else None
+    gate = read_json(folder / GATE) if (folder / GATE).exists() else None
     record = read_json(folder / "study.json")
-    return Study(name, record, verdicts, verdicts.get("learned") or known)
+    return Study(name, record, verdicts, verdicts.get("learned") or gate)
 
 
 def withheld(study: Study) -> str:
@@ -159,8 +159,8 @@ def write() -> Path:
 
 
 def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str:
-    def linked(name: str, told: str) -> str:
-        return f"[{told}]({page.format(name)})"
+    def linked(name: str, answer: str) -> str:
+        return f"[{answer}]({page.format(name)})"
 
     answered = [study for study in studies if not undecided(study)]
     answers = [
@@ -267,10 +267,12 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     if tuned:
         chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
         lines += [f"Chosen by each arm: {chosen}.", ""]
-    beyond = {arm: told for arm, its in verdicts["arms"].items() if (told := beyond_this_text(its))}
+    beyond = {
+        arm: words for arm, its in verdicts["arms"].items() if (words := beyond_this_text(its))
+    }
     if beyond and not why_not:
-        told = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
-        lines += [f"Would it hold for other examples of the same source too? {told}.", ""]
+        words = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
+        lines += [f"Would it hold for other examples of the same source too? {words}.", ""]
     heads, rows = also_table(verdicts)
     if rows:
         lines += ["Further evaluations, with intervals and no verdicts:", ""]
@@ -291,8 +293,8 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
 
 def _chosen(tuned: Tuned) -> str:
     """What an arm chose, and what it may lose as that is not quite its best."""
-    told = spell_setting(tuned.chosen)
-    return told + (f" (may miss {tuned.refined['missed']:.2g})" if tuned.refined else "")
+    setting = spell_setting(tuned.chosen)
+    return setting + (f" (may miss {tuned.refined['missed']:.2g})" if tuned.refined else "")
 
 
 def domain_of(study: Study) -> str:
@@ -323,7 +325,7 @@ def _learned(study: Study) -> str:
     learned = study.learned
     if not learned or not learned["passed"]:
         return ""
-    told = f"It passes its gate: {learned['told']}."
+    sentence = f"It passes its gate: {learned['told']}."
     scores = study.record.get("baselines", {}).get("scores", {})
     of_all = {
         name: its[learned["split"]].get(learned["metric"])
@@ -331,16 +333,16 @@ def _learned(study: Study) -> str:
         if name in METHODS
     }
     if learned["metric"] != "loss":
-        return told
+        return sentence
     better = [
         f"{METHODS[name]} ({score:.4g})"
         for name, score in of_all.items()
         if score is not None and score < learned["base"]
     ]
-    told += f" Better than it are still {' and '.join(better)}." if better else ""
+    sentence += f" Better than it are still {' and '.join(better)}." if better else ""
     values = study.verdicts["values"].items()
     below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
-    return told + (f" No better than the gate: {', '.join(below)}." if below else "")
+    return sentence + (f" No better than the gate: {', '.join(below)}." if below else "")
 
 
 def _limits(config_path: str) -> list[str]:
@@ -349,21 +351,23 @@ def _limits(config_path: str) -> list[str]:
     if not file.is_file():  # of somebody else's study
         return []
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    told = [part for part in text.split("\n\n") if part.startswith(_LIMITS)]
-    return [f"**What would change it:** {' '.join(t.removeprefix(_LIMITS).split())}" for t in told]
+    paragraphs = [part for part in text.split("\n\n") if part.startswith(_LIMITS)]
+    return [
+        f"**What would change it:** {' '.join(t.removeprefix(_LIMITS).split())}" for t in paragraphs
+    ]
 
 
 def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
     """How many seeds would decide what is unresolved, by the spread that was seen."""
-    told = []
+    needs = []
     for arm, its in verdicts["arms"].items():
         count = its.get("seeds_needed")
         if its["verdict"] == UNRESOLVED and count:
-            told.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
+            needs.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
         elif its["verdict"] == UNRESOLVED and its.get("errors"):
-            told.append(f"{arm}: {NOT_BY_SEEDS}")
+            needs.append(f"{arm}: {NOT_BY_SEEDS}")
     heading = "**Seeds that would decide it**, by the spread that was seen: "
-    return [f"{heading}{'; '.join(told)}."] if told else []
+    return [f"{heading}{'; '.join(needs)}."] if needs else []
 
 
 def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], list[list[str]]]:
@@ -387,7 +391,7 @@ def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], li
 
 def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:
     """What the register knows: the same contrasts before, and what this study took the place of."""
-    told = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
+    others = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
     rows = [row for row in Register(RESULTS).rows() if row["study"] == name]
     for row, later in itertools.pairwise(rows):
         if (row["seal"], row["sealed_at"]) == (later["seal"], later["sealed_at"]):
@@ -397,8 +401,8 @@ def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:
         )
         seeds = f"seeds {row['seeds'][0]} to {row['seeds'][-1]}"
         why = later["why"] or "no reason was noted"
-        told.append(f"Superseded ({row['time'][:10]}, {seeds}): {words}. Asked again: {why}.")
-    return told
+        others.append(f"Superseded ({row['time'][:10]}, {seeds}): {words}. Asked again: {why}.")
+    return others
 
 
 def _by_number(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:
@@ -441,13 +445,13 @@ def _times(path: Path) -> str:
         for asked, (slow, fast) in RATIOS.items()
     ]
     rounds = len(found["ratios"]["training"][lengths[0]])
-    told = (
+    sentence = (
         "# How fast are a transformer and an LSTM?\n\nMedian and range of the ratios of two times "
         f"in a round, {rounds} rounds, by length in tokens; {found['config']} on "
         f"{found['machine']}, by `python -m experiments.speed`. Reading and writing are of one "
         "text, an update of 2,048 tokens.\n"
     )
-    return "\n".join([told, as_markdown(["times", *lengths], rows)])
+    return "\n".join([sentence, as_markdown(["times", *lengths], rows)])
 
 
 def _q_values(studies: Iterable[Study]) -> dict[tuple, float]:

@@ -92,7 +92,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
     print(machine, flush=True)
     # measure -> program -> a figure a round
-    found: dict[str, dict[str, list[float]]] = {}
+    by_program: dict[str, dict[str, list[float]]] = {}
     options = [
         f"--{key}={getattr(arguments, key)}" for key in ("shape", "dtype", "steps", "config")
     ]
@@ -103,13 +103,13 @@ def main(argv: list[str]) -> dict[str, Any]:
                 jobs.remove(job)
                 continue
             lines = [(name, MEASURES[name].unit) for name in figures if name in MEASURES]
-            told = ", ".join(f"{name} {figures[name]:.4g} {unit}" for name, unit in lines)
-            print(f"round {number}  {job:23} {told}", flush=True)
+            line = ", ".join(f"{name} {figures[name]:.4g} {unit}" for name, unit in lines)
+            print(f"round {number}  {job:23} {line}", flush=True)
             for name, value in figures.items():
-                found.setdefault(name, {}).setdefault(job.partition(":")[2], []).append(value)
-    _print_tables(found)
+                by_program.setdefault(name, {}).setdefault(job.partition(":")[2], []).append(value)
+    _print_tables(by_program)
     about = {"machine": machine, "shape": arguments.shape, "dtype": arguments.dtype}
-    stored = {**about, "figures": found}
+    stored = {**about, "figures": by_program}
     if arguments.out:
         Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
         Path(arguments.out).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
@@ -270,10 +270,10 @@ def _in_its_own_process(job: str, options: list[str]) -> Figures | None:
     return None
 
 
-def _print_tables(found: dict[str, dict[str, list[float]]]) -> None:
+def _print_tables(figures: dict[str, dict[str, list[float]]]) -> None:
     """Prints median and range of each program, its ratio to the first, its share of the limit."""
     for name, (unit, limit) in MEASURES.items():
-        columns = found.get(name)
+        columns = figures.get(name)
         if not columns:
             continue
         first = next(iter(columns.values()))
@@ -285,15 +285,15 @@ def _print_tables(found: dict[str, dict[str, list[float]]]) -> None:
                 ratios = [a / b for a, b in zip(column, first, strict=True)]
                 middle_ratio = statistics.median(ratios)
                 line += f"   {middle_ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(line + _share(limit, middle, found))
+            print(line + _share(limit, middle, figures))
 
 
-def _share(limit: tuple[str, str] | None, milliseconds: float, found: dict) -> str:
+def _share(limit: tuple[str, str] | None, milliseconds: float, figures: dict) -> str:
     """What share of the machine's limit a figure is, where both were measured."""
-    if limit is None or limit[0] not in found or limit[1] not in found:
+    if limit is None or limit[0] not in figures or limit[1] not in figures:
         return ""
-    rate = statistics.median(found[limit[0]]["machine"]) * 1e9
-    count = found[limit[1]]["ours"][0]
+    rate = statistics.median(figures[limit[0]]["machine"]) * 1e9
+    count = figures[limit[1]]["ours"][0]
     return f"   {count / (milliseconds / 1e3) / rate:.0%} of the machine's {limit[0]}"
 
 

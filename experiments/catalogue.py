@@ -52,6 +52,11 @@ Parameters and operations are those of the row in a decoder of the shape of `con
 matrix products in the loss of one window and its gradient, not times. Laws are those of
 `transformer_jax/laws.py`, kept out of all that apply. Of attention and mixers the operations are
 also given at 256, 1,024 and 4,096 tokens (`local` with a window of 32).
+
+All work in every transformer, but for contextual positions, prefixes, state_space and gated_delta
+(decoders), sinusoidal_2d (images) and muP (decoders and vision transformers). Rates and decay can
+be multiplied by path (`--config.optimizer.learning_rate_multipliers=token_embedding=0.1`), weights
+averaged (`--config.training.weight_ema=0.999`).
 """
 _METRICS = """
 ## Metrics
@@ -130,10 +135,10 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
     lines = [f"### `{name}`\n", described or f"`{row.definition}`", ""]
     section = FAMILIES.get(key)
-    for option, told in row.options.items():
+    for option, its in row.options.items():
         lines.append(
-            f"- `{section}.{name}.{option}` = {told.default!r} ({told.rule.allowed}): "
-            f"{told.meaning.rstrip('.')}"
+            f"- `{section}.{name}.{option}` = {its.default!r} ({its.rule.allowed}): "
+            f"{its.meaning.rstrip('.')}"
         )
     if cost is not None:
         kept, of = cost.laws

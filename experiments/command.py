@@ -55,8 +55,8 @@ class Parser(argparse.ArgumentParser):
         )
         self.takes_config = takes_config
         if takes_config:
-            told = "say this, or what a section of options or one option means: --help=model"
-            self.add_argument("-h", "--help", nargs="?", metavar="OPTION", help=told)
+            help_text = "say this, or what a section of options or one option means: --help=model"
+            self.add_argument("-h", "--help", nargs="?", metavar="OPTION", help=help_text)
             what = "a Python file with get_config(), the name of one in configs: tiny, or a model "
             what += "of Hugging Face to start from: its folder, or OWNER/NAME on the hub"
             self.add_argument("--config", required=config_required, help=what)
@@ -75,23 +75,23 @@ class Parser(argparse.ArgumentParser):
         """Takes --json: what `main` returns is printed as one line, everything else to stderr."""
         self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
 
-    def choose(self, argv: list[str], known: Collection[str]) -> str:
+    def choose(self, argv: list[str], names: Collection[str]) -> str:
         """Returns the first word, the name of a command; "" where help was asked for, and shown.
 
         Raises:
           InvalidInput: there is no such command, or no word.
         """
         first = argv[0] if argv else ""
-        if first in known:
+        if first in names:
             return first
         if is_completing():
-            self.add_argument("command", choices=list(known))
+            self.add_argument("command", choices=list(names))
             self._complete()
         if first in ("-h", "--help"):
             self.print_help()
             return ""
-        few = f"expected one of: {', '.join(known)}" if len(known) <= _FEW else "no such command"
-        said = f"{first}: {few}{suggest(first, known)}" if first else few
+        few = f"expected one of: {', '.join(names)}" if len(names) <= _FEW else "no such command"
+        said = f"{first}: {few}{suggest(first, names)}" if first else few
         raise InvalidInput(f"{said}\nsee {self.prog} --help")
 
     def _complete(self) -> NoReturn:
@@ -174,11 +174,11 @@ def preset(path: str, flag: str = "--config") -> str:
     """
     if Path(path).suffix or "/" in path or Path(path).is_file() or holds_weights(Path(path)):
         return path
-    found = _presets()
-    if path not in found:
-        near = suggest(path, found)
+    presets = _presets()
+    if path not in presets:
+        near = suggest(path, presets)
         raise InvalidInput(f"{flag}={path}: no such file, nor a name in configs{near}")
-    return found[path]
+    return presets[path]
 
 
 def _presets() -> dict[str, str]:
@@ -279,7 +279,7 @@ def _sections_help() -> str:
     """The sections of a config, a line each."""
     wide = max(map(len, SECTIONS))
     said = {n.rstrip(".") or "seed": " ".join(says_of_section(n).split()) for n in SECTIONS}
-    lines = [f"  {name:<{wide}}  {told}" for name, told in said.items()]
+    lines = [f"  {name:<{wide}}  {meaning}" for name, meaning in said.items()]
     head = "options of a config, given as --config.KEY=VALUE; --help=SECTION lists them:"
     return "\n".join([head, *lines])
 
@@ -291,11 +291,11 @@ def _help_on(name: str) -> str:
       InvalidInput: there is none of that name.
     """
     name = name.removeprefix("--").removeprefix("config.").rstrip(".")
-    told = as_text(name)
-    if not told:
+    text = as_text(name)
+    if not text:
         sections = [section.rstrip(".") for section in SECTIONS if section]
         raise InvalidInput(f"--help={name}: no such option{suggest(name, [*sections, *RULES])}")
-    return told
+    return text
 
 
 def use_compilation_cache() -> None:
@@ -329,8 +329,8 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     for_people = sys.stderr if "--json" in asked else sys.stdout
     try:
         with contextlib.redirect_stdout(for_people):
-            found = main(asked)
-        result = found if isinstance(found, Result) else Result(found, 0)
+            outcome = main(asked)
+        result = outcome if isinstance(outcome, Result) else Result(outcome, 0)
         if "--json" in asked:
             _print_json(result.found)
         sys.stdout.flush()
@@ -348,10 +348,10 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     sys.exit(result.exit_code)
 
 
-def _print_json(found: Any) -> None:
+def _print_json(result: Any) -> None:
     """One line; no number that JSON does not know."""
     import json
 
     from transformer_jax.studies.asking.study import as_plain
 
-    print(json.dumps(as_plain(found), allow_nan=False))
+    print(json.dumps(as_plain(result), allow_nan=False))

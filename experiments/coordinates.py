@@ -46,12 +46,12 @@ def main(argv: list[str]) -> dict[str, Any]:
         is_name = name == "place"
         table.add_column(name, justify="left" if is_name else "right", no_wrap=is_name)
     drifting, found = 0, {}
-    for name, place in places.items():
-        slopes = place.slopes(widths)
-        found[name] = {"rms": [*map(float, place.rms)], "slopes": [*map(float, slopes)]}
+    for name, site in places.items():
+        slopes = site.slopes(widths)
+        found[name] = {"rms": [*map(float, site.rms)], "slopes": [*map(float, slopes)]}
         drifting += any(abs(slope) > _DRIFT for slope in slopes)
         marked = [f"{slope:+.2f}{' !' if abs(slope) > _DRIFT else ''}" for slope in slopes]
-        table.add_row(name, *(f"{size:.4f}" for size in place.rms), *marked)
+        table.add_row(name, *(f"{size:.4f}" for size in site.rms), *marked)
     Console().print(table)
     print(f"{drifting} of {len(places)} places go with the width (a slope beyond {_DRIFT})")
     return {"widths": widths, "steps": steps, "places": found, "drifting": drifting}

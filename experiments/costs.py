@@ -97,7 +97,7 @@ def main(argv: list[str]) -> None:
     if not out.parent.is_dir():
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
     os.environ.update(ENVIRONMENT)
-    points = [point for place in _BASES for point in _points_of(place)]
+    points = [point for base in _BASES for point in _points_of(base)]
     figures = [point._asdict() for point in points]
     Path(arguments.figures).write_text(json.dumps(figures, indent=1) + "\n")
     draw(points, out.with_suffix(".svg"))

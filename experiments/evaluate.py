@@ -46,7 +46,8 @@ def main(argv: list[str]) -> dict[str, Any]:
                 f"--source={arguments.source}: pixels are scaled by the training images of the "
                 "same data; other images would be scaled otherwise"
             )
-        config = changed(config, {"data.source": arguments.source})
+        alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
+        config = changed(config, alone)
     length, default_size = config.data.length, config.evaluation.batch_size
     stride = config.evaluation.stride if arguments.stride is None else arguments.stride
     batch_size = default_size if arguments.batch_size is None else arguments.batch_size

@@ -35,8 +35,8 @@ def main(argv: list[str]) -> None:
 
     from transformer_jax.interop import from_huggingface, to_huggingface
 
-    place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
     exported = to_huggingface(
         *from_huggingface(theirs),
@@ -44,7 +44,7 @@ def main(argv: list[str]) -> None:
         architecture=type(theirs).__name__,
         settings={name: getattr(theirs.config, name, None) for name in special},
     )
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**place)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**source)
     tokenizer.save_pretrained(arguments.out)
     count = sum(array.size for array in exported.state.values())
     print(f"{arguments.out}: {exported.config['architectures'][0]}, {count:,} parameters")

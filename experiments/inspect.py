@@ -96,11 +96,11 @@ def main(argv: list[str]) -> dict[str, Any]:
         similarity = np.asarray(head_similarity(weights))
         arrays[f"{layer}/head_similarity"] = similarity
         others = similarity[~np.eye(len(similarity), dtype=bool)]
-        told = f"; heads alike {others.mean():.2f} (1: the same)" if others.size else ""
+        likeness = f"; heads alike {others.mean():.2f} (1: the same)" if others.size else ""
         entropy = arrays[f"{layer}/entropy"].mean(-1)
         alike = float(others.mean()) if others.size else None
         told_of[layer] = {"entropy": entropy.tolist(), "heads_alike": alike}
-        print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{told}")
+        print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{likeness}")
     if len(seen.words) > _MOST_WORDS:
         print(f"no picture: {len(seen.words)} places, and it has room for {_MOST_WORDS}")
     elif maps:
@@ -143,14 +143,16 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
 
     task = run.config.data.task
     if task == "synthetic" or (is_own(task) and run.tokenizer is None):
-        known = getattr(make_task(run.config, allow=allow), "words", None)
-        if known is None:
+        vocabulary = getattr(make_task(run.config, allow=allow), "words", None)
+        if vocabulary is None:
             raise InvalidInput(f"data.task={task} names no words; give it `words`, one for a token")
         words = prompt.split()
-        unknown = [word for word in words if word not in known]
+        unknown = [word for word in words if word not in vocabulary]
         if unknown:
-            raise InvalidInput(f"--prompt: {unknown[0]!r} is no word; expected {' '.join(known)}")
-        numbers = [known.index(word) for word in words]
+            raise InvalidInput(
+                f"--prompt: {unknown[0]!r} is no word; expected {' '.join(vocabulary)}"
+            )
+        numbers = [vocabulary.index(word) for word in words]
     else:
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]

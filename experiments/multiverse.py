@@ -40,15 +40,15 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.studies.running.multiverse import multiverse
 
     names = [name for name in arguments.arms.split(",") if name]
-    found = multiverse(study, names, arguments.over, arguments.count, Progress())
+    curve = multiverse(study, names, arguments.over, arguments.count, Progress())
     report = write_report(study)
-    print(as_text(*multiverse_rows(found)))
-    for specification, why in found["skipped"].items():
+    print(as_text(*multiverse_rows(curve)))
+    for specification, why in curve["skipped"].items():
         print(f"left out: {specification}: {why}")
-    for name, its in found["arms"].items():
+    for name, its in curve["arms"].items():
         print(f"{name}: {its['words']} specifications")
     print(f"report  {report}")
-    return found
+    return curve
 
 
 if __name__ == "__main__":

@@ -46,9 +46,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.prepared import prepare
 
-    given = [option for option, value in config.initial.items() if value is not None]
-    if given:
-        raise InvalidInput(f"initial.{given[0]}: the design draws all initial values; give None")
+    initial_options = [option for option, value in config.initial.items() if value is not None]
+    if initial_options:
+        raise InvalidInput(
+            f"initial.{initial_options[0]}: the design draws all initial values; give None"
+        )
     model, objective = config.model, config.objective.name
     draws = model.dropout_rate or model.stochastic_depth or objective != "cross_entropy"
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
@@ -62,8 +64,8 @@ def main(argv: list[str]) -> dict[str, Any]:
         start, _ = prepared.start(own)
         state = prepared.train(start, order, dropout)
         params = evaluated_params(state.opt_state, state.params)
-        found = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
-        columns, mean = found.sequences, found.means[metric]
+        sums = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
+        columns, mean = sums.sequences, sums.means[metric]
         # Linearised: longer sequences count more, and the mean over tokens is a ratio.
         top, below = (columns[name] for name in _METRICS[metric])
         scale = mean * below.sum() / top.sum()  # bits in place of nats
@@ -82,11 +84,11 @@ def main(argv: list[str]) -> dict[str, Any]:
         "jax": jax.__version__,
     }
     table = np.array(scores).reshape(*levels, 2)
-    found = ledger(table, np.array(sequences), f"test/{metric}", what)
+    sums = ledger(table, np.array(sequences), f"test/{metric}", what)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print("\n".join([*as_lines(found), f"wrote {out}"]))
-    return found
+    out.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    print("\n".join([*as_lines(sums), f"wrote {out}"]))
+    return sums
 
 
 def _judged_metric(file: Any) -> str:

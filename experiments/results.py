@@ -5,7 +5,6 @@ Example:
 """
 
 import csv
-import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from experiments.answers import FIGURES, GATE, RESULTS, write
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.files import inside, read_json
+from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.ladder import rung_path
@@ -94,7 +93,7 @@ def add(path: Path) -> None:
             shutil.copy(file, folder / name)
     (folder / GATE).unlink(missing_ok=True)  # of a study whose place it takes
     record = study.record
-    (folder / "study.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    write_json(folder, "study.json", record)
     register = Register(RESULTS)
     # Looks at the same contrasts that were not published are a part of the level all the same.
     for row in Register(study.root).about(study.contrasts().values()):
@@ -126,20 +125,21 @@ def score_base(folder: Path) -> dict[str, Any] | None:
         return None
     rows = csv.DictReader((folder / "cells.csv").read_text(encoding="utf-8").splitlines())
     column = f"{gate['split']}/{gate['metric']}"
-    values = [float(row[column]) for row in rows if row["arm"] == study.base and row[column]]
+    whole = [row for row in rows if float(row.get("budget") or 1) == 1]
+    values = [float(row[column]) for row in whole if row["arm"] == study.base and row[column]]
     found = whether_learned(gate, values)
-    (folder / GATE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_json(folder, GATE, found)
     return found
 
 
 def judge_again(folder: Path) -> None:
     """Decides a study from its stored scores, and says which words change."""
     before, verdicts = read_json(folder / "verdicts.json"), decided_again(folder)
-    for arm, found in before["arms"].items():
+    for arm, verdict in before["arms"].items():
         words = verdicts["arms"][arm]["words"]
-        if found["words"] != words:
-            print(f"{folder.name}, {arm}: {found['words']} -> {words}")
-    (folder / "verdicts.json").write_text(json.dumps(verdicts, indent=1) + "\n", encoding="utf-8")
+        if verdict["words"] != words:
+            print(f"{folder.name}, {arm}: {verdict['words']} -> {words}")
+    write_json(folder, "verdicts.json", verdicts)
     draw_forest(load_study(folder), verdicts)
     (folder / "forest.pdf").unlink()
 
@@ -163,9 +163,9 @@ def decided_again(folder: Path) -> dict[str, Any]:
         evidence[arm], has_earlier = evidence_of(study, arm, outcomes, looks, own, same)
         asked_before[arm] = [look.told() for look in looks] if has_earlier else []
     decided = decide(study.sealed, evidence, refusals)
-    known = study.record.get("baselines")
+    baselines = study.record.get("baselines")
     learned = verdicts.get("learned")
-    cannot_tell(decided, outcomes, study.sealed, learned, known)
+    cannot_tell(decided, outcomes, study.sealed, learned, baselines)
     for arm, found in verdicts["arms"].items():
         beyond = {"beyond_this_text": found.get("beyond_this_text")}
         related = register.looks(contrasts[arm], "related", study.identity)
@@ -176,10 +176,10 @@ def decided_again(folder: Path) -> dict[str, Any]:
             **domain_of(study, arm, decided[arm].get("mean")),
         }
         verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)
-    over_budgets(verdicts["arms"], verdicts.get("budgets", {}), study.sealed, known)
+    over_budgets(verdicts["arms"], verdicts.get("budgets", {}), study.sealed, baselines)
     level = share * level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
     errors = {name: errors_of(study, name) for name in study.arms}
-    trend = trend_of(study.sealed, outcomes, refusals, level, errors, learned, known, contrasts)
+    trend = trend_of(study.sealed, outcomes, refusals, level, errors, learned, baselines, contrasts)
     found = {"level": level, "coverage": 1 - FOR_MEANS * level}
     return verdicts | found | ({"trend": trend} if trend else {})
 
@@ -187,21 +187,21 @@ def decided_again(folder: Path) -> dict[str, Any]:
 def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
     """The outcomes of an arm, from its part of verdicts.json."""
     if "outcomes" in value:
-        return {int(seed): Outcome(*told) for seed, told in value["outcomes"].items()}
+        return {int(seed): Outcome(*fields) for seed, fields in value["outcomes"].items()}
     return {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
 
 
 def _judge_ladder_again(folder: Path) -> None:
     """Reads off stored intervals what they can still say: that an effect rises and falls."""
     ladder = read_json(folder / "ladder.json")
-    for arm, found in ladder["arms"].items():
-        if "intervals" in found and turns(found["intervals"]) and found["word"] != TURNS:
-            print(f"{folder.name}, {arm}: {found['word']} -> {TURNS}")
+    for arm, verdict in ladder["arms"].items():
+        if "intervals" in verdict and turns(verdict["intervals"]) and verdict["word"] != TURNS:
+            print(f"{folder.name}, {arm}: {verdict['word']} -> {TURNS}")
             text = (folder / "ladder.md").read_text(encoding="utf-8")
-            text = text.replace(f"- **{arm}: {found['word']}**", f"- **{arm}: {TURNS}**")
+            text = text.replace(f"- **{arm}: {verdict['word']}**", f"- **{arm}: {TURNS}**")
             (folder / "ladder.md").write_text(text, encoding="utf-8")
-            found["word"] = TURNS
-    (folder / "ladder.json").write_text(json.dumps(ladder, indent=1) + "\n", encoding="utf-8")
+            verdict["word"] = TURNS
+    write_json(folder, "ladder.json", ladder)
 
 
 def _add_ladder(path: Path) -> None:

@@ -67,22 +67,22 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
         alone = [row for row in rows if CELLS not in Path(row["run"]).parts]
         rows, folded = alone, len(rows) - len(alone)
     columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
-    found = [{key: row.get(key) for key in columns} for row in rows]
+    chosen = [{key: row.get(key) for key in columns} for row in rows]
     if arguments.format == "csv":
         sys.stdout.write(as_csv(columns, [[row.get(key) for key in columns] for row in rows]))
-        return found
+        return chosen
     cells = [[spell(row.get(key)) for key in columns] for row in rows]
     short = [key.removeprefix("model.") for key in columns]
     if arguments.format == "md":
         print(as_markdown(short, cells))
-        return found
+        return chosen
     print(_as_columns(short, cells))
     print(
         f"{len(rows)} runs" + f", and {folded} cells of studies: --cells lists them" * bool(folded)
     )
     for study in studies_in(root) if folded else ():
         print(f"study  {study}: python -m experiments.compare {study}")
-    return found
+    return chosen
 
 
 def _show(argv: list[str]) -> dict[str, Any]:
@@ -125,14 +125,14 @@ def _diff(argv: list[str]) -> dict[str, Any]:
     parser.add_json()
     paths = [_run_of(name) for name in parser.read(argv).runs]
     facts = [facts_of(path, path) for path in paths]
-    told = {
+    differences = {
         key: [its.get(key) for its in facts]
         for key in dict.fromkeys([*facts[0], *facts[1]])
         if facts[0].get(key) != facts[1].get(key) and key not in ("run", "when")
     }
-    rows = [[key, *map(spell, pair)] for key, pair in told.items()]
+    rows = [[key, *map(spell, pair)] for key, pair in differences.items()]
     print(_as_columns(["", *map(str, paths)], rows))
-    return {"runs": [str(path) for path in paths], "differ": told}
+    return {"runs": [str(path) for path in paths], "differ": differences}
 
 
 def _run_of(name: str) -> Path:
@@ -186,19 +186,19 @@ def _free(argv: list[str]) -> dict[str, Any]:
     arguments = parser.read(argv)
     from transformer_jax.runs.garbage import delete, find_garbage
 
-    found = find_garbage(Path(arguments.root), arguments.checkpoints)
-    for path, why, size, _ in found:
+    garbage_there = find_garbage(Path(arguments.root), arguments.checkpoints)
+    for path, why, size, _ in garbage_there:
         print(f"{_mebibytes(size):>12}  {harmless(str(path))}: {why}")
-    whole = sum(garbage.size for garbage in found)
-    if not found:
+    whole = sum(garbage.size for garbage in garbage_there)
+    if not garbage_there:
         print(f"{arguments.root}: nothing to free; --checkpoints offers more")
     elif arguments.yes or _agrees(f"delete these {_mebibytes(whole)}? [y/N] "):
-        freed = delete(found)
+        freed = delete(garbage_there)
         print(f"freed {_mebibytes(freed)}" + "; the rest is in use or protected" * (freed < whole))
-        return {"freed": freed, "found": [str(garbage.path) for garbage in found]}
+        return {"freed": freed, "found": [str(garbage.path) for garbage in garbage_there]}
     else:
         print(f"nothing was deleted; --yes deletes these {_mebibytes(whole)}")
-    return {"freed": 0, "found": [str(garbage.path) for garbage in found]}
+    return {"freed": 0, "found": [str(garbage.path) for garbage in garbage_there]}
 
 
 def _mebibytes(size: int) -> str:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 _WRITTEN = (
     *("index.md", "how-to.md", "runs.md", "weights.md", "inside.md", "catalogue.md", "options.md"),
     *("devices.md", "glossary.md", "stable.md", "study.md", "troubleshooting.md", "verdicts.md"),
-    *("costs.md", "costs.svg", "error-rates.md", "own-loop.md", "extra.css"),
+    *("costs.md", "costs.svg", "speed.md", "error-rates.md", "own-loop.md", "extra.css"),
 )
 # What the reference shows, in reading order: heading -> modules.
 _REFERENCE = {

@@ -58,21 +58,21 @@ def main(argv: list[str]) -> dict[str, Any]:
     use_compilation_cache()
     machine = machine_name()
     print(f"{machine}; {arguments.rounds} rounds, median and range of the ratios within a round")
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in RATIOS}
+    figures: dict[str, dict[str, list[float]]] = {name: {} for name in RATIOS}
     for length in map(int, parts):
         seconds = measure(arguments.config, length, arguments.rounds)
-        told = ", ".join(f"{n} {statistics.median(s) * 1e3:.3g} ms" for n, s in seconds.items())
-        print(f"{length} tokens: {told}", flush=True)
+        medians = ", ".join(f"{n} {statistics.median(s) * 1e3:.3g} ms" for n, s in seconds.items())
+        print(f"{length} tokens: {medians}", flush=True)
         for name, (slow, fast) in RATIOS.items():
             ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
-            found[name][str(length)] = ratios
-    for name, by_length in found.items():
+            figures[name][str(length)] = ratios
+    for name, by_length in figures.items():
         slow, fast = RATIOS[name]
         print(f"\n{name}: ({slow}) / ({fast})")
         for length, ratios in by_length.items():
             middle = statistics.median(ratios)
             print(f"  {length:>5} tokens  {middle:8.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
-    stored = {"machine": machine, "config": arguments.config_path, "ratios": found}
+    stored = {"machine": machine, "config": arguments.config_path, "ratios": figures}
     if arguments.out:
         out = Path(arguments.out)
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -179,14 +179,14 @@ def _programs_of(name: str, config: Any, length: int) -> dict[str, Callable[[], 
         compiled = jax.jit(function)
         return lambda: jax.block_until_ready(compiled(params, *more))
 
-    found = {f"{name}, update": timed(update), f"{name}, next token": timed(write, begun)}
+    programs = {f"{name}, update": timed(update), f"{name}, next token": timed(write, begun)}
     if name == "transformer":
-        found |= {
+        programs |= {
             "transformer without cache, next token": timed(write_again),
             "one by one": timed(one_by_one),
             "at once": timed(lambda params: model.apply({"params": params}, tokens[:1])),
         }
-    return found
+    return programs
 
 
 if __name__ == "__main__":

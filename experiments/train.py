@@ -67,9 +67,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             arguments.workdir = folder
             arguments.config = changed(arguments.config, _once(flatten(arguments.config)))
-            found = _train(arguments)
+            result = _train(arguments)
         print("fast   all of it works: updates, evaluation, checkpoint; nothing was kept")
-        return {**found, "run": None}
+        return {**result, "run": None}
     arguments.workdir = arguments.workdir or default_workdir(
         arguments.config_path, arguments.stated
     )

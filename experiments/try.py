@@ -74,11 +74,11 @@ def main(argv: list[str]) -> Any:
             lambda this: TrainedPairs(journal, this, progress, stop, journal.path),
             progress,
         )
-        found = referee.attempt(change, budget)
+        outcome = referee.attempt(change, budget)
         progress.close()
-    found["metric"] = _metric_of(journal)
-    print(told_of(found))
-    return Result(found, EXIT[found["outcome"]])
+    outcome["metric"] = _metric_of(journal)
+    print(told_of(outcome))
+    return Result(outcome, EXIT[outcome["outcome"]])
 
 
 @contextlib.contextmanager
@@ -156,34 +156,35 @@ def _begin(journal: Any, arguments: Any) -> None:
 
 def _change(text: str) -> dict[str, str]:
     """Reads KEY=VALUE,KEY=VALUE; values may hold commas."""
-    found = {}
+    change = {}
     for part in re.split(r",(?=[\w.]+=)", text):
         key, equals, value = part.partition("=")
         key = key.removeprefix("config.")
         if not equals or not key:
             raise InvalidInput(f"--change={text}: expected KEY=VALUE,KEY=VALUE,...")
         is_seed = key in ("seed", "seeds.initial", "seeds.order", "seeds.dropout")
-        if is_seed or key in found:
+        if is_seed or key in change:
             why = "seeds are the referee's" if is_seed else "it stands there twice"
             raise InvalidInput(f"--change={text}: {key}: {why}")
-        found[key] = value
-    return found
+        change[key] = value
+    return change
 
 
-def told_of(found: dict[str, Any]) -> str:
+def told_of(outcome: dict[str, Any]) -> str:
     """What came of a try, in two lines."""
-    low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in found["interval"])
-    change = ",".join(f"{key}={value}" for key, value in found["change"].items())
-    seen = found["estimate"] if found["estimate"] is not None else found.get("screening")
+    low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in outcome["interval"])
+    change = ",".join(f"{key}={value}" for key, value in outcome["change"].items())
+    seen = outcome["estimate"] if outcome["estimate"] is not None else outcome.get("screening")
     estimate = "none" if seen is None else f"{seen:+.4g}"
-    estimate += " in the screening" if found["estimate"] is None and seen is not None else ""
+    estimate += " in the screening" if outcome["estimate"] is None and seen is not None else ""
     evidence = ""
-    if found["e_value"] is not None:
-        evidence = f"; e-value {found['e_value']:.3g} of {found['needed']:.3g}"
+    if outcome["e_value"] is not None:
+        evidence = f"; e-value {outcome['e_value']:.3g} of {outcome['needed']:.3g}"
     return (
-        f"{found['outcome']}  try {found['try']}: {change}: {found['reason']}\n"
-        f"{found['metric']} {estimate} [{low}, {high}], + is better; {found['seeds']} fresh seeds"
-        f"{evidence}; {found['seconds']:.0f} s; {found['level_left']:.0%} of the level is left"
+        f"{outcome['outcome']}  try {outcome['try']}: {change}: {outcome['reason']}\n"
+        f"{outcome['metric']} {estimate} [{low}, {high}], + is better; "
+        f"{outcome['seeds']} fresh seeds{evidence}; {outcome['seconds']:.0f} s; "
+        f"{outcome['level_left']:.0%} of the level is left"
     )
 
 
@@ -208,10 +209,10 @@ def _show_power() -> dict[str, Any]:
 
     rows, all_found = [], {}
     for tries in _TRIES:
-        found = [power(tries, effect, repeats=max(4, 1000 // tries)) for effect in _EFFECTS]
-        falsely = max(each.false for each in found)
-        all_found[tries] = dict(zip(map(str, _EFFECTS), found, strict=True))
-        rows.append([str(tries), *[f"{each.power:.2f}" for each in found], f"{falsely:.3f}"])
+        powers = [power(tries, effect, repeats=max(4, 1000 // tries)) for effect in _EFFECTS]
+        falsely = max(each.false for each in powers)
+        all_found[tries] = dict(zip(map(str, _EFFECTS), powers, strict=True))
+        rows.append([str(tries), *[f"{each.power:.2f}" for each in powers], f"{falsely:.3f}"])
     heads = ["tries", *[f"power at {effect:g}" for effect in _EFFECTS], "false among kept"]
     print(as_text(heads, rows))
     print(

@@ -24,12 +24,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--share", type=float, default=0.75, help="of the lines, the first (0.75)")
     arguments = parser.read(argv)
     for name in ("vocab_size", "width", "window", "rms", "share"):
-        given = getattr(arguments, name)
-        if isinstance(given, int) and given < 1:
-            raise InvalidInput(f"--{name}={given}: expected an integer >= 1")
-        if not (given > 0 and math.isfinite(given)) or (name == "share" and given > 1):
+        argument = getattr(arguments, name)
+        if isinstance(argument, int) and argument < 1:
+            raise InvalidInput(f"--{name}={argument}: expected an integer >= 1")
+        if not (argument > 0 and math.isfinite(argument)) or (name == "share" and argument > 1):
             allowed = "in (0, 1]" if name == "share" else "> 0"
-            raise InvalidInput(f"--{name}={given}: expected a finite number {allowed}")
+            raise InvalidInput(f"--{name}={argument}: expected a finite number {allowed}")
     if Path(arguments.out).exists():
         raise InvalidInput(f"--out={arguments.out}: expected a new file, this one exists")
 

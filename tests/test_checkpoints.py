@@ -215,14 +215,23 @@ def test_c18_a_state_that_is_not_finite_is_not_saved(store):
     assert store.steps() == [1]
 
 
-DISK_FULL = """
-import resource, signal, sys
-import jax.numpy as jnp
+# An array that is cut over all devices there are.
+CUT = """
+import pathlib, sys
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed
-store = Checkpoints(__import__("pathlib").Path(sys.argv[1]), keep=1)
-state = {"kernel": jnp.arange(1_000_000.0)}
-import numpy as np
-state = {"kernel": jnp.asarray(np.random.default_rng(0).normal(size=1_000_000))}
+
+def cut(array):
+    mesh = Mesh(np.array(jax.devices()), ("fsdp",))
+    return jax.device_put(array, NamedSharding(mesh, PartitionSpec("fsdp")))
+"""
+DISK_FULL = (
+    CUT
+    + """
+import resource, signal
+store = Checkpoints(pathlib.Path(sys.argv[1]), keep=1)
+state = {"kernel": cut(np.random.default_rng(0).normal(size=1_000_000).astype(np.float32))}
 store.save(1, state, {})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -237,15 +246,23 @@ assert store.restore(state).step == 1
 store.save(2, state, {})
 print("listed", store.steps())
 """
+)
 
 
-def test_c12_a_full_disk_loses_nothing(tmp_path):
+# One device, and eight: every file of a checkpoint then holds parts of arrays.
+several = pytest.mark.parametrize(
+    "devices", [pytest.param("1"), pytest.param("8", marks=pytest.mark.thorough)]
+)
+
+
+@several
+def test_c12_a_full_disk_loses_nothing(tmp_path, devices):
     done = subprocess.run(
         [sys.executable, "-c", DISK_FULL, str(tmp_path / "c")],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": devices},
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -255,24 +272,25 @@ def test_c12_a_full_disk_loses_nothing(tmp_path):
     assert "listed [2]" in done.stdout
 
 
-SAVE_LOOP = """
-import sys, pathlib
-import jax.numpy as jnp
-from transformer_jax.runs.checkpoints import Checkpoints
+SAVE_LOOP = (
+    CUT
+    + """
 store = Checkpoints(pathlib.Path(sys.argv[1]), keep=2, say=lambda _: None)
 store.tidy()
-restored = store.restore({"kernel": jnp.zeros(200_000)})
+restored = store.restore({"kernel": cut(np.zeros(200_000, np.float32))})
 step = restored.step if restored else 0
 assert restored is None or (restored.state["kernel"] == step).all()
 while True:
     step += 1
     save = store.save if step % 2 else store.begin_save  # which settles the one before alone
-    save(step, {"kernel": jnp.full(200_000, float(step))}, {})
+    save(step, {"kernel": cut(np.full(200_000, step, np.float32))}, {})
     print(step if step % 2 else step - 1, flush=True)
 """
+)
 
 
-def test_c10_c11_kills_at_random_moments_leave_whole_checkpoints(tmp_path):
+@several
+def test_c10_c11_kills_at_random_moments_leave_whole_checkpoints(tmp_path, devices):
     folder, acknowledged = tmp_path / "c", 0
     moments = random.Random(0)
     for _ in range(4):
@@ -281,7 +299,7 @@ def test_c10_c11_kills_at_random_moments_leave_whole_checkpoints(tmp_path):
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": devices},
         )
         for _ in range(moments.randint(1, 4)):
             line = process.stdout.readline()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import attempt, command, refused, tiny_config
 from transformer_jax.data.order import SPLITS, example_order
+from transformer_jax.data.sources import shards as shards_module
 from transformer_jax.data.sources import stream
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
@@ -137,7 +138,8 @@ def test_a_text_is_cut_at_the_same_letters_whatever_its_tokens(
     tmp_path, monkeypatch, counted_at_once
 ):
     """Shares are of bytes: parts of characters, byte pairs and shards differ by a token at most."""
-    monkeypatch.setattr(stream, "_COUNTED_AT_ONCE", counted_at_once)
+    for module in (stream, shards_module):
+        monkeypatch.setattr(module, "COUNTED_AT_ONCE", counted_at_once)
     path = tmp_path / "text.txt"
     path.write_text("Die Häuser waren alt, und der Weg war weit. " * 40 + "aaaa aaaa aaaa " * 40)
     write_shards(
@@ -249,8 +251,11 @@ def test_damaged_shards_are_refused(tmp_path):
     with pytest.raises(InvalidInput, match=r"tokens-00001.bin: expected 300 bytes, found 298"):
         load_text(str(shards), "char")
     shard.write_bytes(b"\xff\xff" + whole[2:])
-    with pytest.raises(InvalidInput, match=r"tokens-00001.bin: token 65535 at offset 0 is outside"):
-        load_text(str(shards), "char")
+    stream = load_text(str(shards), "char").stream
+    stream.windows(np.array([0]), 100)
+    with pytest.raises(InvalidInput, match=r"token 65535 is outside the vocabulary of \d+ tokens"):
+        stream.windows(np.array([100]), 100)
+    shard.write_bytes(whole)
     index = json.loads((shards / "index.json").read_text())
     index["shards"][0]["file"] = "../../etc/passwd"
     (shards / "index.json").write_text(json.dumps(index))

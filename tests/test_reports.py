@@ -513,6 +513,7 @@ def test_a_committed_study_is_as_it_was_sealed(path):
     assert changed_since(study.sealed, sealed) == [], "the file still asks what was asked"
     assert len(study.verdicts()["seeds"]) >= 5
     rows = list(csv.DictReader((path.parent / "cells.csv").read_text().splitlines()))
+    rows = [row for row in rows if float(row.get("budget") or 1) == 1]
     metric = study.sealed["metric"]
     for arm, value in study.verdicts()["values"].items():
         scores = [

@@ -16,7 +16,7 @@ from transformer_jax.options.config import changed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.settings import first_space, grown
+from transformer_jax.studies.asking.settings import first_space, grown, with_middles
 from transformer_jax.studies.asking.tuning import Tuning, read_tuning, shortened, tuned_of
 from transformer_jax.studies.inference import statistics, tuned
 from transformer_jax.studies.inference.outcome import Outcome
@@ -46,7 +46,7 @@ class _Builder:
         return SimpleNamespace(name=name, arm=arm, changes=more)
 
 
-def tuned_by(losses, arms=("base",), larger=False, **tuning):
+def tuned_by(losses, arms=("base",), larger=False, margin=0.01, **tuning):
     """Tunes arms whose validation losses are a function of (arm, changes, seed).
 
     Returns:
@@ -56,6 +56,7 @@ def tuned_by(losses, arms=("base",), larger=False, **tuning):
         config=CONFIG,
         tuning=read_tuning("here", tuning, {}),
         metric="score",
+        margin=margin,
         larger_is_better=larger,
         base=arms[0],
     )
@@ -293,6 +294,54 @@ def test_a_parabola_of_a_random_search_beside_a_limit():
     assert calls
 
 
+def cliff(optimum, random):
+    """A parabola in steps of 2, whose seeds fall apart from 0.8 steps above the optimum on."""
+
+    def losses(arm, changes, seed):
+        gap = math.log2(changes[RATE] / optimum)
+        beyond = max(gap - 0.8, 0.0)
+        return 0.05 * gap**2 + random.normal(0, 0.003) + beyond * (1 + 2 * random.random())
+
+    return losses
+
+
+def test_steps_are_halved_where_the_next_value_falls_off_a_cliff():
+    grid, seeds = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), (7, 8, 9)
+    found, calls = {}, {}
+    for halvings in (0, 1, 2):
+        losses = cliff(2e-3, np.random.default_rng(0))
+        options = {"key": RATE, "grid": grid, "seeds": seeds, "refine": RATE}
+        told, calls[halvings] = tuned_by(losses, **options, halvings=halvings)
+        found[halvings] = told["base"]
+    assert found[1].refined["missed"] < 0.1 * found[0].refined["missed"]
+    assert found[1].refined["between"] == [
+        pytest.approx(2e-3 * 2**k, rel=1e-3) for k in (-0.5, 0, 0.5)
+    ]
+    assert found[1].chosen[RATE] == pytest.approx(2e-3, rel=0.1)
+    assert found[0].chosen[RATE] < 1.7e-3  # the cliff pulls a parabola to the other side
+    assert [len(names) for names, _ in calls[1]] == [5, 2]
+    assert [len(names) for names, _ in calls[2]] == [5, 2]  # it is near enough then
+    assert found[1].runs == found[0].runs + 6
+
+
+def test_steps_are_halved_towards_the_best_of_them():
+    def losses(arm, changes, seed):
+        noise = 0.3 * (seed - 0.5) if changes[RATE] > 3e-3 else 0.0
+        return bowl(2.7e-3)(arm, changes, seed) + noise
+
+    grid = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+    found, _ = tuned_by(losses, key=RATE, grid=grid, seeds=(7, 8), refine=RATE, halvings=1)
+    between = found["base"].refined["between"]
+    assert between == [pytest.approx(v, rel=1e-3) for v in (2e-3, 2e-3 * 2**0.5, 4e-3)]
+
+
+def test_whole_numbers_are_halved_while_there_are_others_between():
+    assert with_middles((2, 4, 6)) == (2, 3, 4, 5, 6)
+    assert with_middles((1, 2, 3)) == ()
+    assert with_middles((1, 4, 16)) == (1, 2, 4, 8, 16)
+    assert with_middles((0.1, 0.2, 0.3)) == pytest.approx((0.1, 0.15, 0.2, 0.25, 0.3))
+
+
 def test_the_error_of_the_parabola_is_that_of_least_squares():
     random = np.random.default_rng(0)
     x = np.log([1e-3, 2e-3, 4e-3])
@@ -321,25 +370,39 @@ def test_without_a_minimum_between_the_values_the_middle_stays():
     assert found.missed > 0
 
 
-def _false_verdicts(curvature, noise, studies, **tuning):
-    """Share of studies with a word, of two arms that are equal at their own best rates."""
+def _verdicts(curvature, noise, studies, step=0.0, height=0.0, margin=1e-9, effect=0.0, **tuning):
+    """Share of studies with a direction, of two arms with an effect at their own best rates.
+
+    Args:
+      curvature: cost of a rate that is off by a factor of 2.
+      noise: deviation of a seed.
+      studies: how many.
+      step: factors of 2 above the optimum from which on seeds fall apart.
+      height: what they lose on average a factor of 2 further; 0: they do not.
+      margin: of the study.
+      effect: of the arm.
+      **tuning: of the study.
+    """
     random, found = np.random.default_rng(1), 0
     options = {"key": RATE, "grid": tuple(1e-3 * 2.0**i for i in range(6)), "seeds": (7, 8)}
+    options |= tuning
     for _ in range(studies):
         optimum = {arm: 2.5 + random.uniform(-0.5, 0.5) for arm in ("base", "arm")}
 
         def loss(arm, changes, seed, optimum=optimum):
             gap = math.log2(changes[RATE] / 1e-3) - optimum[arm]
-            return curvature * gap**2 + random.normal(0, noise)
+            fall = height * max(gap - step, 0.0) * 2 * random.random() if height else 0.0
+            better = effect if arm == "arm" else 0.0
+            return curvature * gap**2 + random.normal(0, noise) + fall - better
 
-        chosen, _ = tuned_by(loss, tuple(optimum), **options, **tuning)
+        chosen, _ = tuned_by(loss, tuple(optimum), margin=margin, **options)
         base, arm = (
             {seed: Outcome(loss(name, its.chosen, seed)) for seed in range(5)}
             for name, its in chosen.items()
         )
         refined = [its.refined for its in chosen.values() if its.refined]
         errors = [(its["missed"], its["freedom"]) for its in refined]
-        (contrast,) = statistics.compare(base, {"a": arm}, 1e-9, False, errors=errors)
+        (contrast,) = statistics.compare(base, {"a": arm}, margin, False, errors=errors)
         found += contrast.verdict in ("better", "worse")
     return found / studies
 
@@ -360,12 +423,23 @@ def test_equal_arms_differ_by_their_grid_and_not_by_their_parabolas(
     cheap_configs, curvature, noise, rungs
 ):
     # A mean has 0.8 * 0.05 of the level; of 500 studies a standard error is 0.009.
-    share = _false_verdicts(curvature, noise, 500, refine=RATE, rungs=rungs)
+    share = _verdicts(curvature, noise, 500, refine=RATE, rungs=rungs)
     assert share < 0.04 + 3 * 0.009
+    halved = _verdicts(curvature, noise, 500, refine=RATE, rungs=rungs, halvings=1)
+    assert halved < 0.04 + 3 * 0.009
+
+
+@pytest.mark.thorough
+def test_halved_steps_find_what_a_cliff_hides(cheap_configs):
+    options = {"step": 0.8, "height": 1.0, "margin": 0.01, "refine": RATE, "seeds": (7, 8, 9)}
+    false = _verdicts(0.03, 0.003, 500, **options, halvings=1)
+    assert false < 0.04 + 3 * 0.009
+    found = [_verdicts(0.03, 0.003, 200, **options, effect=0.05, halvings=h) for h in (0, 1)]
+    assert found[0] < 0.6 < 0.9 < found[1]
 
 
 def test_a_grid_makes_equal_arms_differ(cheap_configs):
-    assert _false_verdicts(0.03, 0.003, 200) > 0.15
+    assert _verdicts(0.03, 0.003, 200) > 0.15
 
 
 # ---------------------------------------------------------------- what the trials say
@@ -429,6 +503,7 @@ def test_a_verdict_holds_the_error_of_tuning():
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "rungs": ((0.5, 1),)}, "with all 2 seeds"),
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "refine": DROPOUT}, "one of its options"),
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "refine": RATE, "seeds": (7,)}, "2 or more seeds"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "halvings": 1}, "steps of refine"),
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "trials": -1}, "trials=-1"),
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "rung": 1}, "'rung' is unknown"),
     ],

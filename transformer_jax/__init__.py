@@ -11,8 +11,9 @@ together; CONTRIBUTING.md says what a new component, task, metric or optimizer n
                       its place; blocks*: how branches and norms are joined, before or after;
                       positions, norms, ...: what a config can choose
   models/             what the layers add up to: families: a name in a config -> a class; parts*:
-                      fields and the stack; block, layer_list: a block of it, and which is of which
-                      type; decoder*, encoder, encoder_decoder, vision, the recurrent baselines
+                      fields, attention_mask, the stack; block, layer_list: a block of it, and
+                      which is of which type; decoder*, encoder, encoder_decoder, vision, the
+                      recurrent baselines
   data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
                       baselines: simple methods on the same data
@@ -30,9 +31,9 @@ together; CONTRIBUTING.md says what a new component, task, metric or optimizer n
                       weights to begin with; loading, run: a trained run
   planning/           what a training step needs on devices that may not be here
   studies/            inference: statistics gives each contrast its word, from one interval; asking:
-                      a question as a value, its cells; judging: withholds words, and the verdicts;
-                      reporting; running: launch: from plan to verdict, workers: train the cells,
-                      fairness: what arms cost, whether their changes took
+                      a question as a value, its cells; judging: judge, what a verdict goes through,
+                      and who withholds one; reporting; running: launch: from plan to verdict,
+                      workers: train the cells, fairness: what arms cost, whether changes took
   sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name

@@ -104,7 +104,7 @@ def _by_result(traced: Traced) -> list[Traced]:
     """Of each array that a function returns: the operations that it needs."""
     consts, operations = opened(traced.program)
     made_by = {variable: e for e in operations.eqns for variable in e.outvars}
-    order = {id(equation): place for place, equation in enumerate(operations.eqns)}
+    order = {id(equation): index for index, equation in enumerate(operations.eqns)}
     parts = []
     for result, shape in zip(operations.outvars, jax.tree.leaves(traced.out_shape), strict=True):
         needed, ahead = {}, [result]
@@ -116,9 +116,9 @@ def _by_result(traced: Traced) -> list[Traced]:
                 ahead += equation.invars
         equations = sorted(needed.values(), key=lambda equation: order[id(equation)])
         inputs = {id(variable) for each in equations for variable in each.invars} | {id(result)}
-        read = [place for place, each in enumerate(operations.constvars) if id(each) in inputs]
+        read = [index for index, each in enumerate(operations.constvars) if id(each) in inputs]
         part = operations.replace(
-            constvars=[operations.constvars[place] for place in read],
+            constvars=[operations.constvars[index] for index in read],
             eqns=equations,
             outvars=[result],
             debug_info=operations.debug_info.with_unknown_names(),
@@ -143,19 +143,19 @@ def on_stacks(function: Callable, stack: Callable, unstack: Callable) -> Callabl
     """
 
     def run(*trees: Any) -> Any:
-        given = unstack(jax.tree.map(_Stack, trees))
-        shapes = jax.tree.map(_shape_of, given)
+        inputs = unstack(jax.tree.map(_Stack, trees))
+        shapes = jax.tree.map(_shape_of, inputs)
         program, out_shape = jax.make_jaxpr(function, return_shape=True)(*shapes)
-        results = _run(program, jax.tree.leaves(given))
+        results = _run(program, jax.tree.leaves(inputs))
         tree = jax.tree.unflatten(jax.tree.structure(out_shape), results)
         return jax.tree.map(_array_of, stack(tree, _joined))
 
     return run
 
 
-def _shape_of(given: _Stack | _Member) -> jax.ShapeDtypeStruct:
-    is_member = isinstance(given, _Member)
-    array = given.stack.array if is_member else given.array
+def _shape_of(value: _Stack | _Member) -> jax.ShapeDtypeStruct:
+    is_member = isinstance(value, _Member)
+    array = value.stack.array if is_member else value.array
     return jax.ShapeDtypeStruct(array.shape[is_member:], array.dtype)
 
 
@@ -171,26 +171,26 @@ def _run(program: Any, arguments: Sequence[Any]) -> list[Any]:
     def read(variable: Any) -> Any:
         return variable.val if isinstance(variable, core.Literal) else values[variable]
 
-    for place, equation in enumerate(operations.eqns):
+    for index, equation in enumerate(operations.eqns):
         given = [read(variable) for variable in equation.invars]
-        group = group_of.get(place)
+        group = group_of.get(index)
         if group is None:
             made = bind(equation, [_array_of(each) for each in given])
         else:
             if group.name not in results:
                 results[group.name] = _results_of(equation, given)
-            made, member = results[group.name], group.members.get(place)
+            made, member = results[group.name], group.members.get(index)
             made = made if member is None else [stack[member] for stack in made]
         values |= dict(zip(equation.outvars, made, strict=True))
     return [read(variable) for variable in operations.outvars]
 
 
-def _results_of(equation: Any, given: Sequence[Any]) -> list[Any]:
+def _results_of(equation: Any, inputs: Sequence[Any]) -> list[Any]:
     """What an operation gives; of one on members, for all of them."""
-    if not any(isinstance(each, _Member) for each in given):
-        return bind(equation, given)
-    arrays = [each.stack.array if isinstance(each, _Member) else each for each in given]
-    axes = [0 if isinstance(each, _Member) else None for each in given]
+    if not any(isinstance(each, _Member) for each in inputs):
+        return bind(equation, inputs)
+    arrays = [each.stack.array if isinstance(each, _Member) else each for each in inputs]
+    axes = [0 if isinstance(each, _Member) else None for each in inputs]
     run = jax.vmap(lambda *each: bind(equation, each), in_axes=axes)
     return [_Stack(array) for array in run(*arrays)]
 
@@ -229,7 +229,7 @@ def _groups(operations: Any, values: dict[Any, Any]) -> dict[int, _Group]:
     key_of: dict[int, tuple] = {}  # of those that wait, in no order
     ahead = list(range(len(operations.eqns)))[::-1]  # for the first of them
     numbers: dict[Any, int] = {}
-    found: dict[int, _Group] = {}
+    groups: dict[int, _Group] = {}
 
     def settle(place: int, name: Any, member: tuple[int, int] | None) -> None:
         for index, variable in enumerate(operations.eqns[place].outvars):
@@ -262,7 +262,7 @@ def _groups(operations: Any, values: dict[Any, Any]) -> dict[int, _Group]:
         key = (equation.primitive, *inputs, _spelled(equation), *{count for count, _ in of})
         name = numbers.setdefault(key, len(numbers))
         if not of:
-            found[place] = _Group(name, {})
+            groups[place] = _Group(name, {})
         if len(of) != 1:
             settle(place, ("across", place) if of else name, None)
             continue
@@ -272,11 +272,11 @@ def _groups(operations: Any, values: dict[Any, Any]) -> dict[int, _Group]:
         if len(set(group.values())) == count:
             whole = _Group(name, dict(group))
             for each, which in whole.members.items():
-                found[each] = whole
+                groups[each] = whole
                 del key_of[each]
                 settle(each, name, (count, which))
             del waiting[key]
-    return found
+    return groups
 
 
 def _spelled(equation: Any) -> str:

@@ -322,8 +322,8 @@ def _reading(
     def read_again(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
         # A prefix mask lets places look ahead, where nothing has been written yet.
         segments = jnp.broadcast_to((places < length).astype(jnp.int32), context.shape)
-        known = {"segments": segments} if tells_segments else {}
-        logits = model.apply({"params": params}, context, **known)
+        extra = {"segments": segments} if tells_segments else {}
+        logits = model.apply({"params": params}, context, **extra)
         return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:

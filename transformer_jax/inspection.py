@@ -64,13 +64,13 @@ def capture(
     """
     there = list(sites_of(model, params, inputs))
     _refuse_unknown([*patterns, *changes], there, model)
-    wanted = [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    sites = [name for name in there if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
     def values(params: Any) -> list[Array]:
         _, found = _run(model, inputs, changes, params)
-        return [found[name] for name in wanted]
+        return [found[name] for name in sites]
 
-    return dict(zip(wanted, jax.jit(values)(params), strict=True))
+    return dict(zip(sites, jax.jit(values)(params), strict=True))
 
 
 def intervene(model: Any, params: Any, inputs: Inputs, changes: Mapping[str, Intervention]) -> Any:

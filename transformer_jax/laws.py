@@ -101,8 +101,8 @@ class Subject:
         rows = len(tokens)
         places = jnp.broadcast_to(jnp.arange(_LENGTH), tokens.shape)
         segments = jnp.ones_like(tokens) if segments is None else segments
-        given = (tokens, segments, places if positions is None else positions)
-        padded = [jnp.pad(array, ((0, _LENGTH - rows), (0, 0))) for array in given]
+        arguments = (tokens, segments, places if positions is None else positions)
+        padded = [jnp.pad(array, ((0, _LENGTH - rows), (0, 0))) for array in arguments]
         return np.asarray(self._logits(self.params, *padded))[:rows]
 
     @functools.cached_property

@@ -36,20 +36,20 @@ def join_processes() -> None:
     Raises:
       InvalidInput: only some of the three are set, or the others do not come.
     """
-    given = [name for name in _MANUAL if name in os.environ]
+    variables = [name for name in _MANUAL if name in os.environ]
     if not are_several():
         return
-    if given and len(given) < len(_MANUAL):
-        missing = ", ".join(name for name in _MANUAL if name not in given)
-        raise InvalidInput(f"{given[0]}: several processes need {missing} too")
-    told: dict[str, Any] = {}
-    if given:
+    if variables and len(variables) < len(_MANUAL):
+        missing = ", ".join(name for name in _MANUAL if name not in variables)
+        raise InvalidInput(f"{variables[0]}: several processes need {missing} too")
+    arguments: dict[str, Any] = {}
+    if variables:
         address, count, own = (os.environ[name] for name in _MANUAL)
         if not count.isdecimal() or not own.isdecimal() or int(own) >= int(count):
             raise InvalidInput(
                 f"JAX_PROCESS_ID={own}: expected a number below JAX_NUM_PROCESSES={count}"
             )
-        told = {
+        arguments = {
             "coordinator_address": address,
             "num_processes": int(count),
             "process_id": int(own),
@@ -58,7 +58,7 @@ def join_processes() -> None:
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            **told,
+            **arguments,
             initialization_timeout=120,
             heartbeat_timeout_seconds=3 * SILENT_SECONDS,
             shutdown_timeout_seconds=SILENT_SECONDS,

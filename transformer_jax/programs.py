@@ -135,12 +135,12 @@ def with_numbers(traced: Traced, places: Sequence[int]) -> Callable:
       traced: the function.
       places: which numbers, as `differing` gives them.
     """
-    arguments = {place: index for index, place in enumerate(places)}
+    arguments = {index_there: index for index, index_there in enumerate(places)}
 
     def function(numbers: Sequence[Any], *trees: Any) -> Any:
         leaves = jax.tree.leaves(trees)
-        given = {place: numbers[index] for place, index in arguments.items()}
-        outputs = _Evaluator(given).run(traced.program, leaves)
+        values = {index_there: numbers[index] for index_there, index in arguments.items()}
+        outputs = _Evaluator(values).run(traced.program, leaves)
         return jax.tree.unflatten(jax.tree.structure(traced.out_shape), outputs)
 
     return function
@@ -206,20 +206,20 @@ class _Reader:
 class _Evaluator:
     """Runs a program operation by operation, in the order in which _Reader reads it."""
 
-    def __init__(self, given: dict[int, Any]) -> None:
-        self._given = given
+    def __init__(self, values: dict[int, Any]) -> None:
+        self._given = values
         self._places: dict[int, int] = {}  # of each inner program, where its numbers begin
         self._count = 0
 
     def run(self, program: Any, arguments: Sequence[Any], start: int = 0) -> list[Any]:
         consts, operations = opened(program)
         values: dict[Any, Any] = dict(zip(operations.invars, arguments, strict=True))
-        place = start
+        index = start
 
         def number(value: Any) -> Any:
-            nonlocal place
-            place += 1
-            return self._given.get(place - 1, value)
+            nonlocal index
+            index += 1
+            return self._given.get(index - 1, value)
 
         values |= dict(zip(operations.constvars, map(number, consts), strict=True))
 
@@ -234,13 +234,13 @@ class _Evaluator:
             if equation.primitive.name == "custom_jvp_call":
                 ((rule, *_),) = inner.values()
                 count = _count_numbers(rule)
-                if not self._given.keys() & set(range(place, place + count)):
-                    inner, place = {}, place + count
+                if not self._given.keys() & set(range(index, index + count)):
+                    inner, index = {}, index + count
             if inner:
                 runners = []
                 for each in (each for programs in inner.values() for each in programs):
-                    runners.append(self._runner(each, place))
-                    place += _count_numbers(each)
+                    runners.append(self._runner(each, index))
+                    index += _count_numbers(each)
                 evaluate = functools.partial(
                     _OPERATIONS[equation.primitive.name], equation, runners
                 )

@@ -54,11 +54,11 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
         if too_few or (not leading and len(array.shape) != len(axes)):
             raise ValueError(f"{name}: expected {expected}, got {array.shape}")
         for letter, size in zip(axes, array.shape[len(array.shape) - len(axes) :], strict=True):
-            known, owner = sizes.setdefault(letter, (size, name))
-            if known != size:
+            size_before, owner = sizes.setdefault(letter, (size, name))
+            if size_before != size:
                 raise ValueError(
                     f"{name}: expected {expected}, got {array.shape}: "
-                    f"{letter} ({LETTERS[letter]}) is {known} in {owner} and {size} here"
+                    f"{letter} ({LETTERS[letter]}) is {size_before} in {owner} and {size} here"
                 )
     return {letter: size for letter, (size, _) in sizes.items()}
 

@@ -124,11 +124,11 @@ class Sharding:
           uneven: an axis that may leave some devices with less.
         """
         if ... in cuts:
-            place = cuts.index(...)
+            index = cuts.index(...)
             missing = len(shape) - len(cuts) + 1
             if missing < 0:
                 return PartitionSpec()
-            cuts = (*cuts[:place], *[None] * missing, *cuts[place + 1 :])
+            cuts = (*cuts[:index], *[None] * missing, *cuts[index + 1 :])
         elif len(cuts) > len(shape):
             return PartitionSpec()
         else:
@@ -154,7 +154,7 @@ class Sharding:
         if len(inner) < 2:
             return self.everywhere
         largest = inner.index(max(inner))
-        cuts = tuple("fsdp" if place == largest else None for place in range(len(inner)))
+        cuts = tuple("fsdp" if axis == largest else None for axis in range(len(inner)))
         return NamedSharding(self.mesh, self.spec(cuts, shape))
 
     def of_state(self, state: Any) -> Any:
@@ -293,8 +293,8 @@ def over_devices(function: Callable, *cuts: Cuts) -> Callable:
     def run(*arrays: Array) -> Array:
         specs = tuple(spec(cut, each.shape) for cut, each in zip(cuts, arrays, strict=False))
         result = spec(cuts[-1], arrays[0].shape)
-        told: Any = {"in_specs": specs, "out_specs": result, "check_vma": False}
-        return jax.shard_map(function, mesh=mesh, **told)(*arrays)
+        options: Any = {"in_specs": specs, "out_specs": result, "check_vma": False}
+        return jax.shard_map(function, mesh=mesh, **options)(*arrays)
 
     return run
 
@@ -357,12 +357,12 @@ def make_sharding(
       InvalidInput: there are not so many devices, or their number does not go up.
     """
     devices = list(jax.devices() if devices is None else devices)
-    known = math.prod(size for size in sizes.values() if size > 0)
+    product = math.prod(size for size in sizes.values() if size > 0)
     shown = " ".join(f"mesh.{axis}={size}" for axis, size in sizes.items() if size != 1)
-    rest, over = divmod(len(devices), known)
+    rest, over = divmod(len(devices), product)
     if -1 in sizes.values() and (over or not rest):
         raise InvalidInput(
-            f"{shown}: there {_are(devices)}, which {known} does not divide; expected a divisor"
+            f"{shown}: there {_are(devices)}, which {product} does not divide; expected a divisor"
         )
     shape = [rest if sizes[axis] == -1 else sizes[axis] for axis in AXES]
     count = math.prod(shape)

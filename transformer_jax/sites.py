@@ -138,11 +138,11 @@ def _sow(module: nn.Module, name: str, value: Array) -> None:
 
 def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
     """Returns what was sown, by the names of sites; of a site called twice, the last value."""
-    found = {}
+    values = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(intermediates):
         names = [str(part.key) for part in path if hasattr(part, "key")]
-        found[".".join(names).removesuffix(_BEHIND_A_MODULE)] = leaf
-    return found
+        values[".".join(names).removesuffix(_BEHIND_A_MODULE)] = leaf
+    return values
 
 
 def _changed(full: str, value: Array, change: Intervention) -> Array:

@@ -52,9 +52,9 @@ def main(argv: list[str]) -> None:
 
     decided = outcomes.all_outcomes()
     for outcome in decided:
-        told = outcome.seen.told if outcome.seen else "; ".join(outcome.verdicts)
+        sentence = outcome.seen.told if outcome.seen else "; ".join(outcome.verdicts)
         print(f"{outcome.statement.number:>2} {outcome.word:<17} {outcome.statement.says}")
-        print(f"{'':20} {told or outcome.statement.note}")
+        print(f"{'':20} {sentence or outcome.statement.note}")
     worked, errata = outcomes.worked_numbers(), outcomes.demonstrations()
     looks = look_at_sentences()
     weights = Path(arguments.weights or INSTALLED)

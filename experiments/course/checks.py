@@ -75,7 +75,7 @@ def same(one, other, within: float = 2e-5) -> str:
 def weights_are_a_distribution() -> str:
     """Of all rows that sum to 1 by their definition."""
     query, key, mask = draw(3, 6, 8), draw(3, 6, 8, seed=1), causal_mask(6)
-    told = []
+    sums = []
     for name, options in {
         "plain": {},
         "soft cap": {"soft_cap": 2.0},
@@ -84,10 +84,10 @@ def weights_are_a_distribution() -> str:
         weights = attention_weights(query, key, mask, draw(6, 6), **options)
         assert (weights >= 0).all()
         assert (jnp.where(mask, 0, weights) == 0).all(), "a masked entry is not 0"
-        told.append(f"{name} {apart_by(weights.sum(-1), 1):.0e}")
+        sums.append(f"{name} {apart_by(weights.sum(-1), 1):.0e}")
     nowhere = attention_weights(query, key, jnp.zeros((6, 6), bool))
     assert (nowhere == 0).all()
-    return f"rows sum to 1 within: {', '.join(told)}; masked entries are exactly 0"
+    return f"rows sum to 1 within: {', '.join(sums)}; masked entries are exactly 0"
 
 
 def heads_add_up() -> str:
@@ -112,18 +112,18 @@ def no_scale_is_larger_queries() -> str:
 
 def softmax_saturates_without_the_scale() -> str:
     """Entropy of the weights of random queries and keys by d_k, with the scale and without it."""
-    found = {}
+    largest = {}
     for size in (16, 64, 256):
         query, key = draw(64, size), draw(64, size, seed=1)
         pair = (attention_weights(query, key), attention_weights(query, key, scale=1.0))
-        found[size] = [float(attention_entropy(weights).mean()) for weights in pair]
-    scaled, unscaled = zip(*found.values(), strict=True)
+        largest[size] = [float(attention_entropy(weights).mean()) for weights in pair]
+    scaled, unscaled = zip(*largest.values(), strict=True)
     assert max(scaled) - min(scaled) < 0.2, scaled
     assert unscaled[0] > unscaled[1] > unscaled[2], unscaled
-    assert unscaled[2] < 0.2 * scaled[2], found
+    assert unscaled[2] < 0.2 * scaled[2], largest
     return "entropy in nats with the scale and without: " + ", ".join(
         f"{with_it:.2f} and {without:.2f} at d_k {size}"
-        for size, (with_it, without) in found.items()
+        for size, (with_it, without) in largest.items()
     )
 
 
@@ -133,17 +133,17 @@ def words_are_contextual_in_real_weights() -> str:
 
     if not INSTALLED.exists():
         raise NotInstalled("MiniLM's weights are not here: make minilm")
-    told = []
+    sentences = []
     for word, _, cosines in similarities(INSTALLED):
         assert cosines[-1] < cosines[0], (word, cosines)
-        told.append(f"{word} {cosines[0]:.2f} and {cosines[-1]:.2f}")
-    return f"cosines before the blocks and after them, in MiniLM: {', '.join(told)}"
+        sentences.append(f"{word} {cosines[0]:.2f} and {cosines[-1]:.2f}")
+    return f"cosines before the blocks and after them, in MiniLM: {', '.join(sentences)}"
 
 
 def an_encoder_is_equivariant() -> str:
     """f(P X) = P f(X), without positions; with them it does not hold."""
     tokens, order = jnp.arange(7)[None], jnp.array([3, 0, 6, 2, 5, 1, 4])
-    told = ""
+    sentence = ""
     for position in ("none", "sinusoidal"):
         model = Encoder(
             vocab_size=9,
@@ -159,11 +159,11 @@ def an_encoder_is_equivariant() -> str:
         moved = apply(params, tokens[:, order])
         kept = apply(params, tokens)[:, order]
         if position == "none":
-            told = same(moved, kept)
+            sentence = same(moved, kept)
             assert apart_by(kept, apply(params, tokens)) > 0.1, "invariant, not equivariant"
         else:
             assert apart_by(moved, kept) > 0.1, "positions change nothing"
-    return f"{told}: equivariant, not invariant; with sinusoidal positions it is neither"
+    return f"{sentence}: equivariant, not invariant; with sinusoidal positions it is neither"
 
 
 def one_causal_layer_is_order_blind_at_its_end() -> str:
@@ -269,7 +269,7 @@ def sinusoids_shift_by_a_rotation() -> str:
     turned_sines = sines * jnp.cos(angles) + cosines * jnp.sin(angles)
     turned_cosines = cosines * jnp.cos(angles) - sines * jnp.sin(angles)
     turned = jnp.stack([turned_sines, turned_cosines], -1).reshape(64, width)
-    told = same(turned[:-shift], table[shift:])
+    error = same(turned[:-shift], table[shift:])
     products = np.asarray(table @ table.T)
     for distance in (0, 1, 7, 30):
         diagonal = np.diagonal(products, distance)
@@ -277,7 +277,7 @@ def sinusoids_shift_by_a_rotation() -> str:
     broken = misprinted_sinusoids(64, width)
     spread = float(np.ptp(np.diagonal(np.asarray(broken @ broken.T), 7)))
     assert spread > 0.01, spread
-    return f"{told}; of the misprinted table products at distance 7 range over {spread:.2f}"
+    return f"{error}; of the misprinted table products at distance 7 range over {spread:.2f}"
 
 
 # ---------------------------------------------------------------- gradients, at the start
@@ -297,8 +297,8 @@ def either_carries_gradients() -> str:
         left[name] = float(norms[0] / norms[-1])
     *some, neither = left.values()
     assert neither < 0.01 * min(some), left
-    told = "; ".join(f"{name} {share:.2g}" for name, share in left.items())
-    return f"gradient at the blocks' input over that at their output: {told}"
+    shares = "; ".join(f"{name} {share:.2g}" for name, share in left.items())
+    return f"gradient at the blocks' input over that at their output: {shares}"
 
 
 _EIGHT_LAYERS: dict[str, dict[str, Any]] = {

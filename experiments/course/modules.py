@@ -78,16 +78,16 @@ def build(name: str, made: type) -> tuple[Callable[[], np.ndarray], Weights]:
     Raises:
       Unreadable: it wants other arguments, or keeps its matrices under other names.
     """
-    num_heads, given = 1 if name.startswith("Single") else _HEADS, {}
+    num_heads, options = 1 if name.startswith("Single") else _HEADS, {}
     # A library's metaclass may hide the constructor's own arguments.
-    wanted = [*inspect.signature(made.__init__).parameters.values()][1:]
-    for parameter in wanted:
+    parameters = [*inspect.signature(made.__init__).parameters.values()][1:]
+    for parameter in parameters:
         if parameter.name in _SIZES:
-            given[parameter.name] = _SIZES[parameter.name]
+            options[parameter.name] = _SIZES[parameter.name]
         elif parameter.name == "rngs":
             from flax import nnx
 
-            given["rngs"] = nnx.Rngs(0)
+            options["rngs"] = nnx.Rngs(0)
         elif parameter.default is parameter.empty and parameter.kind in (
             parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY
         ):  # fmt: skip
@@ -96,7 +96,7 @@ def build(name: str, made: type) -> tuple[Callable[[], np.ndarray], Weights]:
                 "num_heads say"
             )
     try:
-        module = made(**given)
+        module = made(**options)
     except Exception as error:
         raise Unreadable(f"{type(error).__name__} when it was made: {_line(error)}") from error
     inputs = np.random.default_rng(0).normal(size=(LENGTH, _WIDTH)).astype(np.float32)
@@ -119,9 +119,9 @@ def _caller(module: Any) -> Callable[[np.ndarray], np.ndarray]:
 
     def call(inputs: np.ndarray) -> np.ndarray:
         problems = []
-        for given in (inputs[None], inputs):
+        for form in (inputs[None], inputs):
             try:
-                returned = module(_as_theirs(module, given))
+                returned = module(_as_theirs(module, form))
             except Exception as error:  # of the other shape
                 problems.append(f"{type(error).__name__}: {_line(error)}")
                 continue
@@ -176,10 +176,10 @@ def _heads_in(value: Any) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndar
     if isinstance(value, str | np.ndarray | dict):
         return []
     try:
-        found = [_matrices(head) for head in value]
+        matrices = [_matrices(head) for head in value]
     except TypeError:  # no list, or of other things
         return []
-    return [pair for pair in found if {"query", "key", "value"} <= pair[0].keys()]
+    return [pair for pair in matrices if {"query", "key", "value"} <= pair[0].keys()]
 
 
 def _is_layer(value: Any) -> bool:

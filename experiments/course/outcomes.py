@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable, Iterable
 from statistics import median
@@ -12,6 +11,7 @@ from experiments import answers
 from experiments.course.checks import WORKED, NotInstalled
 from experiments.course.errata import ERRATA, Erratum
 from experiments.course.statements import STATEMENTS, Claim, Statement
+from transformer_jax.runs.files import read_json
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.decision import UNTUNED
@@ -74,12 +74,12 @@ def run_check(check: Callable[[], str]) -> Seen:
     """Runs a check once, whoever asks."""
     started = time.monotonic()
     try:
-        holds, told = True, check()
+        holds, sentence = True, check()
     except NotInstalled as error:
-        holds, told = None, str(error)
+        holds, sentence = None, str(error)
     except AssertionError as error:
-        holds, told = False, f"failed: {(str(error) or str(check.__doc__)).splitlines()[0]}"
-    return Seen(holds, told, time.monotonic() - started)
+        holds, sentence = False, f"failed: {(str(error) or str(check.__doc__)).splitlines()[0]}"
+    return Seen(holds, sentence, time.monotonic() - started)
 
 
 def outcome_of(statement: Statement) -> Outcome:
@@ -120,10 +120,13 @@ def kind_of(claim: Claim) -> str | None:
 
     Of a study that does not bear on its question nobody can tell, whatever it found.
     """
-    if claim.wants == FORECAST:
-        return _forecast(claim.study)
-    if claim.wants == SHRINKS:
-        return _over_scales(claim.study, claim.arm)
+    if claim.wants in (FORECAST, SHRINKS):
+        ladder = _stored(claim.study, "ladder.json")
+        if ladder is None:
+            return None
+        if claim.study in answers.WITHDRAWN:
+            return CANNOT_TELL
+        return _forecast(ladder) if claim.wants == FORECAST else _over_scales(ladder, claim.arm)
     if claim.wants == FASTER:
         return _speed(claim.study, claim.arm)
     study = answers.read_study(claim.study)
@@ -156,76 +159,60 @@ def _elsewhere(verdicts: dict[str, Any], arm: str, evaluation: str) -> str:
     return FALLS if low > margin else KEEPS if high < margin else OPEN
 
 
-def _ladder_of(name: str) -> dict[str, Any] | None:
-    path = answers.RESULTS / name / "ladder.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def _stored(study: str, file: str) -> dict[str, Any] | None:
+    """What a file of a committed study holds; None where there is none."""
+    path = answers.RESULTS / study / file
+    return read_json(path) if path.exists() else None
 
 
-def _over_scales(ladder: str, arm: str) -> str | None:
+def _over_scales(ladder: dict[str, Any], arm: str) -> str:
     """What a ladder says of an arm's effect: shrinks, grows, holds, flips; or it is unresolved."""
-    found = _ladder_of(ladder)
-    if found is None:
-        return None
-    if ladder in answers.WITHDRAWN:
-        return CANNOT_TELL
-    word = found["arms"][arm]["word"]
+    word = ladder["arms"][arm]["word"]
     return OPEN if word.startswith((OPEN, CANNOT_TELL)) else word
 
 
-def _forecast(ladder: str) -> str | None:
+def _forecast(ladder: dict[str, Any]) -> str:
     """Whether a ladder forecast its base's score at the largest rung to within the margin."""
-    found = _ladder_of(ladder)
-    if found is None:
-        return None
-    if ladder in answers.WITHDRAWN:
-        return CANNOT_TELL
-    if not found["forecast_of_score"]:
+    if not ladder["forecast_of_score"]:
         return OPEN
-    low, high = found["forecast_of_score"]["missed_interval"]
-    margin = found["margin"]
+    low, high = ladder["forecast_of_score"]["missed_interval"]
+    margin = ladder["margin"]
     if -margin < low and high < margin:
         return FORECAST
     return "missed" if low > margin or high < -margin else OPEN
 
 
-@functools.cache
-def _times_of(study: str) -> dict[str, Any] | None:
-    """What experiments.speed wrote; None if this is no measurement of times."""
-    path = answers.RESULTS / study / "speed.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
 def _speed(study: str, name: str) -> str | None:
     """Whether a ratio of times was above 1 in every round at the greatest length."""
-    found = _times_of(study)
-    if found is None:
+    times = _stored(study, "speed.json")
+    if times is None:
         return None
-    by_length = found["ratios"][name]
+    by_length = times["ratios"][name]
     ratios = by_length[max(by_length, key=int)]
     return FASTER if min(ratios) > 1 else SLOWER if max(ratios) < 1 else OPEN
 
 
 def words_of(study: str) -> str:
     """A line on a study: what each arm was beside its base, with the difference."""
-    times = _times_of(study)
+    times = _stored(study, "speed.json")
     if times is not None:
-        told = []
+        sentences = []
         for name, by_length in times["ratios"].items():
             medians = [
                 f"{median(r):.3g} ({min(r):.3g} to {max(r):.3g}) at {n}"
                 for n, r in by_length.items()
             ]
-            told.append(f"{name} {', '.join(medians)}")
-        return f"{study}, how many times as fast by length in tokens: {'; '.join(told)}"
+            sentences.append(f"{name} {', '.join(medians)}")
+        return f"{study}, how many times as fast by length in tokens: {'; '.join(sentences)}"
     ladder = answers.RESULTS / study / "ladder.md"
     if ladder.exists():
         if study in answers.WITHDRAWN:
             return f"{study}: not decided: {answers.WITHDRAWN[study]}"
         lines = ladder.read_text(encoding="utf-8").splitlines()
-        told = [
+        sentences = [
             line.strip("- ").replace("**", "") for line in lines if line.startswith(("- ", "The "))
         ]
-        return f"{study}: {' '.join(told)}"
+        return f"{study}: {' '.join(sentences)}"
     read = answers.read_study(study)
     if read is None:
         return ""

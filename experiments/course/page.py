@@ -109,8 +109,8 @@ def as_html(
             section(
                 "A mask at work",
                 *(
-                    table(_MASK_HEADS, _with_names(rows), told)
-                    for told, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
+                    table(_MASK_HEADS, _with_names(rows), caption)
+                    for caption, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
                 ),
             ),
             section("Errata", table(_ERRATA_HEADS, _rows_of_errata(errata))),
@@ -150,8 +150,8 @@ def as_site_page(
             "## A mask at work",
             *(
                 line
-                for told, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
-                for line in ("", told, "", as_markdown(_MASK_HEADS, _with_names(rows)))
+                for caption, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
+                for line in ("", caption, "", as_markdown(_MASK_HEADS, _with_names(rows)))
             ),
             "## Errata",
             "",

@@ -95,13 +95,13 @@ def _in_encoder(folder: Path) -> list[Table]:
 
 
 def _listened(
-    model: Any, params: Any, tokenizer: Any, sentence: str, word: str, wanted: str, nearer: str
+    model: Any, params: Any, tokenizer: Any, sentence: str, word: str, antecedent: str, nearer: str
 ) -> list[str]:
     """How much a word listens to two others, in each layer; and whether more to the right one."""
     inputs, _ = encode_texts(tokenizer, [sentence], 32)
     tokens = inputs["tokens"][0].tolist()
     listener = len(tokens) - 1 - tokens[::-1].index(tokenizer.encode(word)[0])  # the last of them
-    places = [tokens.index(tokenizer.encode(other)[0]) for other in (wanted, nearer)]
+    places = [tokens.index(tokenizer.encode(other)[0]) for other in (antecedent, nearer)]
     maps = attention_maps(model, params, inputs)
     weights = np.stack([np.asarray(maps[f"block_{n}/attention"])[0] for n in range(len(maps))])
     right, wrong = (weights[:, :, listener, place] for place in places)  # [layers, heads]
@@ -109,9 +109,9 @@ def _listened(
     shows = right.mean() > wrong.mean() and more >= _MOST * of
     return [
         sentence,
-        f"{word} to {wanted}, and to {nearer}",
+        f"{word} to {antecedent}, and to {nearer}",
         "; ".join(f"{a:.3f}, {b:.3f}" for a, b in zip(right.mean(1), wrong.mean(1), strict=True)),
-        f"{more} of {of} more to {wanted}",
+        f"{more} of {of} more to {antecedent}",
         "yes" if shows else "hardly: nearly as many heads listen the other way",
     ]
 
@@ -141,5 +141,5 @@ def _likeliest(tokenizer: Any, chances: np.ndarray) -> str:
 
 def _agreement(tokenizer: Any, chances: np.ndarray) -> str:
     are, is_ = (float(chances[tokenizer.encode(word)[0]]) for word in (" are", " is"))
-    told = "it agrees with the subject" if are > is_ else "the nearer noun wins here"
-    return f"are {are:.3f}, is {is_:.3f}: {told}"
+    verdict = "it agrees with the subject" if are > is_ else "the nearer noun wins here"
+    return f"are {are:.3f}, is {is_:.3f}: {verdict}"

@@ -236,21 +236,21 @@ def check_solution(path: str | Path) -> list[Finding]:
       InvalidInput: there is no such file, it cannot be imported, or it has none of them.
     """
     module = _load(Path(path))
-    found = []
+    findings = []
     for name, cases in _cases().items():
         function = getattr(module, name, None)
         if function is not None:
-            found.append(_check(name, function, cases))
+            findings.append(_check(name, function, cases))
     for name in CLASSES:
         if hasattr(module, name):
-            found.append(_check_class(name, getattr(module, name)))
-    if not found:
+            findings.append(_check_class(name, getattr(module, name)))
+    if not findings:
         signatures = [f"{name}{inspect.signature(getattr(exercises, name))}" for name in _cases()]
         raise InvalidInput(
             f"--solution={path}: expected a class {' or '.join(CLASSES)}, or a function:\n  "
             + "\n  ".join(signature.replace("np.ndarray", "array") for signature in signatures)
         )
-    return found
+    return findings
 
 
 def _load(path: Path) -> Any:
@@ -264,8 +264,8 @@ def _load(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        told = (str(error).splitlines() or [""])[0]
-        raise InvalidInput(f"--solution={path}: {type(error).__name__}: {told}") from error
+        message = (str(error).splitlines() or [""])[0]
+        raise InvalidInput(f"--solution={path}: {type(error).__name__}: {message}") from error
     return module
 
 
@@ -274,23 +274,23 @@ def _check(name: str, function: Callable, cases: list[Case]) -> Finding:
     want = [getattr(exercises, name)(*case.arguments) for case in cases]
     got: list[np.ndarray] = []
     for case, right in zip(cases, want, strict=True):
-        given, problem = _called(function, case.arguments)
+        result, problem = _called(function, case.arguments)
         if problem:
             return Finding(name, False, problem)
-        got.append(given)
-        if given.shape != right.shape:
-            told = _named(name, cases[: len(got)], got) or "the shape is wrong"
-            return Finding(name, False, f"{told} (expected {right.shape}, got {given.shape})")
-    finite = [i for i, given in enumerate(got) if np.isfinite(given).all()]
+        got.append(result)
+        if result.shape != right.shape:
+            mistake = _named(name, cases[: len(got)], got) or "the shape is wrong"
+            return Finding(name, False, f"{mistake} (expected {right.shape}, got {result.shape})")
+    finite = [i for i, result in enumerate(got) if np.isfinite(result).all()]
     lost = {case.kind for i, case in enumerate(cases) if i not in finite}
-    told = [_NOT_FINITE[kind] for kind in _NOT_FINITE if kind in lost][:1]
+    mistake = [_NOT_FINITE[kind] for kind in _NOT_FINITE if kind in lost][:1]
     if not all(_same(want[i], got[i]) for i in finite):
-        known = [(cases[i], got[i]) for i in finite]
-        named = _named(name, [case for case, _ in known], [given for _, given in known])
+        scored = [(cases[i], got[i]) for i in finite]
+        named = _named(name, [case for case, _ in scored], [result for _, result in scored])
         worst = max(float(np.abs(want[i] - got[i]).max()) for i in finite)
-        told.insert(0, named or f"the numbers differ by up to {worst:.3g}")
-    if told:
-        return Finding(name, False, "; and ".join(told))
+        mistake.insert(0, named or f"the numbers differ by up to {worst:.3g}")
+    if mistake:
+        return Finding(name, False, "; and ".join(mistake))
     return Finding(name, True, f"agrees with the loops in {len(cases)} calls")
 
 
@@ -310,13 +310,13 @@ def _check_class(name: str, made: type) -> Finding:
         got = attention()
     except Unreadable as problem:
         return Finding(name, False, str(problem))
-    for told, mask in (("", None), (", causally", np.tril(np.ones((LENGTH, LENGTH), bool)))):
+    for kind, mask in (("", None), (", causally", np.tril(np.ones((LENGTH, LENGTH), bool)))):
         if _same(weights.expected(exercises.multi_head_attention, mask), got):
-            return Finding(name, True, f"agrees with the loops{told}, with the weights that it has")
-    for told, mistake in _MISTAKES["multi_head_attention"].items():
+            return Finding(name, True, f"agrees with the loops{kind}, with the weights that it has")
+    for kind, mistake in _MISTAKES["multi_head_attention"].items():
         for mask in (None, np.tril(np.ones((LENGTH, LENGTH), bool))):
-            if told and _same(_quietly(weights.expected, (mistake, mask)), got):
-                return Finding(name, False, told)
+            if kind and _same(_quietly(weights.expected, (mistake, mask)), got):
+                return Finding(name, False, kind)
     return Finding(name, False, "the numbers are not those of its weights")
 
 
@@ -325,7 +325,7 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
     kept = [np.copy(a) if isinstance(a, np.ndarray) else a for a in arguments]
     nothing = np.zeros(0)
     try:
-        given = function(*arguments)
+        result = function(*arguments)
     except (Exception, SystemExit) as error:
         lines = str(error).splitlines() or [""]
         return nothing, f"it raised {type(error).__name__}: {lines[0]}"
@@ -333,17 +333,19 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
         if isinstance(before, np.ndarray) and not np.array_equal(before, after):
             return nothing, "it changes its arguments in place"
     try:
-        return np.asarray(given, float), ""
+        return np.asarray(result, float), ""
     except (TypeError, ValueError):
-        return nothing, f"it returned a {type(given).__name__}: expected one array"
+        return nothing, f"it returned a {type(result).__name__}: expected one array"
 
 
 def _named(name: str, cases: list[Case], got: list[np.ndarray]) -> str:
     """The mistake that explains every call."""
-    for told, mistake in _MISTAKES[name].items():
+    for name_of_mistake, mistake in _MISTAKES[name].items():
         pairs = zip(cases, got, strict=True)
-        if told and all(_same(_quietly(mistake, c.arguments), given) for c, given in pairs):
-            return told
+        if name_of_mistake and all(
+            _same(_quietly(mistake, c.arguments), result) for c, result in pairs
+        ):
+            return name_of_mistake
     return ""
 
 
@@ -361,14 +363,14 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return float(np.abs(one - other).max()) <= _CLOSE * max(1.0, float(np.abs(one).max()))
 
 
-def as_lines(found: list[Finding]) -> list[str]:
+def as_lines(findings: list[Finding]) -> list[str]:
     """Findings as text."""
-    return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.told}" for f in found]
+    return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.told}" for f in findings]
 
 
 def mistakes() -> Mapping[str, Mapping[str, Callable]]:
     """Function -> what is told -> a solution with that mistake; for tests, and for teachers."""
     return {
-        name: {told: mistake for told, mistake in table.items() if told}
+        name: {sentence: mistake for sentence, mistake in table.items() if sentence}
         for name, table in _MISTAKES.items()
     }

@@ -12,6 +12,6 @@ def mine(run, batch):
       run: the model as it is; transformer_jax/training/hooks.py has other arguments.
       batch: that of the update that follows.
     """
-    found = capture(run.model, run.params, batch["inputs"], "*block_*.residual")
-    name, stream = list(found.items())[-1]
+    values = capture(run.model, run.params, batch["inputs"], "*block_*.residual")
+    name, stream = list(values.items())[-1]
     return {name: jnp.abs(stream).max()}

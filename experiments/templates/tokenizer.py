@@ -45,4 +45,4 @@ class Mine:
 
     @staticmethod
     def _split(text):
-        return [text[place : place + 2] for place in range(0, len(text), 2)]
+        return [text[start : start + 2] for start in range(0, len(text), 2)]

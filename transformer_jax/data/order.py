@@ -3,10 +3,30 @@
 import functools
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 SPLITS = ("train", "validation", "test")
+_LARGEST_ARRAY = 1 << 26  # examples of an epoch whose order is kept in memory, half a GiB
+_ROUNDS = 8  # of a Feistel network
+_HAND = 1000  # examples, of which a mixture deals each part its share
+
+
+class Part(NamedTuple):
+    """A part of a training split from which a stated share of the examples comes.
+
+    Attributes:
+      name: where it comes from.
+      share: of the examples, to three digits.
+      begin: its first token.
+      count: its tokens.
+    """
+
+    name: str
+    share: float
+    begin: int
+    count: int
 
 
 def example_order(
@@ -26,8 +46,18 @@ def example_order(
     Returns:
       examples [B] int64 and the epoch of each [B] int64.
     """
-    epochs, places = np.divmod(np.arange(step * batch_size, (step + 1) * batch_size), num_examples)
-    examples = np.empty(batch_size, np.int64)
+    return _in_epochs(seed, _numbers(step, batch_size), num_examples)
+
+
+def _numbers(step: int, batch_size: int) -> np.ndarray:
+    """The running numbers of a step's examples, [B] int64."""
+    return np.arange(step * batch_size, (step + 1) * batch_size)
+
+
+def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+    """The same for examples of any running numbers."""
+    epochs, places = np.divmod(numbers, num_examples)
+    examples = np.empty(len(numbers), np.int64)
     for epoch in np.unique(epochs):
         mine = epochs == epoch
         examples[mine] = _permutation(seed, int(epoch), num_examples)[places[mine]]
@@ -68,8 +98,12 @@ def window_starts(
     Returns:
       [B] int64.
     """
+    return _starts(seed, _numbers(step, batch_size), num_places, length)
+
+
+def _starts(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
     num_windows = num_places // length - 1  # that fit wherever the grid begins
-    windows, epochs = example_order(seed, step, batch_size, num_windows)
+    windows, epochs = _in_epochs(seed, numbers, num_windows)
     left_over = num_places - num_windows * length
     offsets = {
         int(epoch): int(epoch_generator(seed, int(epoch)).integers(left_over + 1))
@@ -78,9 +112,89 @@ def window_starts(
     return windows * length + np.array([offsets[int(epoch)] for epoch in epochs])
 
 
-@functools.lru_cache(maxsize=4)
-def _permutation(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+def mixed_window_starts(
+    seed: int, step: int, batch_size: int, parts: Sequence[Part], length: int
+) -> np.ndarray:
+    """Returns where the windows of a training batch begin, of which each part has its share.
+
+    Of every 1,000 examples in a row each part has exactly its share, in an order that is drawn.
+    Within itself it goes through epochs of its own, see `window_starts`; a small part with a large
+    share is read more often. The place in each part follows from the step alone.
+
+    Args:
+      seed: of the data order.
+      step: optimizer updates so far.
+      batch_size: windows in the batch, B.
+      parts: of the split; shares sum to 1.
+      length: tokens in a window; it begins and ends in one part.
+    Returns:
+      [B] int64.
+    """
+    starts = np.empty(batch_size, np.int64)
+    owners, numbers = _dealt(seed, _numbers(step, batch_size), [part.share for part in parts])
+    for owner, part in enumerate(parts):
+        mine = owners == owner
+        starts[mine] = part.begin + _starts(seed, numbers[mine], part.count - 1, length)
+    return starts
+
+
+def _dealt(
+    seed: int, numbers: np.ndarray, shares: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """To which part each example belongs, and its running number there; both [N] int64."""
+    of_hand = np.rint(_HAND * np.array(shares)).astype(np.int64)
+    hands, places = np.divmod(numbers, _HAND)
+    owners, running = np.empty((2, len(numbers)), np.int64)
+    for hand in np.unique(hands):
+        mine = hands == hand
+        dealt = np.repeat(np.arange(len(shares)), of_hand)
+        dealt = step_generator(seed, int(hand), "mixture").permutation(dealt)
+        before = np.cumsum(dealt[:, None] == np.arange(len(shares)), axis=0) - 1
+        owners[mine] = dealt[places[mine]]
+        running[mine] = hand * of_hand[owners[mine]] + before[places[mine], owners[mine]]
+    return owners, running
+
+
+@functools.lru_cache(maxsize=16)  # an epoch of each part of a mixture
+def _permutation(seed: int, epoch: int, num_examples: int) -> "np.ndarray | _Shuffled":
+    if num_examples > _LARGEST_ARRAY:
+        return _Shuffled(epoch_generator(seed, epoch), num_examples)
     return epoch_generator(seed, epoch).permutation(num_examples)
+
+
+class _Shuffled:
+    """A permutation that is computed where it is read, of more numbers than memory should hold.
+
+    A Feistel network over the next power of 4, whose results beyond the end go through it again
+    (Black and Rogaway 2002, CT-RSA, section 4).
+    """
+
+    def __init__(self, random: np.random.Generator, count: int) -> None:
+        """Draws the keys."""
+        self._count = count
+        self._half = np.uint64(-(-(count - 1).bit_length() // 2))
+        self._keys = random.integers(0, 2**64, _ROUNDS, np.uint64)
+
+    def __getitem__(self, places: np.ndarray) -> np.ndarray:
+        """[N] int -> [N] int64."""
+        numbers = self._once(np.asarray(places, np.uint64))
+        while (beyond := numbers >= self._count).any():
+            numbers[beyond] = self._once(numbers[beyond])
+        return numbers.astype(np.int64)
+
+    def _once(self, numbers: np.ndarray) -> np.ndarray:
+        half, ones = self._half, (np.uint64(1) << self._half) - np.uint64(1)
+        left, right = numbers >> half, numbers & ones
+        for key in self._keys:
+            left, right = right, left ^ (_scattered(right ^ key) & ones)
+        return (left << half) | right
+
+
+def _scattered(numbers: np.ndarray) -> np.ndarray:
+    """The finalizer of splitmix64, modulo 2^64 (Steele, Lea and Flood 2014, OOPSLA, figure 17)."""
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return numbers ^ (numbers >> np.uint64(31))
 
 
 def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dict[str, np.ndarray]:

@@ -69,16 +69,16 @@ def our_activation(settings: Settings, key: str) -> str:
     """Returns our name of the activation that their config has under a key."""
     name = settings[key]
     if name not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise InvalidInput(f"config.json: {key}={name}: expected one of {known}")
+        allowed = ", ".join(_ACTIVATIONS)
+        raise InvalidInput(f"config.json: {key}={name}: expected one of {allowed}")
     return _ACTIVATIONS[name]
 
 
 def their_activation(model: Any) -> str:
     """Returns their name of a model's activation."""
     if model.activation not in _THEIR_ACTIVATIONS:
-        known = ", ".join(_THEIR_ACTIVATIONS)
-        raise InvalidInput(f"activation: expected one of {known}, got {model.activation}")
+        allowed = ", ".join(_THEIR_ACTIVATIONS)
+        raise InvalidInput(f"activation: expected one of {allowed}, got {model.activation}")
     return _THEIR_ACTIVATIONS[model.activation]
 
 
@@ -101,8 +101,8 @@ def rotation_of(settings: Settings) -> FrozenDict:
         rope |= settings.get(key) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in _SCALINGS:
-        known = ", ".join(_SCALINGS)
-        raise InvalidInput(f"config.json: rope_type={kind}: expected one of {known}")
+        allowed = ", ".join(_SCALINGS)
+        raise InvalidInput(f"config.json: rope_type={kind}: expected one of {allowed}")
     needed = ["factor"] * (kind != "default")
     needed += [name for _, name, _ in _OF_LLAMA3] * (kind == "llama3")
     wrong = [name for name in needed if not isinstance(rope.get(name), int | float)]

@@ -3,6 +3,7 @@
 Gemma team 2025, arXiv:2503.19786, section 2.
 """
 
+import functools
 from typing import Any
 
 from flax.core import FrozenDict
@@ -14,7 +15,6 @@ from transformer_jax.interop.architecture import (
     rotation_settings,
     their_activation,
 )
-from transformer_jax.interop.layouts import Entry
 from transformer_jax.interop.llama import (
     QUERY_KEY_NORMS,
     block_entries,
@@ -93,15 +93,11 @@ _NORMS = QUERY_KEY_NORMS | {
 }
 
 
-def _entries(model: Decoder) -> list[Entry]:
-    return block_entries(model, _NORMS)
-
-
 ROWS = {
     "Gemma3ForCausalLM": Architecture(
         _make,
         _describe,
-        _entries,
+        functools.partial(block_entries, norms=_NORMS),
         Decoder,
         prefix="model.",
         heads=("lm_head.",),

@@ -222,8 +222,8 @@ def _plain_names(
     return plain
 
 
-def _refuse_names(what: str, found: set[str], expected: set[str], origin: str) -> None:
-    missing, unknown = sorted(expected - found), sorted(found - expected)
+def _refuse_names(what: str, names: set[str], expected: set[str], origin: str) -> None:
+    missing, unknown = sorted(expected - names), sorted(names - expected)
     if missing or unknown:
         raise InvalidInput(
             f"{origin}: {what} do not fit\n"
@@ -250,13 +250,13 @@ def _shapes_of(model: Any) -> dict[tuple[str, ...], Any]:
 
 
 def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
-    wanted, given = _shapes_of(model), flatten_dict(params)
+    ours, theirs = _shapes_of(model), flatten_dict(params)
     wrong = [
-        f"  {'/'.join(path)}: {given[path].shape}, expected {leaf.shape}"
-        for path, leaf in wanted.items()
-        if path in given and given[path].shape != leaf.shape
+        f"  {'/'.join(path)}: {theirs[path].shape}, expected {leaf.shape}"
+        for path, leaf in ours.items()
+        if path in theirs and theirs[path].shape != leaf.shape
     ]
-    wrong += [f"  {'/'.join(path)}: missing" for path in wanted.keys() - given.keys()]
+    wrong += [f"  {'/'.join(path)}: missing" for path in ours.keys() - theirs.keys()]
     if wrong:
         raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
 
@@ -277,8 +277,8 @@ def _architecture_of(
     names = [architecture] if architecture else list(ARCHITECTURES)
     fitting = [name for name in names if isinstance(model, ARCHITECTURES[name].model)]
     if not fitting:
-        known = sorted({row.model.__name__ for row in ARCHITECTURES.values()})
-        raise InvalidInput(f"{type(model).__name__}: expected one of {', '.join(known)}")
+        allowed = sorted({row.model.__name__ for row in ARCHITECTURES.values()})
+        raise InvalidInput(f"{type(model).__name__}: expected one of {', '.join(allowed)}")
     closest: dict[str, tuple] = {}
     refused = None
     for made in _with_zeros(model):

@@ -4,6 +4,7 @@ Touvron et al. 2023, arXiv:2302.13971; Jiang et al. 2023, arXiv:2310.06825 (a sl
 team 2025, arXiv:2505.09388 (norms of queries and keys).
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -108,18 +109,10 @@ def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
     return entries + scale("final_norm", "norm") + output_layer(model)
 
 
-def _llama_entries(model: Decoder) -> list[Entry]:
-    return block_entries(model, _NORMS)
-
-
-def _qwen3_entries(model: Decoder) -> list[Entry]:
-    return block_entries(model, _NORMS | QUERY_KEY_NORMS)
-
-
 _LLAMA = Architecture(
     make_llama,
     describe_llama,
-    _llama_entries,
+    functools.partial(block_entries, norms=_NORMS),
     Decoder,
     prefix="model.",
     heads=("lm_head.",),
@@ -134,7 +127,7 @@ ROWS = {
     "Qwen3ForCausalLM": _LLAMA._replace(
         make=_make_qwen3,
         describe=_describe_qwen3,
-        entries=_qwen3_entries,
+        entries=functools.partial(block_entries, norms=_NORMS | QUERY_KEY_NORMS),
         required={"attention_bias": False, "use_sliding_window": False},
     ),
 }

@@ -114,8 +114,8 @@ def _block_entries(ours: str, theirs: str, attention: str, num_heads: int) -> li
 def _neox_entries(model: Decoder) -> list[Entry]:
     entries = embedding("token_embedding", "embed_in.weight")
     for layer in range(model.depth):
-        place = f"layers.{layer}"
-        entries += _block_entries(f"block_{layer}", place, "attention", model.num_heads)
+        prefix = f"layers.{layer}"
+        entries += _block_entries(f"block_{layer}", prefix, "attention", model.num_heads)
     return entries + norm("final_norm", "final_layer_norm") + output_layer(model)
 
 

@@ -26,8 +26,10 @@ def _fields(settings: Settings) -> dict[str, Any]:
     """What both models have of their settings."""
     projection = settings.get("feed_forward_proj", "relu")  # 1.0's files do not say it
     if projection not in _FEED_FORWARDS:
-        known = ", ".join(_FEED_FORWARDS)
-        raise InvalidInput(f"config.json: feed_forward_proj={projection}: expected one of {known}")
+        allowed = ", ".join(_FEED_FORWARDS)
+        raise InvalidInput(
+            f"config.json: feed_forward_proj={projection}: expected one of {allowed}"
+        )
     feed_forward, activation = _FEED_FORWARDS[projection]
     return {
         "vocab_size": settings["vocab_size"],

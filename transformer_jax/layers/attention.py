@@ -232,9 +232,11 @@ class MultiHeadAttention(nn.Module):
         row, variables = core.clone(parent=None), core.variables
         key = self.make_rng("dropout") if self.has_rng("dropout") else None
 
-        def weigh(first: Array | int, query: Array, keys: Array, **told: Any) -> Any:
+        def weigh(first: Array | int, query: Array, keys: Array, **options: Any) -> Any:
             rngs = {} if key is None else {"dropout": jax.random.fold_in(key, first)}
-            weights, sown = row.apply(variables, query, keys, **told, rngs=rngs, mutable=["losses"])
+            weights, sown = row.apply(
+                variables, query, keys, **options, rngs=rngs, mutable=["losses"]
+            )
             if jax.tree.leaves(sown):
                 raise ValueError(
                     f"attention_chunk: {type(core).__name__} adds to the loss; expected None"

@@ -184,8 +184,8 @@ class MixtureOfExperts(nn.Module):
         taken_LE = jax.nn.one_hot(chosen, self.num_experts, dtype=wide).sum(-2)
         gates_LE = shares_LE * taken_LE
         gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
-        used, wanted = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
-        balance = self.num_experts * (jax.lax.stop_gradient(used) * wanted).sum(-1)
+        used, asked = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
+        balance = self.num_experts * (jax.lax.stop_gradient(used) * asked).sum(-1)
         self.sow("losses", "balance", self.balance * balance)
         up = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
         out_init = self.out_init or self.kernel_init

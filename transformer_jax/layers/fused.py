@@ -76,10 +76,10 @@ class FusedAttention(Core):
         scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
         why_none = _why_none(query, key, mask, bias, dropout)
         rule = mask if isinstance(mask, Mask) else None
-        told: Any = {"mask": rule, "scale": scale, "soft_cap": self.soft_cap}
+        options: Any = {"mask": rule, "scale": scale, "soft_cap": self.soft_cap}
         kernels = {
-            "splash": functools.partial(_splash, interpret=self.interpret, **told),
-            "cudnn": functools.partial(_cudnn, **told),
+            "splash": functools.partial(_splash, interpret=self.interpret, **options),
+            "cudnn": functools.partial(_cudnn, **options),
         }
         why = dict.fromkeys(kernels, why_none) if why_none else {}
         for name, kernel in kernels.items() if not why else ():

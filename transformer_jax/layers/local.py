@@ -88,8 +88,8 @@ def _in_blocks(array: Array, size: int, axis: int) -> Array:
     blocks = -(-length // size)
     ahead = [(0, 0)] * array.ndim
     ahead[axis] = (0, blocks * size - length)
-    place = array.ndim + axis
-    shape = (*array.shape[:place], blocks, size, *array.shape[place + 1 :])
+    axis_there = array.ndim + axis
+    shape = (*array.shape[:axis_there], blocks, size, *array.shape[axis_there + 1 :])
     return jnp.pad(array, ahead).reshape(shape)
 
 

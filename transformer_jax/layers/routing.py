@@ -55,10 +55,10 @@ def routes_of(chosen: Array, num_experts: int, block: int) -> Routes:
     rank = (jnp.cumsum(one_hot, axis=0) - 1)[jnp.arange(pairs), of_pair]  # among its expert's
     blocks = -(-one_hot.sum(0) // block)
     ends = jnp.cumsum(blocks)
-    place = (ends - blocks)[of_pair] * block + rank
+    slot = (ends - blocks)[of_pair] * block + rank
     # Each expert leaves at most one block unfilled.
     count = -(-pairs // block) + min(num_experts, pairs)
     token = jnp.full(count * block, len(chosen), jnp.int32)
-    token = token.at[place].set(jnp.arange(pairs, dtype=jnp.int32) // k)
+    token = token.at[slot].set(jnp.arange(pairs, dtype=jnp.int32) // k)
     expert = jnp.searchsorted(ends, jnp.arange(count), side="right")
-    return Routes(place.reshape(chosen.shape), token, jnp.minimum(expert, num_experts - 1))
+    return Routes(slot.reshape(chosen.shape), token, jnp.minimum(expert, num_experts - 1))

@@ -81,9 +81,9 @@ def options_in_effect(model: Any, family: str) -> dict[str, Any]:
     chosen = row(FAMILIES[family], getattr(model, family), family)
     parameters = inspect.signature(chosen).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-    given = {**defaults, **getattr(model, f"{family}_options")}
+    options = {**defaults, **getattr(model, f"{family}_options")}
     return {
         name: value
-        for name, value in given.items()
+        for name, value in options.items()
         if parameters[name].annotation not in (InitialSize, InitialNumber)
     }

@@ -283,8 +283,8 @@ class Transformer(nn.Module):
         hidden_LD = site(self, "embedded", hidden_LD)
         policy, layers, first = self.build("remat") if train else None, self.layer_list(), 0
         if self.scan_layers and slot is None and not is_looked_into(self):
-            told = {"memory": memory, "memory_mask": memory_mask, "train": train}
-            hidden_LD, first = scan_blocks(self, models, seen, hidden_LD, policy, **told)
+            every_block = {"memory": memory, "memory_mask": memory_mask, "train": train}
+            hidden_LD, first = scan_blocks(self, models, seen, hidden_LD, policy, **every_block)
         streams: list[Array] = []  # before each block
         for number, layer in enumerate(layers[first:], first):
             streams.append(hidden_LD)
@@ -347,7 +347,7 @@ class Transformer(nn.Module):
     ) -> tuple[PositionTerms, dict[str, dict[str, Any]]]:
         """The model's position terms, and what the attention of each type of layer is told."""
         terms = self.build("position", name="positions", **known)(positions)
-        told: dict[str, dict[str, Any]] = {
+        by_type: dict[str, dict[str, Any]] = {
             letter: {
                 "terms": terms_of_type(letter, model, self, terms, positions, known),
                 "mask": model.attention_mask(positions, not known["bidirectional"], segments),
@@ -355,17 +355,17 @@ class Transformer(nn.Module):
             for letter, model in models.items()
         }
         acts_inside = terms.rotation is not None or terms.bias is not None
-        if told and acts_inside and all(one["terms"] is not terms for one in told.values()):
+        if by_type and acts_inside and all(one["terms"] is not terms for one in by_type.values()):
             raise ValueError(
                 f"position: no layer has {self.position!r}; expected one that a layer has"
             )
         if slot is None:
-            return terms, told
+            return terms, by_type
         rows = slot.rows_of(terms)  # made for all places of the cache; asked about the new tokens
-        for one in told.values():
+        for one in by_type.values():
             one["terms"] = rows if one["terms"] is terms else slot.rows_of(one["terms"])
             one["mask"] = one["mask"].of_queries(slot.first, slot.count)
-        return rows, told
+        return rows, by_type
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.

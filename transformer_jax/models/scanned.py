@@ -62,7 +62,7 @@ def scan_blocks(
     if whole < 2 * unit:
         return hidden, 0
 
-    names = [name_of_stack(place, whole, unit) for place in range(unit)]
+    names = [name_of_stack(index, whole, unit) for index in range(unit)]
     params = model.variables["params"]
     if names[0] not in params:
         alone = {f"block_{number}": params[f"block_{number}"] for number in range(whole)}
@@ -73,8 +73,8 @@ def scan_blocks(
         for number, block_params in enumerate(own, first):
             letter, params = layers[number].type, {"params": {f"block_{number}": block_params}}
             alone = _Alone(functools.partial(make_block, models[letter], number), parent=None)
-            told = {**around, **seen[letter], "rngs": model.scope.rngs, "mutable": ["losses"]}
-            run = functools.partial(alone.apply, params, **told)
+            arguments = {**around, **seen[letter], "rngs": model.scope.rngs, "mutable": ["losses"]}
+            run = functools.partial(alone.apply, params, **arguments)
             # A loop's parts are computed in their order, so nothing has to keep them apart.
             run = run if policy is None else jax.checkpoint(run, policy=policy, prevent_cse=False)
             hidden, sown = run(hidden)
@@ -128,7 +128,7 @@ def run_alike(
                 "False"
             )
     places = differing(traces)
-    numbers = [jnp.stack([jnp.asarray(t.numbers[place]) for t in traces]) for place in places]
+    numbers = [jnp.stack([jnp.asarray(t.numbers[index]) for t in traces]) for index in places]
     columns = list(zip(*read, strict=True))
     is_shared = [all(array is column[0] for array in column) for column in columns]
     stacked = [jnp.stack(column) for column, one in zip(columns, is_shared, strict=True) if not one]

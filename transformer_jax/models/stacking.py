@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 
 
-def name_of_stack(place: int, whole: int, unit: int) -> str:
+def name_of_stack(index: int, whole: int, unit: int) -> str:
     """Returns the name of the blocks at one place of every unit.
 
     Args:
-      place: in the unit, from 0 on.
+      index: in the unit, from 0 on.
       whole: how many blocks all units have together.
       unit: blocks from one repetition to the next.
     """
-    return f"block_{place}:{whole}:{unit}"
+    return f"block_{index}:{whole}:{unit}"
 
 
 def stack_blocks(tree: Any, unit: int, join: Callable[[Sequence[Any]], Any] = jnp.stack) -> Any:
@@ -42,10 +42,10 @@ def stack_blocks(tree: Any, unit: int, join: Callable[[Sequence[Any]], Any] = jn
             return node
         alone = {f"block_{number}" for number in range(whole)}
         rest = {name: part for name, part in node.items() if name not in alone}
-        for place in range(unit):
-            blocks = [node[f"block_{number}"] for number in range(place, whole, unit)]
+        for index in range(unit):
+            blocks = [node[f"block_{number}"] for number in range(index, whole, unit)]
             joined = jax.tree.map(lambda *leaves: join(leaves), *blocks)
-            rest[name_of_stack(place, whole, unit)] = joined
+            rest[name_of_stack(index, whole, unit)] = joined
         return rest
 
     return jax.tree.map(stacked, tree, is_leaf=_has_blocks)

@@ -192,10 +192,10 @@ def changed(
       InvalidInput: any key or value is wrong; all problems in one report.
     """
     config, texts = copy.deepcopy(config), texts or {}
-    given, problems = {**texts, **(changes or {})}, []
+    all_changes, problems = {**texts, **(changes or {})}, []
     # A class of the user's own is named before its options are looked up in it.
-    for key in sorted(given, key=lambda key: plain_key(key) not in OWN):
-        value, rule = given[key], rule_for(key, flatten(config))
+    for key in sorted(all_changes, key=lambda key: plain_key(key) not in OWN):
+        value, rule = all_changes[key], rule_for(key, flatten(config))
         if rule is None:
             problems.append(unknown_key(key, flatten(config)))
             continue
@@ -301,8 +301,8 @@ def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
 
     A class of the user's own, named by MODULE.NAME, has its options under `own`.
     """
-    place = "own" if is_own(name) else name
-    return dict(section[place]) if place in section else {}
+    row = "own" if is_own(name) else name
+    return dict(section[row]) if row in section else {}
 
 
 def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:

@@ -51,12 +51,12 @@ def definition_of(choice: str) -> ast.ClassDef | ast.FunctionDef:
     if file is None:
         raise LookupError(f"no file {module.replace('.', '/')}.py here or on Python's path")
     try:
-        found = definition_in(parse_file(file), name)
+        definition = definition_in(parse_file(file), name)
     except SyntaxError as error:
         raise LookupError(f"{file}, line {error.lineno}: {error.msg}") from error
-    if found is None:
+    if definition is None:
         raise LookupError(f"{file} defines no {name}")
-    return found
+    return definition
 
 
 def parse_file(file: Path) -> ast.Module:
@@ -83,14 +83,14 @@ def said_of_value(tree: ast.Module, name: str) -> str:
 
 
 def fields_of(
-    found: ast.ClassDef | ast.FunctionDef,
+    definition: ast.ClassDef | ast.FunctionDef,
 ) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
     """Name, annotation and default of every field of a class, or argument of a function."""
-    if isinstance(found, ast.FunctionDef):
-        return _arguments(found.args)
+    if isinstance(definition, ast.FunctionDef):
+        return _arguments(definition.args)
     return [
         (node.target.id, node.annotation, node.value)
-        for node in found.body
+        for node in definition.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
 
@@ -103,10 +103,10 @@ def with_example(rule: Rule, default: Any) -> Rule:
     return dataclasses.replace(rule, example=shown) if rule.accepts(default) else rule
 
 
-def meanings_of(found: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
+def meanings_of(definition: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
     """What is said of fields or arguments: in the docstring's list, or in a string behind each."""
     said, name, indent = {}, "", 0
-    lines = (ast.get_docstring(found) or "").splitlines()
+    lines = (ast.get_docstring(definition) or "").splitlines()
     begins = {line.strip(): at for at, line in enumerate(lines)}
     for line in lines[begins.get("Attributes:", begins.get("Args:", len(lines))) + 1 :]:
         entry = re.match(r"( +)(\w+): (.*)", line)
@@ -117,7 +117,9 @@ def meanings_of(found: ast.ClassDef | ast.FunctionDef) -> dict[str, str]:
             said[name] += " " + line.strip()
         else:
             break
-    for before, after in itertools.pairwise(found.body if isinstance(found, ast.ClassDef) else ()):
+    for before, after in itertools.pairwise(
+        definition.body if isinstance(definition, ast.ClassDef) else ()
+    ):
         if isinstance(before, ast.AnnAssign) and _is_text(after):
             said[ast.unparse(before.target)] = " ".join(_text(after).split())
     return said

@@ -63,16 +63,16 @@ def metric_facts(name: str) -> MetricFacts:
 
 
 def _refuse_unknown_arguments(
-    found: ast.ClassDef | ast.FunctionDef, what: str, given: tuple[str, ...]
+    definition: ast.ClassDef | ast.FunctionDef, what: str, arguments: tuple[str, ...]
 ) -> None:
-    if not isinstance(found, ast.FunctionDef):
+    if not isinstance(definition, ast.FunctionDef):
         raise LookupError("it is a class; expected a function")
-    wanted = [name for name, _, default in fields_of(found) if default is None]
-    unknown = [name for name in wanted if name not in given]
+    required = [name for name, _, default in fields_of(definition) if default is None]
+    unknown = [name for name in required if name not in arguments]
     if unknown:
         raise LookupError(
-            f"it wants {unknown[0]}, which no {what} gets{suggest(unknown[0], given)}; "
-            f"expected some of {', '.join(given)}"
+            f"it wants {unknown[0]}, which no {what} gets{suggest(unknown[0], arguments)}; "
+            f"expected some of {', '.join(arguments)}"
         )
 
 
@@ -90,22 +90,22 @@ def intervenes(name: str) -> bool:
 
 def _arguments_of_mark(name: str, mark: str) -> dict[str, Any] | None:
     """The arguments of a mark above a function, by name; None where it has no such mark."""
-    found = definition_of(name) if is_own(name) else definition_in(parsed_file(_METRICS), name)
-    if found is None:
+    definition = definition_of(name) if is_own(name) else definition_in(parsed_file(_METRICS), name)
+    if definition is None:
         raise LookupError(f"no such metric: {name}")
-    for decorator in found.decorator_list:
+    for decorator in definition.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         if ast.unparse(call.func if call else decorator).rpartition(".")[2] != mark:
             continue
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for key, node in [
             *zip(("unit",), call.args if call else (), strict=False),
             *((k.arg, k.value) for k in (call.keywords if call else ()) if k.arg != "finish"),
         ]:
             try:
-                given[str(key)] = ast.literal_eval(node)
+                arguments[str(key)] = ast.literal_eval(node)
             except ValueError as error:
                 said = f"{key}={ast.unparse(node)}"
                 raise LookupError(f"@{mark}: {said}: expected it written out") from error
-        return given
+        return arguments
     return None

@@ -98,8 +98,8 @@ def _number(text: str) -> float:
 
 def one_of(*names: str) -> Rule:
     """One of some names."""
-    told = f"one of: {', '.join(names)}"
-    return Rule(told, names[0], str, lambda value: value in names, names)
+    allowed = f"one of: {', '.join(names)}"
+    return Rule(allowed, names[0], str, lambda value: value in names, names)
 
 
 def truth() -> Rule:
@@ -111,8 +111,8 @@ def truth() -> Rule:
             raise ValueError(text)
         return words[text.lower()]
 
-    told = "True or False"
-    return Rule(told, "True", parse, lambda value: isinstance(value, bool), ("True", "False"))
+    allowed = "True or False"
+    return Rule(allowed, "True", parse, lambda value: isinstance(value, bool), ("True", "False"))
 
 
 def text(words: str, example: str, accepts: Callable[[str], bool] = lambda value: True) -> Rule:
@@ -201,6 +201,15 @@ def _are_multipliers(value: Any) -> bool:
         return False
 
 
+def _is_mixture(value: Any) -> bool:
+    try:
+        pairs = [part.rsplit("=", 1) for part in value]
+        shares = [float(share) for path, share in pairs if path]
+    except (AttributeError, ValueError):
+        return False
+    return len(shares) == len(value) and all(s >= 0.001 for s in shares) and sum(shares) <= 0.999
+
+
 def _are_shares(value: tuple) -> bool:
     return (
         len(value) == 3
@@ -236,6 +245,11 @@ SPECIAL: dict[str, Rule] = {
         "token_embedding=0.1,block_0=0.5",
         _are_multipliers,
     ),
+    "Mixture": tuple_of(
+        "SOURCE=SHARE, shares of 0.001 or more that leave 0.001 for data.source",
+        "more.txt=0.3,shards=0.2",
+        _is_mixture,
+    ),
 }
 
 
@@ -260,11 +274,11 @@ def suggest(wrong: Any, candidates: Iterable[str]) -> str:
 def _called_otherwise(name: str, candidates: list[str]) -> list[str]:
     """The candidate that is called so elsewhere: a value, or a key with its value."""
     key, equals, value = OTHER_NAMES.get(name, "").partition("=")
-    found = [f"{c}{equals}{value}" for c in candidates if c in (key, f"--config.{key}")]
-    return found or [c for c in candidates if value and c == value]
+    spellings = [f"{c}{equals}{value}" for c in candidates if c in (key, f"--config.{key}")]
+    return spellings or [c for c in candidates if value and c == value]
 
 
-def nearest_divisor(number: int, wanted: int) -> int:
+def nearest_divisor(number: int, target: int) -> int:
     """Returns the divisor of a number that is nearest to what was wanted."""
     divisors = [d for d in range(1, number + 1) if number % d == 0]
-    return min(divisors, key=lambda divisor: abs(divisor - wanted))
+    return min(divisors, key=lambda divisor: abs(divisor - target))

@@ -29,11 +29,11 @@ from transformer_jax.options.types import SameAs
 def _all_options() -> dict[str, Option]:
     """By section, the options of rows behind those of their section."""
     of_rows = options_of_rows()
-    found: dict[str, Option] = {}
+    options: dict[str, Option] = {}
     for prefix in SECTIONS:
-        found |= options_of_section(prefix)
-        found |= {k: o for k, o in of_rows.items() if prefix and k.startswith(prefix)}
-    return found
+        options |= options_of_section(prefix)
+        options |= {k: o for k, o in of_rows.items() if prefix and k.startswith(prefix)}
+    return options
 
 
 OPTIONS: dict[str, Option] = _all_options()
@@ -133,10 +133,10 @@ def problems_of(flat: Mapping[str, Any]) -> list[str]:
     """Returns everything that is wrong with a flattened config, one line each."""
     rules = {key: RULES.get(plain_key(key)) for key in flat if not _is_of_own_row(key)}
     problems = [unknown_key(key) for key, rule in rules.items() if rule is None]
-    known = {key: rule for key, rule in rules.items() if rule is not None}
+    rule_of = {key: rule for key, rule in rules.items() if rule is not None}
     problems += [
         refused_value(key, flat[key], rule)
-        for key, rule in known.items()
+        for key, rule in rule_of.items()
         if not rule.accepts(flat[key])
     ]
     return problems or _with_those_of_types(problems_between, flat)

@@ -148,11 +148,11 @@ def rows_of(key: str) -> dict[str, Row]:
     for name_node, value in zip(literal.keys, literal.values, strict=True):
         assert isinstance(name_node, ast.Constant), f"{table}: expected names as literals"
         name, definition = str(name_node.value), ast.unparse(value)
-        found = definition_in(tree, definition) or _imported(tree, definition)
-        if found is None:
+        definition_there = definition_in(tree, definition) or _imported(tree, definition)
+        if definition_there is None:
             rows[name] = Row(name, definition, said_of_value(tree, definition), (), {})
             continue
-        rows[name] = _row(name, definition, found, f"{BY_NAME.get(key, key)}.{name}.")
+        rows[name] = _row(name, definition, definition_there, f"{BY_NAME.get(key, key)}.{name}.")
         if key in FAMILIES:
             _refuse_supplied(rows[name])
     return rows
@@ -161,12 +161,12 @@ def rows_of(key: str) -> dict[str, Row]:
 @functools.cache
 def options_of_section(prefix: str) -> dict[str, Option]:
     """Returns the options of a section, full key -> option; those of rows are not among them."""
-    found = {}
+    options = {}
     for file, name in SECTIONS[prefix]:
         definition = definition_in(parsed_file(PACKAGE / file), name)
         assert isinstance(definition, ast.ClassDef), f"{file}: {name} is no class"
-        found |= _options(definition, prefix)
-    return found
+        options |= _options(definition, prefix)
+    return options
 
 
 def says_of_section(prefix: str) -> str:
@@ -179,13 +179,13 @@ def says_of_section(prefix: str) -> str:
 
 def options_of_rows() -> dict[str, Option]:
     """Returns the options of every row, by their keys in a config."""
-    found = {}
+    options = {}
     for key, section in {**BY_NAME, **FAMILIES}.items():
         shared = {name for _, name in SECTIONS.get(f"{section}.", ())}
         for row in rows_of(key).values():
             if row.definition not in shared:
-                found |= {f"{section}.{row.name}.{name}": o for name, o in row.options.items()}
-    return found
+                options |= {f"{section}.{row.name}.{name}": o for name, o in row.options.items()}
+    return options
 
 
 def own_row(choice: str, key: str = "") -> Row:
@@ -234,16 +234,16 @@ def _imported(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | N
     return None
 
 
-def _row(name: str, definition: str, found: ast.ClassDef | ast.FunctionDef, prefix: str) -> Row:
-    names = tuple(field for field, _, _ in fields_of(found))
-    options = {key.removeprefix(prefix): o for key, o in _options(found, prefix).items()}
-    return Row(name, definition, ast.get_docstring(found) or "", names, options)
+def _row(name: str, definition: str, node: ast.ClassDef | ast.FunctionDef, prefix: str) -> Row:
+    names = tuple(field for field, _, _ in fields_of(node))
+    options = {key.removeprefix(prefix): o for key, o in _options(node, prefix).items()}
+    return Row(name, definition, ast.get_docstring(node) or "", names, options)
 
 
-def _options(found: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Option]:
+def _options(node: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Option]:
     """The options among fields or arguments, prefix and name -> option."""
-    meanings, options = meanings_of(found), {}
-    for field, annotation, default in fields_of(found):
+    meanings, options = meanings_of(node), {}
+    for field, annotation, default in fields_of(node):
         key = prefix + field
         rule = None if annotation is None else rule_of(annotation)
         if key in TABLES:
@@ -251,7 +251,7 @@ def _options(found: ast.ClassDef | ast.FunctionDef, prefix: str) -> dict[str, Op
         elif key in SEVERAL:
             rule = own_or_some_of(*_names(*SEVERAL[key]))
         if rule is not None:
-            value = default_of(default, f"{found.name}.{field}")
+            value = default_of(default, f"{node.name}.{field}")
             options[key] = Option(with_example(rule, value), value, meanings.get(field, ""))
     return options
 

@@ -39,6 +39,7 @@ Several = tuple[str, ...]  # rows of a table, see tables.SEVERAL
 Splits = tuple[float, ...]
 ParameterPaths = tuple[str, ...]
 Multipliers = tuple[str, ...]
+Mixture = tuple[str, ...]  # of texts, see data/sources/mixture.py
 # The names of sites.SITES inside a block.
 SitesOfBlock = tuple[
     Literal[

@@ -85,8 +85,8 @@ class Instruction:
     @property
     def site(self) -> str:
         """Which module computes it, as scopes of the model say; empty if none is known."""
-        found = re.search(r'op_name="([^"]*)"', self.rest)
-        return _site_of(found.group(1)) if found else ""
+        match = re.search(r'op_name="([^"]*)"', self.rest)
+        return _site_of(match.group(1)) if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,20 +164,20 @@ class Program:
 
     def largest(self, count: int) -> list[Held]:
         """Returns the largest arrays that are computed, those of one shape and site as one."""
-        found: dict[Held, int] = collections.Counter()
+        counts: dict[Held, int] = collections.Counter()
         for name in self._reached(self.entry):
             for each in self.computations[name].values():
                 if each.operation in _FREE or each.operation.endswith("-done"):
                     continue
                 for array in _ARRAY.finditer(each.shape):
                     shape = f"{array.group(1)}[{array.group(2)}]"
-                    found[Held(int(_nbytes(array)), shape, each.site)] += 1
-        counted = [dataclasses.replace(held, count=number) for held, number in found.items()]
+                    counts[Held(int(_nbytes(array)), shape, each.site)] += 1
+        counted = [dataclasses.replace(held, count=number) for held, number in counts.items()]
         return sorted(counted, key=lambda held: (-held.nbytes, -held.count))[:count]
 
     def sent(self) -> list[Sent]:
         """Returns what a device sends to others, by kind and site, most first."""
-        found: dict[tuple[str, str], list[float]] = {}
+        by_site: dict[tuple[str, str], list[float]] = {}
         for each, inside, lines, times in self._run(self.entry, 1):
             kind = each.operation.removesuffix("-start")
             if kind == "all-reduce" and "all-reduce-scatter" in inside:  # as TPUs write it
@@ -185,11 +185,13 @@ class Program:
             if kind in _SENDS:
                 operands = sum(lines[name].elements for name in each.operands if name in lines)
                 nbytes = _SENDS[kind](each.group_size) * operands
-                entry = found.setdefault((kind, each.site), [0.0, 0])
+                entry = by_site.setdefault((kind, each.site), [0.0, 0])
                 entry[0] += times * nbytes
                 entry[1] += times
-        told = [Sent(*key, nbytes, int(count)) for key, (nbytes, count) in found.items() if nbytes]
-        return sorted(told, key=lambda sent: -sent.nbytes)
+        collectives = [
+            Sent(*key, nbytes, int(count)) for key, (nbytes, count) in by_site.items() if nbytes
+        ]
+        return sorted(collectives, key=lambda sent: -sent.nbytes)
 
     def _run(
         self, name: str, times: int
@@ -303,12 +305,12 @@ class Program:
 
     def _step_of(self, counter: Instruction, body: str) -> int:
         """By how much a body adds to a counter; 1 where that cannot be read."""
-        place = re.search(r"\bindex=(\d+)", counter.rest)
+        index = re.search(r"\bindex=(\d+)", counter.rest)
         lines = self.computations[body]
         root = next(each for each in lines.values() if each.is_root)
-        if place is None or root.operation != "tuple":
+        if index is None or root.operation != "tuple":
             return 1
-        each, step = lines[root.operands[int(place[1])]], 0
+        each, step = lines[root.operands[int(index[1])]], 0
         while each.operation in ("add", "copy", "bitcast"):
             others = []
             for name in each.operands:
@@ -371,10 +373,10 @@ def _read(line: str) -> Instruction:
 def _closing(text: str) -> int:
     """Where the bracket closes that a text begins with."""
     depth = 0
-    for found in re.finditer(r"[()]", text):
-        depth += 1 if found.group() == "(" else -1
+    for bracket in re.finditer(r"[()]", text):
+        depth += 1 if bracket.group() == "(" else -1
         if depth == 0:
-            return found.start()
+            return bracket.start()
     raise ValueError(f"no closing bracket in {text[:80]!r}")
 
 

@@ -277,17 +277,17 @@ def damage_of(path: Path) -> str | None:
     """
     try:
         manifest = _read_manifest(inside(path, "manifest.json"))
-        expected, found = manifest["files"], _hashes(inside(path, "state"))
+        expected, hashes = manifest["files"], _hashes(inside(path, "state"))
     except InvalidInput:
         raise
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError) as error:
         return f"manifest.json is damaged: {error}"
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            wanted, there = (names.get(name, "no such file")[:12] for names in (expected, found))
-            return f"state/{name} was changed: expected sha256 {wanted}, found {there}"
+    for name in sorted(expected.keys() | hashes.keys()):
+        if expected.get(name) != hashes.get(name):
+            digest, there = (names.get(name, "no such file")[:12] for names in (expected, hashes))
+            return f"state/{name} was changed: expected sha256 {digest}, found {there}"
     return None
 
 
@@ -333,14 +333,14 @@ def _all_finite(array: jax.Array) -> jax.Array:
     return jnp.isfinite(array).all()
 
 
-def _refuse_other_leaves(path: Path, stored: dict, wanted: dict) -> None:
+def _refuse_other_leaves(path: Path, stored: dict, expected: dict) -> None:
     """Refuses a checkpoint of another model, naming at most five differences."""
-    names = [name for name in [*wanted, *stored] if stored.get(name) != wanted.get(name)]
+    names = [name for name in [*expected, *stored] if stored.get(name) != expected.get(name)]
     names = list(dict.fromkeys(names))
     if not names:
         return
     lines = [
-        f"  {name}: stored {_spell(stored.get(name))}, expected {_spell(wanted.get(name))}"
+        f"  {name}: stored {_spell(stored.get(name))}, expected {_spell(expected.get(name))}"
         for name in names[:5]
     ]
     more = f" ({len(names)} in all)" if len(names) > 5 else ""

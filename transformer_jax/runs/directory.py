@@ -104,8 +104,8 @@ class RunDirectory:
         except OSError as error:
             raise InvalidInput(f"--workdir={self.path}: {error.strerror}") from error
         if "config.json" not in names:
-            known = _BEFORE_CONFIG + (("tokenizer.json",) if ".lock" in names else ())
-            if any(name not in known and not name.startswith(".") for name in names):
+            allowed = _BEFORE_CONFIG + (("tokenizer.json",) if ".lock" in names else ())
+            if any(name not in allowed and not name.startswith(".") for name in names):
                 raise InvalidInput(
                     f"--workdir={self.path}: the folder holds files but no run; "
                     "choose a new or an empty one"
@@ -264,11 +264,11 @@ class RunDirectory:
 
     def sizes(self) -> dict[str, Any]:
         """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
-        known = self.manifest().get("sizes", {})
-        if not known and (tokenizer := self.tokenizer()):
+        sizes = self.manifest().get("sizes", {})
+        if not sizes and (tokenizer := self.tokenizer()):
             # Runs that are older than the entry were language models.
-            known = {"vocab_size": tokenizer.vocab_size}
-        return {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()}
+            sizes = {"vocab_size": tokenizer.vocab_size}
+        return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
     def metrics(self) -> list[dict]:
         """The rows of metrics.jsonl; a line that is no JSON, torn by a kill, is left out."""
@@ -374,11 +374,11 @@ class RunDirectory:
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return
         manifest = self.manifest()
-        known = [manifest.get("numerics", 1)]
-        known += [launch["numerics"] for launch in manifest["launches"] if "numerics" in launch]
-        if not numerics_of(configs.flatten(self.config())) <= known[-1] <= NUMERICS:
+        versions = [manifest.get("numerics", 1)]
+        versions += [launch["numerics"] for launch in manifest["launches"] if "numerics" in launch]
+        if not numerics_of(configs.flatten(self.config())) <= versions[-1] <= NUMERICS:
             raise InvalidInput(
-                f"--workdir={self.path}: it has version {known[-1]} of the numerics, this code "
+                f"--workdir={self.path}: it has version {versions[-1]} of the numerics, this code "
                 f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"
                 "to go on all the same give --across_numerics; manifest.json names the old code"
             )

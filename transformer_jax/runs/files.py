@@ -43,10 +43,10 @@ def entries(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         return []
-    found = sorted(folder.iterdir())
-    for path in found:
+    paths = sorted(folder.iterdir())
+    for path in paths:
         _refuse_links(path)
-    return found
+    return paths
 
 
 def walk(folder: Path) -> list[Path]:
@@ -85,12 +85,17 @@ def read_json(path: Path) -> dict[str, Any]:
       InvalidInput: it is damaged.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InvalidInput(f"{path}: expected JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InvalidInput(f"{path}: expected an object as JSON")
-    return found
+    return content
+
+
+def write_json(folder: Path, name: str, value: Any) -> Path:
+    """Writes a JSON file of a folder whole or not at all, see replace."""
+    return replace(folder, name, json.dumps(value, indent=1) + "\n")
 
 
 def replace(folder: Path, name: str, text: str) -> Path:

@@ -73,11 +73,11 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
         refuse_other("configs", to_json(config))
         _refuse_other_folder(shared)
         if not is_first():
-            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for name in _READ:
                 if shared.file(name).exists():
-                    shutil.copy(shared.file(name), place / name)
-            own = Scratch(place, shared)
+                    shutil.copy(shared.file(name), folder / name)
+            own = Scratch(folder, shared)
         wait_for_all("every process has read the run's files")
         try:
             yield own

@@ -47,19 +47,19 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
     Raises:
       InvalidInput: there is no such folder.
     """
-    found: list[Garbage] = []
+    pieces: list[Garbage] = []
     for run in sorted(find_runs(root)):
         state = facts_of(run, root)["status"]
         if state == "running":
             continue
-        found += _left_over(run)
+        pieces += _left_over(run)
         is_cell = _OF_A_CELL.fullmatch("/".join(run.absolute().parts[-3:]))
         if checkpoints and is_cell and state == "done":
-            found = [
-                garbage for garbage in found if run / "checkpoints" not in garbage.path.parents
+            pieces = [
+                garbage for garbage in pieces if run / "checkpoints" not in garbage.path.parents
             ]
-            found += _of_folder(run / "checkpoints", "checkpoints of a cell that is done", run)
-    return found
+            pieces += _of_folder(run / "checkpoints", "checkpoints of a cell that is done", run)
+    return pieces
 
 
 def delete(garbage: Sequence[Garbage]) -> int:

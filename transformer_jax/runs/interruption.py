@@ -45,10 +45,10 @@ class StopSignal:
         if self._agrees:
             self.signal = largest(self._came or 0) or None
 
-    def end(self, told: str) -> None:
+    def end(self, message: str) -> None:
         """Raises Interrupted, with what is told, if a signal came."""
         if self.signal is not None:
-            raise Interrupted(self.signal, told)
+            raise Interrupted(self.signal, message)
 
     def __enter__(self) -> "StopSignal":
         self._before: dict[int, Any] = {}

@@ -38,22 +38,22 @@ def find_runs(root: Path) -> Iterator[Path]:
     while waiting:
         folder = waiting.pop()
         with os.scandir(folder) as entries:
-            found = list(entries)
-        if any(entry.name == "config.json" for entry in found):
-            if not any(entry.name.endswith(".safetensors") for entry in found):  # an exported one
+            runs = list(entries)
+        if any(entry.name == "config.json" for entry in runs):
+            if not any(entry.name.endswith(".safetensors") for entry in runs):  # an exported one
                 yield folder
             continue
         waiting += [
             Path(entry.path)
-            for entry in found
+            for entry in runs
             if entry.is_dir(follow_symlinks=False) and entry.name not in _NO_RUN_INSIDE
         ]
 
 
 def studies_in(root: Path) -> list[Path]:
     """Returns the directories of studies below a folder, as far as two folders down."""
-    found = [file for depth in ("*", "*/*") for file in root.glob(f"{depth}/study.json")]
-    return sorted({file.parent for file in [*root.glob("study.json"), *found]})
+    files = [file for depth in ("*", "*/*") for file in root.glob(f"{depth}/study.json")]
+    return sorted({file.parent for file in [*root.glob("study.json"), *files]})
 
 
 def facts_of(path: Path, root: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts |= _flat(_json(path, "config.json"))
     manifest = _json(path, "manifest.json")
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
-    facts |= {key: value for key, value in _last_row(path).items()}
+    facts |= _last_row(path)
     return facts
 
 
@@ -76,11 +76,11 @@ def _is_gone(path: Path) -> bool:
 
     Containers that share a name and a folder, and do not see each other's processes, look dead.
     """
-    found = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
-    if not found or found[2] != socket.gethostname():
+    lock = re.match(r"pid (\d+) on (\S+),", _text(path, ".lock"))
+    if not lock or lock[2] != socket.gethostname():
         return False
     try:
-        os.kill(int(found[1]), 0)
+        os.kill(int(lock[1]), 0)
     except ProcessLookupError:
         return True
     except (OSError, OverflowError):  # another user's
@@ -105,10 +105,10 @@ def _text(run: Path, name: str) -> str:
 
 def _json(run: Path, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(_text(run, name) or "{}")
+        content = json.loads(_text(run, name) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -150,12 +150,12 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     Raises:
       InvalidInput: there is no operator.
     """
-    found = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
-    if not found:
+    match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
+    if not match:
         raise InvalidInput(
             f"{text}: expected a filter: KEY=VALUE, KEY!=VALUE, KEY<NUMBER, KEY>NUMBER, ..."
         )
-    key, sign, wanted = found[1].strip(), found[2], found[3].strip()
+    key, sign, wanted = match[1].strip(), match[2], match[3].strip()
     compare = _OPERATORS[sign]
 
     def passes(facts: dict[str, Any]) -> bool:
@@ -174,11 +174,11 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     return passes
 
 
-def _refuse_unknown(text: str, known: Iterable[str]) -> None:
+def _refuse_unknown(text: str, names: Iterable[str]) -> None:
     key = re.split(r"<=|>=|!=|<|>|=", text)[0].strip()
-    short = {re.split(r"[./]", name)[-1] for name in known}
-    if key not in known and key not in short:
-        raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*known, *short])}")
+    short = {re.split(r"[./]", name)[-1] for name in names}
+    if key not in names and key not in short:
+        raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*names, *short])}")
 
 
 def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[dict[str, Any]]:
@@ -191,13 +191,13 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
     """
     tests = [parse_filter(text) for text in filters]
     rows = [facts_of(path, root) for path in find_runs(root)]
-    known = dict.fromkeys(name for facts in rows for name in facts)
+    columns_there = dict.fromkeys(name for facts in rows for name in facts)
     for text in filters if rows else ():
-        _refuse_unknown(text, known)
+        _refuse_unknown(text, columns_there)
     kept = [facts for facts in rows if all(test(facts) for test in tests)]
     key = (sort or "run").removeprefix("-")
-    if rows and key not in known:
-        raise InvalidInput(f"--sort={sort}: no run has {key}{suggest(key, known)}")
+    if rows and key not in columns_there:
+        raise InvalidInput(f"--sort={sort}: no run has {key}{suggest(key, columns_there)}")
     have = [facts for facts in kept if facts.get(key) is not None]
     lack = [facts for facts in kept if facts.get(key) is None]
     mixed = len({isinstance(facts[key], str) for facts in have}) > 1
@@ -208,10 +208,10 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
     return have + lack
 
 
-def columns_of(rows: Sequence[dict[str, Any]], wanted: Sequence[str] = ()) -> list[str]:
+def columns_of(rows: Sequence[dict[str, Any]], asked: Sequence[str] = ()) -> list[str]:
     """Returns what to show: what is always shown, what differs in the configs, and the losses."""
-    if wanted:
-        return ["run", *wanted]
+    if asked:
+        return ["run", *asked]
     keys = {key for row in rows for key in row}
     scores = [
         key for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy") if key in keys

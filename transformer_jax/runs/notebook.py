@@ -13,13 +13,14 @@ def html_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) 
       heads: of the columns.
       rows: a value a column.
     """
-    lines = "<br>".join(map(_escaped, title.splitlines()))
-    head = "".join(f"<th>{_escaped(name)}</th>" for name in heads)
+    lines = "<br>".join(map(escaped, title.splitlines()))
+    head = "".join(f"<th>{escaped(name)}</th>" for name in heads)
     body = "".join(
-        f"<tr>{''.join(f'<td>{_escaped(value)}</td>' for value in row)}</tr>" for row in rows
+        f"<tr>{''.join(f'<td>{escaped(value)}</td>' for value in row)}</tr>" for row in rows
     )
     return f"<p>{lines}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _escaped(value: Any) -> str:
+def escaped(value: Any) -> str:
+    """Text that is text wherever it stands in a page."""
     return html.escape(str(value), quote=True)

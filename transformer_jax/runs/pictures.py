@@ -55,12 +55,12 @@ def loss_in_a_line(rows: list[dict], width: int = 40) -> str:
 
 def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
     """Returns numbers as one line of blocks, each the mean of so many; see loss_in_a_line."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if len(known) < 2:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if len(finite) < 2:
         return ""
-    count = min(width, len(known))
-    ends = [len(known) * n // count for n in range(count + 1)]
-    means = [sum(known[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    count = min(width, len(finite))
+    ends = [len(finite) * n // count for n in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
     low, high = min(means), max(means)
     step = (high - low) / (len(_BLOCKS) - 1) or 1.0
     blocks = "".join(_BLOCKS[round((mean - low) / step)] for mean in means)
@@ -78,8 +78,8 @@ def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Pat
       The path.
     """
     curves = [
-        (_points(rows, metric), {"label": name, "marker": _MARKERS[place % len(_MARKERS)]})
-        for place, (name, rows) in enumerate(runs.items())
+        (_points(rows, metric), {"label": name, "marker": _MARKERS[index % len(_MARKERS)]})
+        for index, (name, rows) in enumerate(runs.items())
     ]
     _figure(curves, metric).savefig(path, dpi=150)
     return path

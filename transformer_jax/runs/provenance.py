@@ -77,8 +77,8 @@ def machine_name() -> str:
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    known = (*names[:1], platform.processor(), platform.machine())
-    return f"{next(filter(None, known))}, {os.cpu_count()} cores"
+    candidates = (*names[:1], platform.processor(), platform.machine())
+    return f"{next(filter(None, candidates))}, {os.cpu_count()} cores"
 
 
 def _is_deterministic(platform_name: str) -> bool:

@@ -24,7 +24,14 @@ class StepLog:
       pending: loss and gradient norm of each step since the last row.
     """
 
-    def __init__(self, every: int, last_step: int, learning_rate: Callable, counted: str) -> None:
+    def __init__(
+        self,
+        every: int,
+        last_step: int,
+        learning_rate: Callable,
+        counted: str,
+        waited: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         """Starts with nothing pending.
 
         Args:
@@ -32,8 +39,9 @@ class StepLog:
           last_step: gets a row in any case.
           learning_rate: of the update that follows `count` earlier ones.
           counted: what speed is counted in, "tokens" say.
+          waited: seconds that the last step waited for its batch.
         """
-        self._counted = counted
+        self._counted, self._waited = counted, waited
         self.pending: list[tuple[float, float]] = []
         self._latest: dict[str, float] = {}
         self._losses: list[float] = []
@@ -82,6 +90,7 @@ class StepLog:
             "train/gradient_norm": float(norm),
             "train/learning_rate": float(np.asarray(self._learning_rate(step - 1))),
             "time/step_ms": round(seconds * 1e3, 3),
+            "time/data_ms": round(self._waited() * 1e3, 3),
             f"time/{self._counted}_per_second": round(count / seconds, 1),
             **({} if mfu is None else {"time/mfu": round(mfu, 4)}),
         }

@@ -53,14 +53,14 @@ class WeightsAndBiases:
 
         for name in ("wandb", ".wandb"):  # it takes the second where that is there
             inside(workdir, name)
-        place = str(workdir.absolute())
+        folder = str(workdir.absolute())
         self._run = wandb.init(
             project="transformer_jax",
             name=workdir.name,
-            id=hashlib.sha256(place.encode()).hexdigest()[:16],
+            id=hashlib.sha256(folder.encode()).hexdigest()[:16],
             resume="allow",
             reinit="create_new",  # members of a study are runs of one process
-            dir=place,
+            dir=folder,
             config=dict(config),
             mode=None if "WANDB_MODE" in os.environ else "offline",
             settings=wandb.Settings(silent=True),

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 
 import jax
@@ -29,7 +30,11 @@ def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
 
 
 class BatchesAhead:
-    """Makes batches of later steps in a thread, but only while it is told that nobody else does."""
+    """Makes batches of later steps in a thread, but only while it is told that nobody else does.
+
+    Attributes:
+      waited: seconds a step that training waited for its batch, of the last call.
+    """
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         """Makes none yet.
@@ -39,12 +44,15 @@ class BatchesAhead:
         """
         self._make = make
         self._made: dict[int, Batch] = {}
+        self.waited = 0.0
 
     def take(self, steps: Sequence[int]) -> list[Batch]:
         """Returns the batches of some steps, those that are not there made now."""
-        made = self._made
+        made, started = self._made, time.monotonic()
         self._made = {step: batch for step, batch in made.items() if step > steps[-1]}
-        return [made[step] if step in made else self._make(step) for step in steps]
+        taken = [made[step] if step in made else self._make(step) for step in steps]
+        self.waited = (time.monotonic() - started) / len(steps)
+        return taken
 
     @contextlib.contextmanager
     def making(self, steps: Iterable[int]) -> Generator[None]:

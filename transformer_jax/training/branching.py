@@ -29,7 +29,7 @@ class Parent(NamedTuple):
 
 def kept_states(directory: RunDirectory, count: int = 1) -> Checkpoints:
     """Returns the states of a run that others may begin with."""
-    return Checkpoints(directory.file(BRANCHES), count, lambda told: None)
+    return Checkpoints(directory.file(BRANCHES), count, lambda message: None)
 
 
 def begin_in(parent: Parent, template: Any, directory: RunDirectory) -> Restored | None:

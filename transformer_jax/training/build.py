@@ -41,7 +41,7 @@ def make_task(
       InvalidInput: the data cannot be read, or a class of the user's own failed; the text tells.
     """
     data = config.data
-    known = {
+    arguments = {
         **data,
         **options_of(data, data.task),
         "batch_size": config.training.batch_size,
@@ -53,14 +53,14 @@ def make_task(
     make = chosen(TASKS, data.task, "data.task", allow)
     declared = inspect.signature(make).parameters
     # What a task of the user's has a default for and no config may set keeps it.
-    given = {name: known[name] for name in declared if name in known}
+    chosen_arguments = {name: arguments[name] for name in declared if name in arguments}
     of_user = [
         f"data.{name}={data[name]}"
         for name in ("task", "source", "tokenizer")
         if names_own(f"data.{name}", data[name])
     ]
     with faults_of(*of_user) if of_user else contextlib.nullcontext():
-        return make(**given)
+        return make(**chosen_arguments)
 
 
 def _own_of_data(name: str, data: ConfigDict, allow: Collection[str]) -> Any:
@@ -68,8 +68,8 @@ def _own_of_data(name: str, data: ConfigDict, allow: Collection[str]) -> Any:
     key, value = f"data.{name}", data[name]
     if not names_own(key, value):
         return value
-    found = chosen({}, value, key, allow)
-    return OwnSource(value, found) if name == "source" else found
+    choice = chosen({}, value, key, allow)
+    return OwnSource(value, choice) if name == "source" else choice
 
 
 def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:
@@ -91,8 +91,8 @@ def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[st
     sizes |= _own_rows(options_of(model, model.architecture), allow, f"{model.architecture}.")
     if model.match_parameters is None:
         return _make(model.architecture, model, sizes)
-    wanted = count_parameters(_make(model.match_parameters, model, sizes))
-    return _matched(model, sizes, wanted)
+    target = count_parameters(_make(model.match_parameters, model, sizes))
+    return _matched(model, sizes, target)
 
 
 def _own_rows(
@@ -126,8 +126,8 @@ def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
         for name in section:
             family = name.removesuffix("_options")
             fields |= {family, f"{family}_options"} & set(merged)
-        known = {**merged, **_options_of_rows(merged), **own}
-        types[letter] = FrozenDict({name: known[name] for name in sorted(fields)})
+        defaults = {**merged, **_options_of_rows(merged), **own}
+        types[letter] = FrozenDict({name: defaults[name] for name in sorted(fields)})
     return FrozenDict(types)
 
 
@@ -154,11 +154,11 @@ def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
 
 def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **changes: Any) -> Any:
     make = sizes.get("architecture") or row(MODELS, architecture, "model.architecture")
-    known = {**model, **options_of(model, architecture), **sizes, **_options_of_rows(model)}
-    return make_with_known_fields(make, {**known, "dtype": jnp.dtype(model.dtype), **changes})
+    values = {**model, **options_of(model, architecture), **sizes, **_options_of_rows(model)}
+    return make_with_known_fields(make, {**values, "dtype": jnp.dtype(model.dtype), **changes})
 
 
-def _matched(model: ConfigDict, sizes: Mapping[str, Any], wanted: int) -> Any:
+def _matched(model: ConfigDict, sizes: Mapping[str, Any], target: int) -> Any:
     """Finds the width whose number of parameters is nearest to the wanted one.
 
     Every array has at most two axes as long as the width, so the number is a quadratic function of
@@ -170,10 +170,10 @@ def _matched(model: ConfigDict, sizes: Mapping[str, Any], wanted: int) -> Any:
         return count_parameters(made), made
 
     widths = (8, 16, 32)
-    counts = [with_width(width)[0] - wanted for width in widths]
+    counts = [with_width(width)[0] - target for width in widths]
     root = max(np.roots(np.polyfit(widths, counts, 2)).real)
     candidates = [with_width(max(1, int(root) + step)) for step in (0, 1)]
-    return min(candidates, key=lambda candidate: abs(candidate[0] - wanted))[1]
+    return min(candidates, key=lambda candidate: abs(candidate[0] - target))[1]
 
 
 def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:

@@ -34,8 +34,8 @@ def refuse_broken_task(who: str, task: Task) -> None:
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
     """KEY=MODULE.NAME of what a model is made of, or given, that is the user's own."""
-    found = own_choices(config).items()
-    return [f"{k}={v}" for k, v in found if k.startswith("model.") or k == "data.task"]
+    choices = own_choices(config).items()
+    return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
 
 def refuse_unfit(prepared: Any, who: str) -> None:
@@ -45,7 +45,7 @@ def refuse_unfit(prepared: Any, who: str) -> None:
         if not hasattr(model, name):
             raise InvalidInput(f"{who}: data.task={config.data.task} needs it to have {name}")
     batch = task.batch(0, 0)
-    given = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in batch["inputs"].items())
 
     def logits(params: Any) -> Any:
         apply = functools.partial(model.apply, {"params": params}, **batch["inputs"])
@@ -53,13 +53,15 @@ def refuse_unfit(prepared: Any, who: str) -> None:
             model.apply({"params": params}, batch["inputs"]["tokens"][0])
         return apply(), apply(train=True, rngs={"dropout": jax.random.key(0)})
 
-    wanted = batch["targets"].shape
+    target_shape = batch["targets"].shape
     classes = task.sizes.get("num_classes") or task.sizes.get("vocab_size")
     for shape in jax.eval_shape(logits, prepared.template.params):
         got = getattr(shape, "shape", type(shape).__name__)
-        if isinstance(got, str) or got[:-1] != wanted or (classes and got[-1] < classes):
-            axes = ", ".join(map(str, [*wanted, classes or "classes"]))
-            raise InvalidInput(f"{who}: of {given} the model makes {got}; expected logits [{axes}]")
+        if isinstance(got, str) or got[:-1] != target_shape or (classes and got[-1] < classes):
+            axes = ", ".join(map(str, [*target_shape, classes or "classes"]))
+            raise InvalidInput(
+                f"{who}: of {shapes} the model makes {got}; expected logits [{axes}]"
+            )
 
 
 def refuse_what_is_not_kept(prepared: Any) -> None:
@@ -69,10 +71,10 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
     if not kept and not model.scan_layers:
         return
     inputs = prepared.task.batch(0, 0)["inputs"]
-    given = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
+    options = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
 
     def apply(params: Any) -> Any:
-        return prepared.model.apply({"params": params}, **inputs, **given)
+        return prepared.model.apply({"params": params}, **inputs, **options)
 
     there = names_in(jax.make_jaxpr(apply)(prepared.template.params))
     missing = [name for name in kept if name not in there]
@@ -92,10 +94,10 @@ def refuse_inseparable_objective(prepared: Any) -> None:
     hidden = draws.normal(size=(2, 5, 8)).astype(np.float32)
     weights = np.array([[1, 0, 1, 1, 0.5], [0, 0, 1, 0, 2]], np.float32)
     targets = draws.integers(0, 8, (2, 5))
-    given = (hidden, lambda part: part + 0.3, targets, weights, jax.random.key(0))
+    arguments = (hidden, lambda part: part + 0.3, targets, weights, jax.random.key(0))
     with faults_of(f"objective.name={name}"):
-        whole = objective.objective.sums(*given)
-        parted = dataclasses.replace(objective, places=2).sums(*given)
+        whole = objective.objective.sums(*arguments)
+        parted = dataclasses.replace(objective, places=2).sums(*arguments)
     if not all(map(functools.partial(np.allclose, rtol=1e-4, atol=1e-4), whole, parted)):
         raise InvalidInput(
             f"training.loss_chunk={objective.places}: the sums of objective.name={name} are not "

@@ -104,10 +104,12 @@ def _tokenizer_settings(run: Run) -> dict[str, Any]:
     """What tokenizer_config.json says: the words for special tokens, and how long a text may be."""
     tokenizer, names = run.tokenizer, {}
     if tokenizer is not None and _is_framed(run):
-        found = special_names(tokenizer)
+        special = special_names(tokenizer)
         if run.begins and isinstance(tokenizer, HuggingFaceTokenizer):  # its file stays as it is
-            found = {p: name for p, name in found.items() if tokenizer.number_of(name) is not None}
-        names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in found.items()}
+            special = {
+                p: name for p, name in special.items() if tokenizer.number_of(name) is not None
+            }
+        names = {f"{_THEIR_WORDS[purpose]}_token": name for purpose, name in special.items()}
     types = ["token_type_ids"] if getattr(run.model, "num_types", 0) else []
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -117,16 +117,18 @@ def call_hooks(
             "batch": lambda: task.batch(order, step),
             "step": lambda: step,
         }
-        wanted = inspect.signature(hook).parameters
+        arguments = inspect.signature(hook).parameters
         try:
             with faults_of(*([who] if is_own(name) else [])):
-                given = hook(**{key: makers[key]() for key in wanted if key in makers})
+                returned = hook(**{key: makers[key]() for key in arguments if key in makers})
         except InvalidInput as error:
             raise InvalidInput(str(error) if is_own(name) else f"{who}: {error}") from error
         if changes:
-            new, given = given if type(given) is tuple and len(given) == 2 else (given, None)
+            new, returned = (
+                returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
+            )
             state = _checked(who, state, new)
-        row |= _numbers(who, name.rpartition(".")[2], given)
+        row |= _numbers(who, name.rpartition(".")[2], returned)
     return state, row
 
 
@@ -141,10 +143,10 @@ def _checked(who: str, old: TrainState, new: Any) -> TrainState:
     return new
 
 
-def _numbers(who: str, name: str, given: Any) -> dict[str, float]:
-    if given is None:
+def _numbers(who: str, name: str, returned: Any) -> dict[str, float]:
+    if returned is None:
         return {}
     is_number = lambda value: np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"  # noqa: E731
-    if not isinstance(given, Mapping) or not all(map(is_number, given.values())):
-        raise InvalidInput(f"{who}: expected numbers by name, or None; got {str(given)[:60]}")
-    return {f"{name}/{key}": float(value) for key, value in given.items()}
+    if not isinstance(returned, Mapping) or not all(map(is_number, returned.values())):
+        raise InvalidInput(f"{who}: expected numbers by name, or None; got {str(returned)[:60]}")
+    return {f"{name}/{key}": float(value) for key, value in returned.items()}

@@ -85,8 +85,8 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
             other = ~first & (segments > 0)
             yield first, other, "tokens of the first document change the logits of others"
     if segments is not None:
-        told = "tokens at padded places change what is scored"
-        yield segments == 0, batch["weights"] > 0, told
+        reason = "tokens at padded places change what is scored"
+        yield segments == 0, batch["weights"] > 0, reason
     if isinstance(model, Decoder):
         first = np.broadcast_to(np.arange(shape[-1]) == 0, shape)
         unseen = np.broadcast_to(~_reached_from_first(model, shape[-1]), shape)

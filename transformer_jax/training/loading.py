@@ -158,7 +158,9 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
             f"data.source={source}: its classes are {shown[0]}; the model knows {shown[1]}"
         )
     for name, size in task.sizes.items():
-        known = getattr(run.model, name, size)
-        has_spare_rows = name == "vocab_size" and isinstance(known, int) and known >= size
-        if known != size and not has_spare_rows:
-            raise InvalidInput(f"data.source={source}: its {name} is {size}, the model's {known}")
+        expected = getattr(run.model, name, size)
+        has_spare_rows = name == "vocab_size" and isinstance(expected, int) and expected >= size
+        if expected != size and not has_spare_rows:
+            raise InvalidInput(
+                f"data.source={source}: its {name} is {size}, the model's {expected}"
+            )

@@ -27,8 +27,8 @@ def cross_entropy(logits: Array, targets: Array, weights: Array, smoothing: floa
     logits = jnp.where(counts[..., None], logits, 0)
     places = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
     chosen = jnp.take_along_axis(logits, places, axis=-1, mode="fill", fill_value=jnp.nan)
-    wanted = chosen[..., 0]
+    of_targets = chosen[..., 0]
     if smoothing:
-        wanted = (1 - smoothing) * wanted + smoothing * logits.mean(-1)
-    losses = jax.nn.logsumexp(logits, axis=-1) - wanted
+        of_targets = (1 - smoothing) * of_targets + smoothing * logits.mean(-1)
+    losses = jax.nn.logsumexp(logits, axis=-1) - of_targets
     return jnp.where(counts, weights * losses, 0)

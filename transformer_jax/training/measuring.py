@@ -90,9 +90,9 @@ def measured(
       InvalidInput: a metric of the user's own failed, or gave no number; the text tells.
     """
     functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in names}
-    wanted = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
-    on_device = {name: f for name, f in functions.items() if wanted[name] & _ON_DEVICE}
-    known = {
+    parameters = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
+    on_device = {name: f for name, f in functions.items() if parameters[name] & _ON_DEVICE}
+    arguments = {
         "examples": at.evaluation.sequences,
         "generated": at.evaluation.means,
         "curve": at.curve,
@@ -103,14 +103,16 @@ def measured(
     for name, function in functions.items():
         if name in at.evaluation.means and not again:
             continue  # every run of the task has it
-        if at.curve is None and not wanted[name] <= _AT_ANY_TIME:
+        if at.curve is None and not parameters[name] <= _AT_ANY_TIME:
             continue  # at the end
         try:
             with faults_of(*([f"evaluation.metrics={name}"] if is_own(name) else [])):
                 if name in on_device:
                     value = _of_sums(name, function, at)
                 else:
-                    value = function(**{key: known[key] for key in known if key in wanted[name]})
+                    value = function(
+                        **{key: arguments[key] for key in arguments if key in parameters[name]}
+                    )
                 values[name] = None if value is None else _number(value)
         except InvalidInput as error:
             if tell is None:
@@ -238,8 +240,8 @@ def _sums_by_example(model: Any, function: Callable) -> Callable[[Any, Any], tup
     def sums(params: Any, batch: Any) -> tuple:
         logits = model.apply({"params": params}, **batch["inputs"])
         given = {**batch, "logits": logits}
-        found = function(**{name: given[name] for name in wanted})
-        return found if isinstance(found, tuple) else (found, _rows(batch["weights"]).sum(-1))
+        value = function(**{name: given[name] for name in wanted})
+        return value if isinstance(value, tuple) else (value, _rows(batch["weights"]).sum(-1))
 
     return jax.jit(sums)
 

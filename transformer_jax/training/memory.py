@@ -42,11 +42,11 @@ def device_memory(device: Any) -> int | None:
 
 def laid_out_bytes(compiled: Any) -> int:
     """Returns the bytes of a compiled program's arguments, results and temporaries."""
-    told = compiled.memory_analysis()
-    if told is None:
+    analysis = compiled.memory_analysis()
+    if analysis is None:
         return 0
-    results = told.output_size_in_bytes - told.alias_size_in_bytes
-    return int(told.argument_size_in_bytes + results + told.temp_size_in_bytes)
+    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return int(analysis.argument_size_in_bytes + results + analysis.temp_size_in_bytes)
 
 
 def peak_bytes(compiled: Any, platform: str) -> int:
@@ -58,8 +58,8 @@ def peak_bytes(compiled: Any, platform: str) -> int:
     """
     if platform == "cpu":  # whose peak leaves temporaries out
         return laid_out_bytes(compiled)
-    told = compiled.memory_analysis()
-    return 0 if told is None else int(told.peak_memory_in_bytes)
+    analysis = compiled.memory_analysis()
+    return 0 if analysis is None else int(analysis.peak_memory_in_bytes)
 
 
 def bytes_refused(error: Exception) -> int | None:
@@ -70,9 +70,9 @@ def bytes_refused(error: Exception) -> int | None:
     said = str(error)
     if "RESOURCE_EXHAUSTED" not in said or re.search("vmem|smem|Shared memory", said):
         return None
-    found = re.search(r"\(?([\d.]+)([KMGT])i?B?\)? (?:exceeds|of [\d.]+[KMGT])", said)
-    if found:
-        return int(float(found[1]) * 1024 ** ("KMGT".index(found[2]) + 1))
+    match = re.search(r"\(?([\d.]+)([KMGT])i?B?\)? (?:exceeds|of [\d.]+[KMGT])", said)
+    if match:
+        return int(float(match[1]) * 1024 ** ("KMGT".index(match[2]) + 1))
     plain = re.search(r"allocate (\d+) bytes", said)
     return int(plain[1]) if plain else 0
 

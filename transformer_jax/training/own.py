@@ -45,11 +45,11 @@ def own_choices(config: ConfigDict) -> dict[str, str]:
     Hooks are among them that intervene; what only looks on decides nothing.
     """
     flat = flatten(config)
-    found = {key: value for key, value in flat.items() if names_own(plain_key(key), value)}
+    choices = {key: value for key, value in flat.items() if names_own(plain_key(key), value)}
     hooks = [hook for hook in flat["hooks.functions"] if is_own(hook)]
     with contextlib.suppress(LookupError):  # a stored run's file may be gone
-        found |= {f"hooks.functions: {hook}": hook for hook in hooks if intervenes(hook)}
-    return found
+        choices |= {f"hooks.functions: {hook}": hook for hook in hooks if intervenes(hook)}
+    return choices
 
 
 def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
@@ -89,8 +89,8 @@ def own_modules(config: ConfigDict) -> set[str]:
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
     """Returns the sha256 of the file of every own row, by MODULE.NAME."""
-    found = {choice: hash_of_file(choice) for choice in own_choices(config).values()}
-    return {choice: digest for choice, digest in found.items() if digest}
+    hashes = {choice: hash_of_file(choice) for choice in own_choices(config).values()}
+    return {choice: digest for choice, digest in hashes.items() if digest}
 
 
 def hash_of_file(choice: str) -> str:

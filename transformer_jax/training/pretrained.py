@@ -44,7 +44,7 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
 
     folder = folder_of(source, weights=False)
     name, model = model_of(read_settings(folder), str(source))
-    of_task = [known for end, known in _TASKS.items() if name.endswith(end)]
+    of_task = [task_there for end, task_there in _TASKS.items() if name.endswith(end)]
     task, data = of_task[0] if of_task else ("language_modelling", "shakespeare")
     options = options_of_model(model)
     longest = options.get("model.max_length", DEFAULTS["data.length"])
@@ -82,27 +82,27 @@ def options_of_model(model: Any) -> dict[str, Any]:
 
     architecture = next(name for name, kind in MODELS.items() if type(model) is kind)
     fields = {field.name for field in dataclasses.fields(model)} - {"dtype"}
-    found = {"model.architecture": architecture}
+    options = {"model.architecture": architecture}
     for key in (key for key in DEFAULTS if key.startswith("model.")):
         *inside, field = key.split(".")[1:]
         own = f"model.{architecture}.{field}"
         is_field = inside == [architecture] or (not inside and own not in DEFAULTS)
         if is_field and field in fields:
-            found[key] = getattr(model, field)
+            options[key] = getattr(model, field)
         elif inside and inside[0].endswith("_options") and inside[0] in fields:
             chosen = getattr(model, inside[0].removesuffix("_options"))
             if inside[1:] == [chosen] and field in getattr(model, inside[0]):
-                found[key] = getattr(model, inside[0])[field]
+                options[key] = getattr(model, inside[0])[field]
     for letter, of_type in model.layer_types.items():
         for field, value in of_type.items():
-            place = f"model.layer_types.{letter}.{field}"
+            key_of_type = f"model.layer_types.{letter}.{field}"
             if field.endswith("_options"):
                 family = field.removesuffix("_options")
                 row = of_type.get(family, getattr(model, family))
-                found |= {f"{place}.{row}.{option}": each for option, each in value.items()}
+                options |= {f"{key_of_type}.{row}.{option}": each for option, each in value.items()}
             else:
-                found[place] = value
-    return found
+                options[key_of_type] = value
+    return options
 
 
 class FolderAsConfig(ConfigFile):

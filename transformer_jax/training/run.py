@@ -71,8 +71,8 @@ class Run:
         try:
             return loss_figure(self.metrics)
         except ImportError as error:
-            told = "plot() needs matplotlib: pip install 'transformer_jax[train]'"
-            raise InvalidInput(told) from error
+            message = "plot() needs matplotlib: pip install 'transformer_jax[train]'"
+            raise InvalidInput(message) from error
 
     def __repr__(self) -> str:
         """What it is, in three lines; its parameters are many numbers."""
@@ -193,7 +193,7 @@ class Run:
         tokenizer = self._tokenizer_for("language_modelling")
         key, ends = _key_of(seed), ends_of(stop)
         drawn: list[int] = []
-        told = 0
+        shown = 0
         for piece in stream_from(
             self.model,
             self.params,
@@ -209,9 +209,9 @@ class Run:
             kept = text_before(text, ends)
             is_last = len(kept) < len(text) or len(drawn) == num_tokens
             sure = len(kept) if is_last else sure_length(kept, ends)
-            if sure > told:
-                yield kept[told:sure]
-                told = sure
+            if sure > shown:
+                yield kept[shown:sure]
+                shown = sure
             if is_last:
                 return
 
@@ -255,7 +255,7 @@ class Run:
           InvalidInput: see log_probabilities; or there is no choice, or an empty one.
         """
         tokenizer = self._tokenizer_for("language_modelling")
-        begun, found = np.asarray(tokenizer.encode(prompt)), []
+        begun, sums = np.asarray(tokenizer.encode(prompt)), []
         if not len(begun):
             raise InvalidInput("prompt: expected a text that is not empty")
         for choice in _several(choices):
@@ -263,8 +263,8 @@ class Run:
             if not len(its):
                 raise InvalidInput("choices: expected texts that are not empty")
             each = self._log_probabilities_of(np.concatenate([begun, its]))
-            found.append(each[-len(its) :].sum())
-        return np.asarray(found)
+            sums.append(each[-len(its) :].sum())
+        return np.asarray(sums)
 
     def _log_probabilities_of(self, tokens: np.ndarray) -> np.ndarray:
         """[L] int -> [L - 1] float32."""
@@ -338,10 +338,10 @@ class Run:
         tokenizer, texts = self._tokenizer_for("text_classification"), _several(texts)
         if not self.model.num_classes:
             raise InvalidInput("this model has no classes: it gives a vector for each token")
-        wanted = {1: "a text", 2: "a pair of texts"}[self.num_texts]
+        expected = {1: "a text", 2: "a pair of texts"}[self.num_texts]
         for example in texts:
             if (1 if isinstance(example, str) else len(example)) != self.num_texts:
-                raise InvalidInput(f"expected {wanted} for each example, got {example!r}")
+                raise InvalidInput(f"expected {expected} for each example, got {example!r}")
         inputs, _ = encode_texts(tokenizer, texts, self.config.data.length)
         logits = self._by_rows(inputs, lambda rows: logits_of(self.model)(self.params, rows))
         return np.asarray(jax.nn.softmax(_numbers(logits), axis=-1))

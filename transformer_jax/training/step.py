@@ -160,8 +160,8 @@ def on_stacked_blocks(
             return unstack_blocks(more["grad_fn"](stack(params), number))
 
         def by_block(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-            given = {**more, "grad_fn": gradients_at}
-            return optimizer.update(gradients, state, params, **given)
+            options = {**more, "grad_fn": gradients_at}
+            return optimizer.update(gradients, state, params, **options)
 
         joining = lambda tree, join: stack(tree, join=join)  # noqa: E731
         return on_stacks(by_block, joining, unstack_blocks)(gradients, state, params)

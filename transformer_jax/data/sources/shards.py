@@ -7,40 +7,36 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
+from transformer_jax.data.sources.stream import (
+    COUNTED_AT_ONCE,
+    LoadedText,
+    Piece,
+    TokenStream,
+    narrowest_dtype,
+)
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput
 
-_PIECE_TOKENS = 1 << 24
 _SHARD_FORMAT = 1
 
 
 class ShardedTokens:
-    """Several memory-mapped files that read as one row of tokens."""
+    """Several memory-mapped files that read as one row of tokens.
 
-    def __init__(self, paths: list[Path], counts: list[int], dtype: np.dtype) -> None:
+    Tokens are looked at as they are read: one outside the vocabulary, which jax would take for
+    another without a word, is refused. To look at all of them first would read the whole corpus at
+    every launch.
+    """
+
+    def __init__(
+        self, paths: list[Path], counts: list[int], dtype: np.dtype, vocab_size: int
+    ) -> None:
         """Maps the files; nothing is read before it is asked for."""
+        self._vocab_size, self._folder = vocab_size, paths[0].parent if paths else None
         self._shards = [
             np.memmap(path, dtype, "r", shape=(n,)) for path, n in zip(paths, counts, strict=True)
         ]
         self._ends = np.cumsum(counts)
-
-    def refuse_beyond(self, vocab_size: int) -> None:
-        """Reads every token once and refuses one that is outside the vocabulary.
-
-        Raises:
-          InvalidInput: naming the file and the place.
-        """
-        for shard in self._shards:
-            for first in range(0, len(shard), _PIECE_TOKENS):
-                piece = shard[first : first + _PIECE_TOKENS]
-                if piece.max() >= vocab_size:
-                    place = int(np.argmax(piece >= vocab_size))
-                    raise InvalidInput(
-                        f"{shard.filename}: token {piece[place]} at offset {first + place} is "
-                        f"outside the vocabulary of {vocab_size} tokens\n"
-                        "make the shards again with python -m experiments.tokenize"
-                    )
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -50,14 +46,25 @@ class ShardedTokens:
             ends = zip(self._shards, self._ends, strict=True)
             begins = [(shard, end - len(shard)) for shard, end in ends]
             first, last = indices.start, indices.stop
-            return np.concatenate([s[max(0, first - b) : max(0, last - b)] for s, b in begins])
+            return self._checked(
+                np.concatenate([s[max(0, first - b) : max(0, last - b)] for s, b in begins])
+            )
         owners = np.searchsorted(self._ends, indices, side="right")
         picked = np.empty(indices.shape, self._shards[0].dtype)
         for owner in np.unique(owners):
             mine = owners == owner
             begin = self._ends[owner] - len(self._shards[owner])
             picked[mine] = self._shards[owner][indices[mine] - begin]
-        return picked
+        return self._checked(picked)
+
+    def _checked(self, tokens: np.ndarray) -> np.ndarray:
+        if tokens.size and tokens.max() >= self._vocab_size:
+            raise InvalidInput(
+                f"{self._folder}: token {tokens.max()} is outside the "
+                f"vocabulary of {self._vocab_size} tokens: a file is damaged\n"
+                "make the shards again with python -m experiments.tokenize"
+            )
+        return tokens
 
 
 def refuse_used_folder(folder: Path) -> None:
@@ -89,13 +96,19 @@ def write_shards(
     refuse_used_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     dtype = narrowest_dtype(tokenizer.vocab_size)
-    digest = hashlib.sha256()
+    digest, sizes = hashlib.sha256(), tokenizer.token_bytes
     starts, shards, count = [], [], 0
+    nbytes, byte_ends = 0, []
     for piece in pieces:
         digest.update(piece.text.encode("utf-8"))
         if piece.starts_document:
             starts.append(count)
         tokens = tokenizer.encode(piece.text).astype(dtype)
+        if sizes is not None:
+            ends = nbytes + np.cumsum(sizes[tokens])
+            left = COUNTED_AT_ONCE - count % COUNTED_AT_ONCE
+            byte_ends += [int(end) for end in ends[left - 1 :: COUNTED_AT_ONCE]]
+            nbytes = int(ends[-1]) if len(ends) else nbytes
         count += len(tokens)
         while len(tokens):
             if not shards or shards[-1]["tokens"] == shard_tokens:
@@ -113,6 +126,9 @@ def write_shards(
         "text_sha256": digest.hexdigest(),
         "shards": shards,
     }
+    if sizes is not None:
+        # Bytes up to the end of each piece, so that splits by bytes need not read all tokens.
+        index["byte_ends"] = byte_ends + ([nbytes] if count % COUNTED_AT_ONCE else [])
     (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     return count
 
@@ -130,6 +146,8 @@ def open_shards(folder: Path) -> LoadedText:
         names = [str(shard["file"]) for shard in index["shards"]]
         counts = [int(shard["tokens"]) for shard in index["shards"]]
         text_sha256 = str(index["text_sha256"])
+        byte_ends = index.get("byte_ends")  # older shards have none
+        byte_ends = None if byte_ends is None else np.array(byte_ends, np.int64)
         starts = np.load(folder / "documents.npy", allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{folder}: not a readable folder of shards: {error!r}") from error
@@ -143,7 +161,7 @@ def open_shards(folder: Path) -> LoadedText:
                 f"{'no file' if size < 0 else size}; make the shards again"
             )
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    tokens = ShardedTokens([folder / name for name in names], counts, dtype)
-    tokens.refuse_beyond(tokenizer.vocab_size)
-    stream = TokenStream(tokens, starts, 0, len(tokens), str(folder))
+    paths = [folder / name for name in names]
+    tokens = ShardedTokens(paths, counts, dtype, tokenizer.vocab_size)
+    stream = TokenStream(tokens, starts, 0, len(tokens), str(folder), byte_ends)
     return LoadedText(stream, tokenizer, text_sha256)

@@ -8,7 +8,7 @@ import numpy as np
 from transformer_jax.data.order import SPLITS
 from transformer_jax.data.tokenizers import Tokenizer
 
-_COUNTED_AT_ONCE = 1 << 24  # tokens
+COUNTED_AT_ONCE = 1 << 24  # tokens
 
 
 class TokenRow(Protocol):
@@ -35,6 +35,8 @@ class TokenStream:
       begin: first token of this stream.
       end: one past its last token.
       name: where the tokens come from, for messages.
+      byte_ends: of a whole row, the bytes up to the end of each piece of COUNTED_AT_ONCE tokens,
+        if they are known without reading it.
     """
 
     tokens: TokenRow
@@ -42,6 +44,7 @@ class TokenStream:
     begin: int
     end: int
     name: str
+    byte_ends: np.ndarray | None = None
 
     def __len__(self) -> int:
         return self.end - self.begin
@@ -103,7 +106,7 @@ class TokenStream:
         cuts = [self.begin, *(self.begin + count for count in counts), self.end]
         bounds = zip(SPLITS, cuts, cuts[1:], strict=False)
         return {
-            split: dataclasses.replace(self, begin=a, end=b, name=f"{self.name} ({split})")
+            split: TokenStream(self.tokens, self.document_starts, a, b, f"{self.name} ({split})")
             for split, a, b in bounds
         }
 
@@ -111,18 +114,20 @@ class TokenStream:
         """How many tokens from the first one end within each share of the bytes."""
         if not len(self):
             return [0 for _ in shares]
-        firsts = range(self.begin, self.end, _COUNTED_AT_ONCE)
+        firsts = range(self.begin, self.end, COUNTED_AT_ONCE)
 
         def sizes(first: int) -> np.ndarray:
-            return token_bytes[self.tokens[first : min(first + _COUNTED_AT_ONCE, self.end)]]
+            return token_bytes[self.tokens[first : min(first + COUNTED_AT_ONCE, self.end)]]
 
-        ends = np.cumsum([sizes(first).sum() for first in firsts])
+        ends = self.byte_ends
+        if ends is None:
+            ends = np.cumsum([sizes(first).sum() for first in firsts])
         counts = []
         for wanted in shares * ends[-1]:
             piece = min(int(np.searchsorted(ends, wanted, side="right")), len(ends) - 1)
             before = ends[piece - 1] if piece else 0
             within = np.searchsorted(np.cumsum(sizes(firsts[piece])), wanted - before, side="right")
-            counts.append(piece * _COUNTED_AT_ONCE + int(within))
+            counts.append(piece * COUNTED_AT_ONCE + int(within))
         return counts
 
 

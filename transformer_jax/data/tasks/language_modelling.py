@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.data.order import window_starts
+from transformer_jax.data.order import Part, mixed_window_starts, window_starts
+from transformer_jax.data.sources.mixture import mix
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Natural
+from transformer_jax.options import Mixture, Natural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,7 @@ class LanguageModelling:
       unscored: tokens at the beginning of each window, or of each document that is kept apart, that
         are read and not predicted: what a prefix shows is no prediction.
       facts: see Task.
+      parts: of the train split, of which each has its share of the windows; (): it is one text.
     """
 
     tokenizer: Tokenizer
@@ -48,9 +50,9 @@ class LanguageModelling:
     stride: int | None = None
     unscored: int = 0
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
     counted: ClassVar[str] = "tokens"
     target: ClassVar[str] = "token"
-    remarks: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def load(
@@ -66,6 +68,7 @@ class LanguageModelling:
         batch_size: int,
         stride: int | None,
         unscored: Natural = 0,
+        mixture: Mixture = (),
     ) -> "LanguageModelling":
         """Reads the text that the options of a config name.
 
@@ -80,22 +83,38 @@ class LanguageModelling:
           batch_size: windows in a batch, B.
           stride: tokens between windows of an evaluation; None: length.
           unscored: tokens at the beginning of each window that are read and not predicted.
+          mixture: further sources and the share of the training windows that each has; the rest is
+            of data.source, whose tokenizer they have. Each is split by itself, and what is
+            evaluated is all of their validation or test parts.
         """
-        stream, tokenizer, sha256 = load_text(
-            source, tokenizer, vocab_size, document_separator, train_share=splits[0]
-        )
-        streams = stream.split(splits, tokenizer.token_bytes)
-        facts = text_facts(source, sha256, tokenizer, streams)
+        text = load_text(source, tokenizer, vocab_size, document_separator, train_share=splits[0])
+        stream, tokenizer, sha256 = text
         shape = (length, batch_size, separate_documents, stride, unscored)
-        return cls(tokenizer, streams, *shape, facts)
+        if not mixture:
+            streams = stream.split(splits, tokenizer.token_bytes)
+            return cls(tokenizer, streams, *shape, text_facts(source, sha256, tokenizer, streams))
+        mixed = mix(text, mixture, splits, document_separator)
+        facts = text_facts(source, mixed.sha256, tokenizer, mixed.splits)
+        return cls(tokenizer, mixed.splits, *shape, facts, mixed.parts)
 
     def __post_init__(self) -> None:
         refuse_short_splits(self.splits, self.length + 1, self.length)
+        for part in self.parts:
+            begin = dataclasses.replace(
+                self.splits["train"], begin=part.begin, end=part.begin + part.count
+            )
+            refuse_short_splits({"train": begin}, self.length + 1, self.length)
 
     @property
     def sizes(self) -> dict[str, Any]:
         """See Task."""
         return {"vocab_size": self.tokenizer.vocab_size}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See Task."""
+        of_each = [f"{part.share:.1%} {part.name} ({part.count:,} tokens)" for part in self.parts]
+        return (f"mixture: {', '.join(of_each)}",) if of_each else ()
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -105,10 +124,12 @@ class LanguageModelling:
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
-        places = len(self.splits["train"]) - 1
-        return self._examples(
-            "train", window_starts(seed, step, self.batch_size, places, self.length)
-        )
+        drawn = (seed, step, self.batch_size)
+        if self.parts:
+            starts = mixed_window_starts(*drawn, self.parts, self.length)
+        else:
+            starts = window_starts(*drawn, len(self.splits["train"]) - 1, self.length)
+        return self._examples("train", starts)
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
         """Yields the whole split in batches of one shape; rows beyond the end have weight 0.

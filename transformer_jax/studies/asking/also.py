@@ -10,21 +10,21 @@ from transformer_jax.errors import InvalidInput
 _EVALUATED = ("data.length", "evaluation.stride")
 
 
-def read_also(where: str, given: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
+def read_also(where: str, asked: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
     """Returns `also` of get_study(): name -> changed data.length and evaluation.stride.
 
     Args:
       where: of the file, for messages.
-      given: what stands there.
+      asked: what stands there.
     Raises:
       InvalidInput: another option, or no integers above 0.
     """
-    for name, changes in (given or {}).items():
+    for name, changes in (asked or {}).items():
         if not isinstance(changes, dict) or not changes.keys() <= set(_EVALUATED):
             raise InvalidInput(f"{where}: also: {name!r}: expected {', '.join(_EVALUATED)}")
         if any(not isinstance(value, int) or value < 1 for value in changes.values()):
             raise InvalidInput(f"{where}: also: {name!r}: {changes}: expected integers >= 1")
-    return dict(given or {})
+    return dict(asked or {})
 
 
 def refuse_impossible_evaluations(

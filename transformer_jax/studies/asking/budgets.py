@@ -33,27 +33,27 @@ class Branching(NamedTuple):
 WHOLE = Branching()
 
 
-def read_budgets(where: str, given: Any, target: float | None) -> tuple[float, ...]:
+def read_budgets(where: str, asked: Any, target: float | None) -> tuple[float, ...]:
     """Returns the `budgets` of a get_study(), shares of the updates, ascending.
 
     Args:
       where: of the file, for messages.
-      given: what stands there.
+      asked: what stands there.
       target: of the study.
     Raises:
       InvalidInput: they are no such shares, or there is a target.
     """
-    if not given:
+    if not asked:
         return ()
-    is_right = all(isinstance(share, float) and 0 < share < 1 for share in given)
-    if not is_right or list(given) != sorted(set(given)):
+    is_right = all(isinstance(share, float) and 0 < share < 1 for share in asked)
+    if not is_right or list(asked) != sorted(set(asked)):
         raise InvalidInput(
-            f"{where}: budgets={tuple(given)}: expected shares of the updates in (0, 1), "
+            f"{where}: budgets={tuple(asked)}: expected shares of the updates in (0, 1), "
             "ascending: (0.25, 0.5); the whole is there anyway"
         )
     if target is not None:
         raise InvalidInput(f"{where}: budgets: a study with a target says when it is reached")
-    return tuple(given)
+    return tuple(asked)
 
 
 def budget_of(flat: Mapping[str, Any], share: float) -> dict[str, int]:
@@ -111,6 +111,6 @@ def branch_points(common: Mapping[float, int]) -> dict[float, int]:
     Args:
       common: updates in common with the trunk, by budget.
     """
-    known = [updates for updates in common.values() if updates > 0]
-    part = max(min(known, default=1) // _PARTS, 1)
+    points = [updates for updates in common.values() if updates > 0]
+    part = max(min(points, default=1) // _PARTS, 1)
     return {share: updates // part * part for share, updates in common.items()}

@@ -93,12 +93,12 @@ def cell_hash(
 
 def _hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
     """The hooks that decide scores, and when; nothing where none does."""
-    found = {
+    hooks = {
         hook: hash_of_code(file.read_text(encoding="utf-8"))
         for hook in flat["hooks.functions"]
         if is_own(hook) and intervenes(hook) and (file := own_file(hook)) is not None
     }
-    return {"hooks": {**found, "every": flat["hooks.every"]}} if found else {}
+    return {"hooks": {**hooks, "every": flat["hooks.every"]}} if hooks else {}
 
 
 def device_of(facts: Mapping[str, Any]) -> str:
@@ -203,14 +203,14 @@ class Cell(NamedTuple):
 
     def means(self, split: str = "test") -> dict[str, Any]:
         """The final scores of a split, with metrics that were measured later; {} before the end."""
-        scores = _evaluation(self.path).get(split, {})
+        scores = _read(self.path, "evaluation.json").get(split, {})
         later = read_details(self).get("metrics", {}).get(split, {})
         return {**scores, **later} if scores else {}
 
     def metric_facts(self) -> dict[str, dict[str, Any]]:
         """What is known of the metrics that were asked for: name -> unit, direction, code."""
         later = read_details(self).get("metrics", {}).get("facts", {})
-        return {**_evaluation(self.path).get("metrics", {}), **later}
+        return {**_read(self.path, "evaluation.json").get("metrics", {}), **later}
 
     def _got_worse(self) -> bool:
         """Whether the final losses, on test and in training, are above those of an untrained model.
@@ -237,12 +237,9 @@ def _read_json(path: Path, stamp: int) -> dict:
     return by_split(json.loads(path.read_text(encoding="utf-8")))
 
 
-def _evaluation(path: Path) -> dict:
-    return _read(inside(path, "evaluation.json"))
-
-
-def _read(file: Path) -> dict:
+def _read(folder: Path, name: str) -> dict:
     """What a JSON file holds, read once while it does not change; {} where there is none."""
+    file = inside(folder, name)
     try:
         return _read_json(file, os.stat(file).st_mtime_ns)
     except (OSError, ValueError):
@@ -256,4 +253,4 @@ def key_of(changes: Mapping[str, Any]) -> str:
 
 def read_details(cell: Cell) -> dict[str, Any]:
     """What details.json holds; {} where there is none."""
-    return _read(inside(cell.path, "details.json"))
+    return _read(cell.path, "details.json")

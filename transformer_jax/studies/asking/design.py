@@ -316,10 +316,10 @@ def checked_arms(design: Design) -> Design:
     return design
 
 
-def _match(where: str, given: dict | None) -> tuple[str, tuple[str, ...]] | None:
-    if not given:
+def _match(where: str, asked: dict | None) -> tuple[str, tuple[str, ...]] | None:
+    if not asked:
         return None
-    what, fields = given.get("by", ""), given.get("field", "")
+    what, fields = asked.get("by", ""), asked.get("field", "")
     fields = (fields,) if isinstance(fields, str) else tuple(fields)
     if what not in MATCHES:
         raise InvalidInput(f"{where}: match: by={what!r}: expected one of {', '.join(MATCHES)}")
@@ -330,16 +330,16 @@ def _match(where: str, given: dict | None) -> tuple[str, tuple[str, ...]] | None
 
 
 def _primary(
-    where: str, given: Sequence[str] | None, base: str, arms: Mapping[str, Any]
+    where: str, asked: Sequence[str] | None, base: str, arms: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    for name in given or ():
+    for name in asked or ():
         if name not in arms or name == base:
             others = [arm for arm in arms if arm != base]
             raise InvalidInput(
                 f"{where}: primary: {name!r}: expected arms beside the base"
                 f"{suggest(str(name), others)}"
             )
-    return tuple(given or ())
+    return tuple(asked or ())
 
 
 def _quick_study(

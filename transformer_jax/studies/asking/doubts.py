@@ -90,10 +90,10 @@ def specifications(doubts: Sequence[Doubt], count: int) -> list[Specification]:
       doubts: that there are.
       count: of specifications, the first among them; fewer if there are no more.
     """
-    alone = [{place: c} for place, doubt in enumerate(doubts) for c in doubt.alternatives()]
+    alone = [{index: c} for index, doubt in enumerate(doubts) for c in doubt.alternatives()]
     choices = [(None, *doubt.alternatives()) for doubt in doubts]
     combined = [
-        {place: chosen for place, chosen in enumerate(chosen_of) if chosen is not None}
+        {index: chosen for index, chosen in enumerate(chosen_of) if chosen is not None}
         for chosen_of in itertools.product(*choices)
     ]
     combined = [each for each in combined if len(each) > 1]
@@ -106,16 +106,16 @@ def changes_of(
 ) -> dict[str, Any]:
     """Returns full key -> value of a specification, in the config of an arm."""
     return {
-        doubts[place].key: doubts[place].value(flat, chosen)
-        for place, chosen in specification.items()
+        doubts[index].key: doubts[index].value(flat, chosen)
+        for index, chosen in specification.items()
     }
 
 
 def spelled(specification: Specification, doubts: Sequence[Doubt]) -> str:
     """A specification in words."""
-    told = []
-    for place, chosen in specification.items():
-        doubt = doubts[place]
+    sentences = []
+    for index, chosen in specification.items():
+        doubt = doubts[index]
         name = doubt.key.rpartition(".")[2]
-        told.append(f"{name}={chosen}" if doubt.values else f"{name} x {chosen:g}")
-    return ", ".join(told) or "as it stands"
+        sentences.append(f"{name}={chosen}" if doubt.values else f"{name} x {chosen:g}")
+    return ", ".join(sentences) or "as it stands"

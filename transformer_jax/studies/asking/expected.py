@@ -12,23 +12,23 @@ Range = tuple[float | None, float | None]  # None: no end on that side
 
 
 def read_expected(
-    where: str, given: Mapping[str, Any] | None, others: Collection[str], has_trend: bool
+    where: str, asked: Mapping[str, Any] | None, others: Collection[str], has_trend: bool
 ) -> dict[str, Range]:
     """Returns `expected` of get_study(): arm, or "trend", -> lowest and highest effect.
 
     Args:
       where: of the file, for messages.
-      given: what stands there.
+      asked: what stands there.
       others: arms beside the base.
       has_trend: whether the study has a trend.
     Raises:
       InvalidInput: an arm is unknown, or its range is no pair of numbers in order; None is no end.
     """
-    known, found = [*others, *([TREND] if has_trend else [])], {}
-    for name, ends in (given or {}).items():
-        if name not in known:
+    names, ranges = [*others, *([TREND] if has_trend else [])], {}
+    for name, ends in (asked or {}).items():
+        if name not in names:
             raise InvalidInput(
-                f"{where}: expected: {name!r}: no arm beside the base{suggest(str(name), known)}"
+                f"{where}: expected: {name!r}: no arm beside the base{suggest(str(name), names)}"
             )
         is_pair = isinstance(ends, Sequence) and len(ends) == 2
         numbers = [end for end in ends if end is not None] if is_pair else []
@@ -37,8 +37,8 @@ def read_expected(
                 f"{where}: expected: {name!r}: {ends!r}: give the lowest and the highest effect, "
                 "(-0.03, -0.01) say, None for no end"
             )
-        found[name] = (ends[0], ends[1])
-    return found
+        ranges[name] = (ends[0], ends[1])
+    return ranges
 
 
 def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:

@@ -16,25 +16,25 @@ METHODS = {f"{n}-gram": f"a {n}-gram model" for n in range(1, 7)} | _OF_LABELS
 FLOORS = ("1-gram", "majority")  # read nothing of an example: what a metric cannot fall below
 
 
-def read_gate(where: str, given: dict | None, target: float | None) -> tuple[str, str] | None:
+def read_gate(where: str, asked: dict | None, target: float | None) -> tuple[str, str] | None:
     """Returns method and reason of a `gate` in get_study().
 
     Args:
       where: of the file, for messages.
-      given: what stands there: by and reason.
+      asked: what stands there: by and reason.
       target: of the study.
     Raises:
       InvalidInput: the method is unknown, there is no reason, or there is a target.
     """
-    if not given:
+    if not asked:
         return None
-    method, reason = given.get("by"), given.get("reason")
+    method, reason = asked.get("by"), asked.get("reason")
     if method not in METHODS:
         raise InvalidInput(
             f"{where}: gate: by={method!r}: expected one of {', '.join(METHODS)}"
             f"{suggest(str(method), METHODS)}"
         )
-    if not isinstance(reason, str) or not reason.strip() or given.keys() != {"by", "reason"}:
+    if not isinstance(reason, str) or not reason.strip() or asked.keys() != {"by", "reason"}:
         raise InvalidInput(f"{where}: gate: expected by and reason, why another than the usual one")
     if target is not None:
         raise InvalidInput(f"{where}: gate: a study with a target counts the runs that reach it")
@@ -63,10 +63,10 @@ def gate_of(
     if method is None:
         return None
     if method not in scores:
-        known = [name for name in scores if name in METHODS]
+        methods = [name for name in scores if name in METHODS]
         raise InvalidInput(
             f"get_study(): gate: by={method!r}: not for this task; expected one of "
-            f"{', '.join(known)}{suggest(method, known)}"
+            f"{', '.join(methods)}{suggest(method, methods)}"
         )
     metric = "accuracy" if method in _OF_LABELS else "loss"
     score = scores[method][split][metric]

@@ -4,14 +4,13 @@ Each rung is a study of its own, with the same arms and seeds.
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
-from transformer_jax.runs.files import inside, read_json, replace
+from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms
 from transformer_jax.studies.inference.scales import FEWEST
@@ -51,8 +50,8 @@ def ladder_of(texts: Sequence[str], design: Design) -> Ladder:
                 f"--ladder={text}: options that grow together: each once, {len(values)} values"
             )
     rungs = {
-        value: _rung(design, {key: value} | {other: its[place] for other, its in others})
-        for place, value in enumerate(values)
+        value: _rung(design, {key: value} | {other: its[index] for other, its in others})
+        for index, value in enumerate(values)
     }
     return Ladder(key, rungs, dict(others))
 
@@ -68,16 +67,16 @@ def begin_ladder(workdir: str | Path, ladder: Ladder) -> None:
     file = inside(Path(workdir), FILE)
     if not file.exists():
         Path(workdir).mkdir(parents=True, exist_ok=True)
-        replace(Path(workdir), FILE, json.dumps(now, indent=1) + "\n")
+        write_json(Path(workdir), FILE, now)
         return
-    known = read_json(file)
-    before = {key: known[key] for key in ("key", "values", "together") if key in known}
+    stored = read_json(file)
+    before = {key: stored[key] for key in ("key", "values", "together") if key in stored}
     if before != now:
-        told = f"{before.get('key')}={','.join(f'{v:g}' for v in before.get('values', ()))}"
-        others = known.get("together", {}).items()
-        told += "".join(f" with {key}={','.join(f'{v:g}' for v in its)}" for key, its in others)
+        asked = f"{before.get('key')}={','.join(f'{v:g}' for v in before.get('values', ()))}"
+        others = stored.get("together", {}).items()
+        asked += "".join(f" with {key}={','.join(f'{v:g}' for v in its)}" for key, its in others)
         raise InvalidInput(
-            f"--workdir={workdir}: its ladder is {told}; choose another --workdir for another"
+            f"--workdir={workdir}: its ladder is {asked}; choose another --workdir for another"
         )
 
 

@@ -24,25 +24,25 @@ def hash_of(config: Any) -> str:
 
 def known_noise(config: Any, folder: Path, metric: str) -> dict[str, Any] | None:
     """Returns the ledger of a config and a test metric, if a folder has one."""
-    wanted = hash_of(config)
+    config_hash = hash_of(config)
     for path in sorted(folder.glob("*.json")):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found.get("config_hash") == wanted and found["metric"] == f"test/{metric}":
-            return found
+        ledger = json.loads(path.read_text(encoding="utf-8"))
+        if ledger.get("config_hash") == config_hash and ledger["metric"] == f"test/{metric}":
+            return ledger
     return None
 
 
-def as_lines(found: Mapping[str, Any]) -> list[str]:
+def as_lines(ledger: Mapping[str, Any]) -> list[str]:
     """A ledger as text."""
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in found["shares"].items())
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in ledger["shares"].items())
     seeds = ", ".join(
         f"{margin}: {'more than 10,000' if count is None else count}"
-        for margin, count in found["seeds_by_margin"].items()
+        for margin, count in ledger["seeds_by_margin"].items()
     )
     return [
-        f"{found['metric']} {found['mean']:.4f}, deviation {found['deviation']:.4f} between runs: "
-        f"{shares}",
-        f"deviation {found['deviation_of_text']:.4f} of the mean over {found['sequences']} test "
+        f"{ledger['metric']} {ledger['mean']:.4f}, deviation {ledger['deviation']:.4f} between "
+        f"runs: {shares}",
+        f"deviation {ledger['deviation_of_text']:.4f} of the mean over {ledger['sequences']} test "
         "sequences, if they were drawn anew",
         f"seeds that a margin needs, if pairing helped nothing: {seeds}",
     ]

@@ -40,7 +40,7 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, Contrast]:
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
-    found = {}
+    contrasts = {}
     for name, changes in arms.items():
         if name == sealed["base"]:
             continue
@@ -49,8 +49,8 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, Contrast]:
         }
         changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
         asked = [changed, sealed["metric"], sealed["match"]]
-        found[name] = Contrast(_hash([*asked, whole, sealed["tuning"]]), _hash(asked))
-    return found
+        contrasts[name] = Contrast(_hash([*asked, whole, sealed["tuning"]]), _hash(asked))
+    return contrasts
 
 
 def _hash(value: Any) -> str:
@@ -83,8 +83,8 @@ class Earlier(NamedTuple):
         """
         if target is not None and self.row.get("target") != target:
             return False
-        known = self.row.get("cells")
-        return known is None or (known[self.row["base"]], known[self.arm]) == cells
+        hashes = self.row.get("cells")
+        return hashes is None or (hashes[self.row["base"]], hashes[self.arm]) == cells
 
     @property
     def family(self) -> int:
@@ -99,13 +99,13 @@ class Earlier(NamedTuple):
 
     def told(self) -> dict[str, Any]:
         """What is said of it beside a later verdict."""
-        row, found = self.row, self.row["arms"][self.arm]
+        row, verdict = self.row, self.row["arms"][self.arm]
         return {
             "study": row["study"],
             "time": row["time"],
             "seeds": row["seeds"],
-            "words": found["words"],
-            "mean": found["mean"],
+            "words": verdict["words"],
+            "mean": verdict["mean"],
             "why": row.get("why", ""),
         }
 
@@ -120,7 +120,7 @@ class Register(AppendedRows):
     def note(self, row: Mapping[str, Any]) -> bool:
         """Adds a look that is not there yet, and says whether the register can be written."""
         what = ("event", "seal", "sealed_at", "seeds", "arms", "outcomes")
-        if any(all(known.get(key) == row[key] for key in what) for known in self.rows()):
+        if any(all(row_there.get(key) == row[key] for key in what) for row_there in self.rows()):
             return True
         try:
             self.add(json.loads(json.dumps(row)))
@@ -146,15 +146,15 @@ class Register(AppendedRows):
           by: `same`; or `related`, which leaves the same out.
           study: seal and time of sealing of the study that asks.
         """
-        found = []
+        looks = []
         for row in self.about([contrast]):
             if (row["seal"], row["sealed_at"]) == study:
                 continue
             for arm, its in row["arms"].items():
                 is_same = its["same"] == contrast.same
                 if is_same if by == "same" else its["related"] == contrast.related and not is_same:
-                    found.append(Earlier(row, arm))
-        return found
+                    looks.append(Earlier(row, arm))
+        return looks
 
 
 class Pooled(NamedTuple):
@@ -203,15 +203,15 @@ def pooled(
       target: of the study.
     """
     own = {seed: (base[seed], arm[seed]) for seed in base.keys() & arm.keys()}
-    known: dict[int, Pair] = {}
+    pairs: dict[int, Pair] = {}
     others, steps = 0, []
     for look in earlier:
         if look.is_of(cells, target):
-            known = known | look.pairs()
-            steps += [known] if known not in steps else []
+            pairs = pairs | look.pairs()
+            steps += [pairs] if pairs not in steps else []
         else:
             others += 1
-    whole = known | own
+    whole = pairs | own
     counts = [len(step) for step in steps if step != whole] + [0] * others
     bases, arms = ({seed: pair[side] for seed, pair in whole.items()} for side in (0, 1))
     # Runs without a partner are told of, and compared with nothing.

@@ -1,6 +1,7 @@
 """What a tuning tries: settings, and how they grow where the best lies at an edge. No jax."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -45,17 +46,17 @@ def grown(space: Space, key: str, side: int, growth: int) -> Space:
       side: -1 below, 1 above.
       growth: how often it has grown.
     """
-    known, ends = space.settings, space.values[key]
+    settings, ends = space.settings, space.values[key]
     value = beyond(space, key, side)
     if space.trials:
         added = (value, ends[0]) if side < 0 else (ends[1], value)
         count = -(-space.trials // _GROWTH)
         more = _drawn({**space.values, key: added}, count, growth)
         ends = (min(*ends, value), max(*ends, value))
-        return Space({**space.values, key: ends}, space.trials, (*known, *more))
+        return Space({**space.values, key: ends}, space.trials, (*settings, *more))
     values = {**space.values, key: (value, *ends) if side < 0 else (*ends, value)}
-    more = tuple(setting for setting in _combinations(values) if setting not in known)
-    return Space(values, 0, (*known, *more))
+    more = tuple(setting for setting in _combinations(values) if setting not in settings)
+    return Space(values, 0, (*settings, *more))
 
 
 def beyond(space: Space, key: str, side: int) -> float:
@@ -98,8 +99,8 @@ def neighbours(
     """
     values = space.values[key]
     if not space.trials:
-        place = values.index(value)
-        return (values[place - 1], values[place + 1]) if 0 < place < len(values) - 1 else ()
+        index = values.index(value)
+        return (values[index - 1], values[index + 1]) if 0 < index < len(values) - 1 else ()
     for share in (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32):
         step, factor = share * (values[1] - values[0]) / 10, 2.0**share
         around = (value / factor, value * factor)
@@ -109,6 +110,16 @@ def neighbours(
         if around[0] < value < around[1] and all(map(accepts, around)):
             return around
     return ()
+
+
+def with_middles(values: Sequence[float]) -> tuple[float, ...]:
+    """Returns values with one between each two, by factors or in steps; () where none fits."""
+    means = []
+    for before, after in itertools.pairwise(values):
+        mean = math.sqrt(before * after) if grows_by_factors(values) else (before + after) / 2
+        means.append(round(mean) if _are_whole(values) else float(f"{mean:.4g}"))
+    finer = tuple(sorted((*values, *means)))
+    return finer if len(set(finer)) == len(finer) else ()
 
 
 def _combinations(values: Mapping[str, Sequence[Any]]) -> tuple[Setting, ...]:

@@ -22,7 +22,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed, renamed, stated
 from transformer_jax.runs.directory import RunDirectory, now
-from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.files import inside, replace, write_json
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
@@ -70,10 +70,10 @@ class Study:
 
     def _repr_html_(self) -> str:
         """The same in a notebook, with the verdicts."""
-        found = self.verdicts().get("arms", {})
+        verdicts = self.verdicts().get("arms", {})
         rows = [
             [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
-            for arm, part in found.items()
+            for arm, part in verdicts.items()
         ]
         return html_table(repr(self), (f"beside {self.base}", "difference", "interval", ""), rows)
 
@@ -170,9 +170,9 @@ class Study:
             means = cell.means() if state in (DONE, DIVERGED) else {}
             scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
             where = os.path.relpath(cell.path, self.path)
-            known = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
+            facts = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
             part = {"budget": float(budget)} if shorter else {}
-            rows.append(known | part | {"parameters": self._parameters(cell.arm)} | scores)
+            rows.append(facts | part | {"parameters": self._parameters(cell.arm)} | scores)
         return rows
 
     def _parameters(self, arm: str) -> int | None:
@@ -226,21 +226,21 @@ class Study:
                 "seeds": [],
             }
         changed = changed_since(self.sealed, sealed)
-        told = [f"{key} changed after the first cell" for key in changed]
+        refused = [f"{key} changed after the first cell" for key in changed]
         # What was changed and taken back stands in looks.jsonl, if its verdicts were shown.
         made = ["made on the command line"] if design.exploratory else []
-        self.record["exploratory"] = made + told
+        self.record["exploratory"] = made + refused
         self.record["refused"] = sorted(set(changed) & set(_DECIDING))
         self.record["supersedes"] = design.supersedes
         self.record |= facts
         self.record["seeds"] = sorted(seeds)
         self.write()
-        return told
+        return refused
 
     def write(self) -> None:
         """Replaces study.json."""
         self.path.mkdir(parents=True, exist_ok=True)
-        replace(self.path, "study.json", json.dumps(self.record, indent=1) + "\n")
+        write_json(self.path, "study.json", self.record)
 
     def write_cells(self) -> Path:
         """Replaces cells.csv."""
@@ -265,7 +265,7 @@ class Study:
         looks = self.looks()
         is_new = not looks or any(looks[-1][key] != look[key] for key in look)
         if is_new:
-            lines = [json.dumps(known) for known in [*looks, {"time": now(), **look}]]
+            lines = [json.dumps(row) for row in [*looks, {"time": now(), **look}]]
             replace(self.path, "looks.jsonl", "\n".join(lines) + "\n")
         return is_new
 
@@ -280,9 +280,9 @@ class Study:
     def _is_as_sealed(self, name: str) -> bool:
         """Whether an arm changes what it was sealed to, beside what was matched or tuned."""
         arm, tuning = self.arms[name], self.sealed.get("tuning") or {}
-        found = {*arm.get("matched", {}), tuning.get("key"), *tuning.get("options", {})}
+        chosen = {*arm.get("matched", {}), tuning.get("key"), *tuning.get("options", {})}
         changes = renamed(arm.get("changes", {}))
-        kept = {key: value for key, value in changes.items() if key not in found}
+        kept = {key: value for key, value in changes.items() if key not in chosen}
         return kept == self.sealed["arms"].get(name)
 
     @property
@@ -323,8 +323,8 @@ def _short(value: Any) -> str:
     numbers = value if isinstance(value, list) else [value]
     if any(number is None for number in numbers):
         return "–"
-    told = ", ".join(f"{number:+.4f}" for number in numbers)
-    return f"[{told}]" if len(numbers) > 1 else told
+    shown = ", ".join(f"{number:+.4f}" for number in numbers)
+    return f"[{shown}]" if len(numbers) > 1 else shown
 
 
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,13 +1,12 @@
 """The same question on several data sets: a study each, with the same arms and seeds."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile, flatten
-from transformer_jax.runs.files import inside, read_json, replace
+from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.design import Design, checked_arms, design_of, question_of
 
@@ -60,11 +59,11 @@ def _with_one_base(
 ) -> dict[str, Design]:
     """Compares with the first value everywhere, where configs have different ones themselves."""
     if len(arms) != 1 or drops:
-        told = ", ".join(f"{design.base!r} on {name}" for name, design in designs.items())
+        bases = ", ".join(f"{design.base!r} on {name}" for name, design in designs.items())
         raise InvalidInput(
-            f"--suite: the base is {told}; one --arm compares all of its values with the first"
+            f"--suite: the base is {bases}; one --arm compares all of its values with the first"
         )
-    found = {}
+    designs_by_name = {}
     for name, design in designs.items():
         made = quick_arms(flatten(design.config), arms, drops)
         base = next(iter(made))
@@ -72,8 +71,8 @@ def _with_one_base(
             raise InvalidInput(f"--arm={arms[0]}: {name} has it already: expected two values")
         question = question_of(made, drops)
         design = dataclasses.replace(design, question=question, base=base, arms=made)
-        found[name] = checked_arms(design)
-    return found
+        designs_by_name[name] = checked_arms(design)
+    return designs_by_name
 
 
 def begin_suite(workdir: str | Path, designs: Mapping[str, Design]) -> None:
@@ -88,11 +87,11 @@ def begin_suite(workdir: str | Path, designs: Mapping[str, Design]) -> None:
     if not file.exists():
         Path(workdir).mkdir(parents=True, exist_ok=True)
         begun = {"configs": now, "arms": dict.fromkeys(arms)}
-        replace(Path(workdir), FILE, json.dumps(begun, indent=1) + "\n")
+        write_json(Path(workdir), FILE, begun)
         return
-    known = read_json(file)
-    if known.get("configs") != now or sorted(known.get("arms", ())) != arms:
-        of = " and ".join([", ".join(known.get("arms", ())), ", ".join(known.get("configs", ()))])
+    before = read_json(file)
+    if before.get("configs") != now or sorted(before.get("arms", ())) != arms:
+        of = " and ".join([", ".join(before.get("arms", ())), ", ".join(before.get("configs", ()))])
         raise InvalidInput(
             f"--workdir={workdir}: its suite is of {of}; choose another --workdir for another"
         )

@@ -18,7 +18,7 @@ _FEWEST = 3  # values of the option
 
 def read_trend(
     where: str,
-    given: str | None,
+    asked: str | None,
     flat: Mapping[str, Any],
     arms: Mapping[str, Mapping[str, Any]],
     base: str,
@@ -28,7 +28,7 @@ def read_trend(
 
     Args:
       where: of the file, for messages.
-      given: what stands there.
+      asked: what stands there.
       flat: values of the base's config.
       arms: name -> changed values.
       base: name of the arm that need not say it.
@@ -37,10 +37,10 @@ def read_trend(
       InvalidInput: it is no option, an arm does not set it, its values are no three numbers above
         0, they are not what arms have in the end (match, tuning), or there is a target.
     """
-    if not given:
+    if not asked:
         return ""
-    if given not in flat:
-        raise InvalidInput(f"{where}: trend={given!r}: no option{suggest(given, flat)}")
+    if asked not in flat:
+        raise InvalidInput(f"{where}: trend={asked!r}: no option{suggest(asked, flat)}")
     if study.get("target") is not None:
         raise InvalidInput(f"{where}: trend: a study with a target counts the runs that reach it")
     tuning, fields = study.get("tuning") or {}, (study.get("match") or {}).get("field", ())
@@ -49,22 +49,22 @@ def read_trend(
         tuning.get("key"),
         *([fields] if isinstance(fields, str) else fields),
     }
-    if given in chosen:
-        raise InvalidInput(f"{where}: trend={given!r}: arms are tuned or matched by it")
+    if asked in chosen:
+        raise InvalidInput(f"{where}: trend={asked!r}: arms are tuned or matched by it")
     for name, changes in arms.items():
-        if name != base and given not in changes:
-            raise InvalidInput(f"{where}: trend={given!r}: arm {name!r} does not set it")
-    values = [changes.get(given, flat[given]) for changes in arms.values()]
+        if name != base and asked not in changes:
+            raise InvalidInput(f"{where}: trend={asked!r}: arm {name!r} does not set it")
+    values = [changes.get(asked, flat[asked]) for changes in arms.values()]
     are_numbers = all(
         isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         for value in values
     )
     if not are_numbers or len(set(values)) < _FEWEST:
         raise InvalidInput(
-            f"{where}: trend={given!r}: expected {_FEWEST} or more numbers > 0 in the arms, got "
+            f"{where}: trend={asked!r}: expected {_FEWEST} or more numbers > 0 in the arms, got "
             f"{', '.join(map(str, values))}"
         )
-    return given
+    return asked
 
 
 def weights_of(key: str, sealed: Mapping[str, Any]) -> dict[str, float]:

@@ -96,8 +96,8 @@ class Journal:
     @property
     def begun(self) -> dict[str, Any] | None:
         """What was fixed at the beginning, the last one; None before it."""
-        found = [row for row in self._rows.rows() if row["event"] == "begun"]
-        return found[-1] if found else None
+        begun_rows = [row for row in self._rows.rows() if row["event"] == "begun"]
+        return begun_rows[-1] if begun_rows else None
 
     def may_begin(self) -> bool:
         """Whether nothing was tried yet, so that all may be fixed otherwise."""
@@ -120,17 +120,17 @@ class Journal:
 
     def tries(self) -> list[Try]:
         """All of them, oldest first."""
-        found: dict[int, Try] = {}
+        tries: dict[int, Try] = {}
         for row in self._rows.rows():
             if row["event"] == "tried":
-                found[row["try"]] = Try(row["try"], row["change"], row["base"], None, None)
+                tries[row["try"]] = Try(row["try"], row["change"], row["base"], None, None)
             elif row["event"] == "confirming":
                 seeds = range(row["seeds"][0], row["seeds"][1])
                 confirmation = Confirmation(row["test"], row["needed"], seeds)
-                found[row["try"]] = found[row["try"]]._replace(confirmation=confirmation)
+                tries[row["try"]] = tries[row["try"]]._replace(confirmation=confirmation)
             elif row["event"] == "ended":
-                found[row["try"]] = found[row["try"]]._replace(ended=row)
-        return list(found.values())
+                tries[row["try"]] = tries[row["try"]]._replace(ended=row)
+        return list(tries.values())
 
     def base(self) -> dict[str, str]:
         """What was kept so far, full key -> text of the value."""
@@ -177,14 +177,16 @@ class Journal:
     def confirm(self, number: int) -> Confirmation:
         """Spends a confirmation on a try; returns its fresh seeds and what it needs."""
         tries = self.tries()
-        known = [each.confirmation for each in tries if each.confirmation is not None]
+        confirmations = [each.confirmation for each in tries if each.confirmation is not None]
         kept = sum(each.ended is not None and each.ended["outcome"] == KEPT for each in tries)
-        test = len(known) + 1
-        first = max((each.seeds.stop for each in known), default=_FIRST_FRESH)
-        found = Confirmation(test, evidence.needed(test, kept), range(first, first + evidence.MOST))
-        facts = {"test": test, "kept_before": kept, "needed": found.needed}
-        self.add("confirming", {"try": number, **facts, "seeds": [first, found.seeds.stop]})
-        return found
+        test = len(confirmations) + 1
+        first = max((each.seeds.stop for each in confirmations), default=_FIRST_FRESH)
+        confirmation = Confirmation(
+            test, evidence.needed(test, kept), range(first, first + evidence.MOST)
+        )
+        facts = {"test": test, "kept_before": kept, "needed": confirmation.needed}
+        self.add("confirming", {"try": number, **facts, "seeds": [first, confirmation.seeds.stop]})
+        return confirmation
 
     def level_left(self) -> float:
         """Share of the false discovery rate that later confirmations may still spend."""

@@ -24,7 +24,7 @@ from transformer_jax.studies.asking.settings import (
 )
 
 _SEEDS = (1000, 1001)
-_FIELDS = ("options", "trials", "seeds", "rungs", "refine", "extensions")
+_FIELDS = ("options", "trials", "seeds", "rungs", "refine", "halvings", "extensions")
 _LARGEST_STEP = 3.5
 _MOST_SETTINGS = 256
 
@@ -43,6 +43,9 @@ class Tuning:
         settings goes on to the next (successive halving, Jamieson and Talwalkar 2016,
         arXiv:1502.07943).
       refine: option whose best value is read off a parabola; "": none is.
+      halvings: how often the parabola's steps are halved for an arm that may miss its optimum by
+        more than a quarter of the margin. Where twice the best rate diverges, the spread of that
+        trial hides all else.
       extensions: how often what is tried may grow, for all arms, where an optimum is at its edge.
     """
 
@@ -51,13 +54,17 @@ class Tuning:
     seeds: tuple[int, ...] = _SEEDS
     rungs: tuple[tuple[float, int], ...] = ()
     refine: str = ""
+    halvings: int = 0
     extensions: int = 2
 
     def sealed(self) -> dict[str, Any]:
         """As plain JSON; one grid alone in the words of studies that knew nothing else."""
+        fields = dataclasses.asdict(self)
+        if not self.halvings:
+            del fields["halvings"]  # as studies are sealed that are older than it
         (key, grid), *more = self.options.items()
         if more or self.trials or self.refine or self.rungs != ((1.0, len(self.seeds)),):
-            return dataclasses.asdict(self)
+            return fields
         return {"key": key, "grid": grid, "seeds": self.seeds, "extensions": self.extensions}
 
     def space(self) -> Space:
@@ -70,7 +77,8 @@ class Tuning:
         for share, seeds in self.rungs:
             total, count = total + count * share * seeds, -(-count // 2)
         share, seeds = self.rungs[-1]
-        return total + (2 * share * seeds if self.refine and len(self.rungs) > 1 else 0)
+        more = (2 if self.refine and len(self.rungs) > 1 else 0) + 2 * self.halvings
+        return total + more * share * seeds
 
     def told(self) -> str:
         """What is tried, for the plan."""
@@ -85,6 +93,8 @@ class Tuning:
             count = -(-count // 2)
         search = "random settings" if self.trials else "settings"
         refined = ", then a parabola" if self.refine else ""
+        if self.halvings:
+            refined += f", its steps halved at most {self.halvings} times"
         return f"{options}; {search}: {', then '.join(steps)}{refined}"
 
 
@@ -107,32 +117,33 @@ def shortened(flat: Mapping[str, Any], share: float) -> dict[str, Any]:
 # ---------------------------------------------------------------- reading it
 
 
-def read_tuning(where: str, given: dict | None, flat: Mapping[str, Any]) -> Tuning | None:
+def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuning | None:
     """Returns the `tuning` of a get_study(); `key` and `grid` are short for one of `options`.
 
     Args:
       where: of the file, for messages.
-      given: what stands there.
+      asked: what stands there.
       flat: values of the base.
     Raises:
       InvalidInput: any of it is wrong.
     """
-    if not given:
+    if not asked:
         return None
     where, allowed = f"{where}: tuning", (*_FIELDS, "key", "grid")
-    unknown = [name for name in given if name not in allowed]
+    unknown = [name for name in asked if name not in allowed]
     if unknown:
         raise InvalidInput(f"{where}: {unknown[0]!r} is unknown{suggest(unknown[0], allowed)}")
-    given = dict(given)
-    if "options" in given and given.keys() & {"key", "grid"}:
+    asked = dict(asked)
+    if "options" in asked and asked.keys() & {"key", "grid"}:
         raise InvalidInput(f"{where}: key and grid are short for options of one; give either")
-    if "options" not in given:
-        given["options"] = {given.pop("key", ""): given.pop("grid", ())}
-    options, seeds = given["options"], given.get("seeds", _SEEDS)
+    if "options" not in asked:
+        asked["options"] = {asked.pop("key", ""): asked.pop("grid", ())}
+    options, seeds = asked["options"], asked.get("seeds", _SEEDS)
     lists = [*options.values(), seeds] if isinstance(options, dict) and options else [()]
     if not all(isinstance(values, list | tuple) and values for values in lists):
         raise InvalidInput(f"{where}: grid and seeds: expected lists of numbers, not empty")
-    numbers = {"trials": given.get("trials", 0), "extensions": given.get("extensions", 2)}
+    whole = {"trials": 0, "halvings": 0, "extensions": 2}
+    numbers = {name: asked.get(name, value) for name, value in whole.items()}
     for name, value in numbers.items():
         if not isinstance(value, int) or value < 0:
             raise InvalidInput(f"{where}: {name}={value!r}: expected an integer >= 0")
@@ -141,8 +152,8 @@ def read_tuning(where: str, given: dict | None, flat: Mapping[str, Any]) -> Tuni
     tuning = Tuning(
         options={key: tuple(values) for key, values in options.items()},
         seeds=tuple(seeds),
-        rungs=_rungs(where, given.get("rungs"), len(seeds)),
-        refine=given.get("refine") or "",
+        rungs=_rungs(where, asked.get("rungs"), len(seeds)),
+        refine=asked.get("refine") or "",
         **numbers,
     )
     count = len(tuning.space().settings)
@@ -153,44 +164,44 @@ def read_tuning(where: str, given: dict | None, flat: Mapping[str, Any]) -> Tuni
         raise InvalidInput(f"{where}: refine={refine!r}: expected one of its options of numbers")
     if refine and last < 2:
         raise InvalidInput(f"{where}: refine: its error needs 2 or more seeds in the last rung")
+    if tuning.halvings and not refine:
+        raise InvalidInput(f"{where}: halvings={tuning.halvings}: they are of the steps of refine")
     return tuning
 
 
 def _refuse_values(
     where: str, key: str, values: tuple, is_random: bool, flat: Mapping[str, Any]
 ) -> None:
-    rule, told = rule_for(key, flat), f"{where}: grid={values}" if values else where
+    rule, at = rule_for(key, flat), f"{where}: grid={values}" if values else where
     if rule is None:
         raise InvalidInput(f"{where}: {unknown_key(key, flat)}")
     wrong = [value for value in values if not rule.accepts(value)]
     if wrong:
-        raise InvalidInput(f"{told}: {key}={wrong[0]!r}: expected {rule.allowed}")
+        raise InvalidInput(f"{at}: {key}={wrong[0]!r}: expected {rule.allowed}")
     if not are_numbers(values):
         if len(set(values)) < max(len(values), 2):
-            raise InvalidInput(f"{told}: {key}: expected 2 or more choices, each once")
+            raise InvalidInput(f"{at}: {key}: expected 2 or more choices, each once")
         return
     if is_random:
         if len(values) != 2 or not values[0] < values[1]:
-            raise InvalidInput(
-                f"{told}: {key}: expected the two ends of a range, for random trials"
-            )
+            raise InvalidInput(f"{at}: {key}: expected the two ends of a range, for random trials")
         return
     if len(values) < 3:
-        raise InvalidInput(f"{told}: {key}: expected 3 or more of {rule.allowed}")
+        raise InvalidInput(f"{at}: {key}: expected 3 or more of {rule.allowed}")
     steps = [after - before for before, after in itertools.pairwise(values)]
     is_even = min(steps) > 0 and max(steps) <= UNEVEN * min(steps)
     by_factors = grows_by_factors(values)
     if not (is_even or by_factors):
-        raise InvalidInput(f"{told}: each value 1 to 3 times the last, evenly, or in equal steps")
+        raise InvalidInput(f"{at}: each value 1 to 3 times the last, evenly, or in equal steps")
     if by_factors and values[-1] / values[-2] > _LARGEST_STEP:
-        raise InvalidInput(f"{told}: each value 1 to 3 times the last, evenly, or in equal steps")
+        raise InvalidInput(f"{at}: each value 1 to 3 times the last, evenly, or in equal steps")
 
 
-def _rungs(where: str, given: Any, count: int) -> tuple[tuple[float, int], ...]:
-    if not given:
+def _rungs(where: str, asked: Any, count: int) -> tuple[tuple[float, int], ...]:
+    if not asked:
         return ((1.0, count),)
     try:
-        rungs = tuple((float(share), int(seeds)) for share, seeds in given)
+        rungs = tuple((float(share), int(seeds)) for share, seeds in asked)
         is_right = all(0 < share <= 1 and 1 <= seeds <= count for share, seeds in rungs)
         is_right &= list(rungs) == sorted(set(rungs)) and rungs[-1][1] == count
         is_right &= all(a[1] <= b[1] for a, b in itertools.pairwise(rungs))
@@ -198,7 +209,7 @@ def _rungs(where: str, given: Any, count: int) -> tuple[tuple[float, int], ...]:
         is_right, rungs = False, ()
     if not is_right:
         raise InvalidInput(
-            f"{where}: rungs={given!r}: expected (share of the updates, number of seeds), both "
+            f"{where}: rungs={asked!r}: expected (share of the updates, number of seeds), both "
             f"ascending, the last with all {count} seeds: ((0.25, 1), (0.5, {count}))"
         )
     return rungs
@@ -256,12 +267,12 @@ def tuned_of(arm: Mapping[str, Any]) -> Tuned | None:
     Args:
       arm: its entry. Studies of one grid knew `key`, `values` and `scores`.
     """
-    known = arm.get("tuning")
-    if not known:
+    stored = arm.get("tuning")
+    if not stored:
         return None
-    if "values" not in known:
-        return Tuned(**{name: known[name] for name in Tuned._fields if name in known})
-    key, values = known["key"], known["values"]
-    tried = [({key: v}, [s]) for v, s in zip(values, known["scores"], strict=True)]
-    chosen, sensitivity = {key: known["chosen"]}, known["sensitivity"]
-    return Tuned(chosen, tried, known["trials"], known["refused"], sensitivity)
+    if "values" not in stored:
+        return Tuned(**{name: stored[name] for name in Tuned._fields if name in stored})
+    key, values = stored["key"], stored["values"]
+    tried = [({key: v}, [s]) for v, s in zip(values, stored["scores"], strict=True)]
+    chosen, sensitivity = {key: stored["chosen"]}, stored["sensitivity"]
+    return Tuned(chosen, tried, stored["trials"], stored["refused"], sensitivity)

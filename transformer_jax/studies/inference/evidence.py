@@ -147,7 +147,7 @@ def power(
       seed: of the random numbers.
     """
     rng = np.random.default_rng(seed)
-    found, planted, false, seeds, confirmed = 0, 0, 0.0, 0, 0
+    true, planted, false, seeds, confirmed = 0, 0, 0.0, 0, 0
     for _ in range(repeats):
         kinds = rng.choice([1, 0, -1], size=tries, p=[good, 1 - good - bad, bad])
         kept = wrong = tests = 0
@@ -167,8 +167,8 @@ def power(
             seeds += 2 * count
             kept += is_kept
             wrong += is_kept and kind < 1
-        found, planted = found + kept - wrong, planted + int((kinds == 1).sum())
+        true, planted = true + kept - wrong, planted + int((kinds == 1).sum())
         false, confirmed = false + wrong / max(kept, 1), confirmed + tests
     return Series(
-        found / max(planted, 1), false / repeats, seeds / tries / repeats, confirmed / repeats
+        true / max(planted, 1), false / repeats, seeds / tries / repeats, confirmed / repeats
     )

@@ -101,10 +101,10 @@ def _restricted_maximum(y: np.ndarray, v: np.ndarray) -> float:
 
     # It falls from here on: more than all spread there is lies between data sets.
     most = len(y) * float(np.ptp(y)) ** 2 + float(v.max())
-    found = optimize.minimize_scalar(
+    optimum = optimize.minimize_scalar(
         minus_log_likelihood, bounds=(0, most), method="bounded", options={"xatol": 1e-9 * most}
     )
-    return float(found.x) if found.fun < minus_log_likelihood(0.0) else 0.0
+    return float(optimum.x) if optimum.fun < minus_log_likelihood(0.0) else 0.0
 
 
 # ---------------------------------------------------------------- scores of many cells

@@ -105,14 +105,14 @@ def multiplier_of(
     if laws is None:
         return None
     random = np.random.default_rng(0)
-    found = []
+    estimates = []
     for drawn in random.integers(seeds, size=(_RESAMPLED, seeds)):
         means = (base[:, drawn].mean(1), arm[:, drawn].mean(1))
         again = fitted(base_x, arm_x, *means, has_floor, start=laws)
         if again is not None:
-            found.append([again.log_multiplier(x) for x in (largest, float(arm_x[0]))])
+            estimates.append([again.log_multiplier(x) for x in (largest, float(arm_x[0]))])
     ends = np.array([laws.log_multiplier(x) for x in (largest, float(arm_x[0]))])
-    if len(found) < 0.9 * _RESAMPLED:
+    if len(estimates) < 0.9 * _RESAMPLED:
         return None  # the base hardly gets better: many of its bootstrap samples do not
 
     def bounds(value: float, samples: np.ndarray) -> tuple[float, float]:
@@ -121,7 +121,7 @@ def multiplier_of(
         half = float(stats.t.ppf(1 - level / 2, seeds - 1)) * error
         return _exp(value - half), _exp(value + half)
 
-    samples, change = np.array(found), float(ends[0] - ends[1])
+    samples, change = np.array(estimates), float(ends[0] - ends[1])
     return Multiplier(
         largest=_exp(ends[0]),
         interval=bounds(ends[0], samples[:, 0]),
@@ -160,10 +160,10 @@ def fitted(
     u, w = np.log(base_x / unit), np.log(arm_x / unit)
     lowest = float(min(base.min(), arm.min()))
 
-    def off(told: np.ndarray) -> np.ndarray:
-        floor = told[4] if has_floor else 0.0
-        ours = floor + np.exp(told[0] - told[1] * u) - base
-        return np.concatenate([ours, floor + np.exp(told[2] - told[3] * w) - arm])
+    def off(parameters: np.ndarray) -> np.ndarray:
+        floor = parameters[4] if has_floor else 0.0
+        ours = floor + np.exp(parameters[0] - parameters[1] * u) - base
+        return np.concatenate([ours, floor + np.exp(parameters[2] - parameters[3] * w) - arm])
 
     def lines(floor: float) -> list[float]:
         (a, log_a), (b, log_b) = (
@@ -198,8 +198,8 @@ def _lack_of_fit_p(
     freedom = (cells - fitted_numbers, (cells - 1) * (seeds - 1))
     if freedom[0] < 1:
         return None
-    told = np.concatenate([laws.score("base", base_x), laws.score("arm", arm_x)])
+    forecast = np.concatenate([laws.score("base", base_x), laws.score("arm", arm_x)])
     means = scores.mean(1)
     left = scores - means[:, None] - scores.mean(0) + scores.mean()
-    lack, noise = seeds * ((means - told) ** 2).sum() / freedom[0], (left**2).sum() / freedom[1]
+    lack, noise = seeds * ((means - forecast) ** 2).sum() / freedom[0], (left**2).sum() / freedom[1]
     return float(stats.f.sf(lack / noise, *freedom)) if noise else float(lack == 0)

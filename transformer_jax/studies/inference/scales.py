@@ -222,12 +222,12 @@ def forecast_of_scores(
     logs_RS = np.log([[rung[seed] for seed in seeds] for rung in by_seed])
     x_R = np.log2(np.asarray(values, float))
     forecast_S = np.exp(_on_lines(x_R, logs_RS[: len(x_R) - 1]))
-    told = {"forecast": float(forecast_S.mean()), "interval": _interval(forecast_S, 0.05)}
+    forecast = {"forecast": float(forecast_S.mean()), "interval": _interval(forecast_S, 0.05)}
     if len(logs_RS) < len(x_R):
-        return told
+        return forecast
     seen_S = np.exp(logs_RS[-1])
     return {
-        **told,
+        **forecast,
         "seen": float(seen_S.mean()),
         "missed_interval": _interval(seen_S - forecast_S, 0.05),
     }

@@ -93,8 +93,8 @@ def judge(
     others = [arm for arm in outcomes if arm != base]
     if not others:
         raise InvalidInput(f"scores: expected arms beside base={base}, found none")
-    for name, given in (("base", [base]), ("primary", primary or ())):
-        for arm in given:
+    for name, names_asked in (("base", [base]), ("primary", primary or ())):
+        for arm in names_asked:
             if arm not in outcomes:
                 raise InvalidInput(
                     f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}"
@@ -104,11 +104,11 @@ def judge(
     count = len(outcomes[base])
     level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
     arms = {arm: outcomes[arm] for arm in others}
-    found = compare(
+    contrasts = compare(
         outcomes[base], arms, margin, larger_is_better, level, family,
         paired=paired, primary=primary, target=target,
     )  # fmt: skip
-    return [_result(contrast, level) for contrast in found]
+    return [_result(contrast, level) for contrast in contrasts]
 
 
 def _result(contrast: Contrast, level: float) -> Result:
@@ -158,13 +158,13 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
             )
         value = math.nan if row["value"] is None else float(row["value"])
         gone = is_true(row.get("diverged")) or not math.isfinite(value)
-        told = row.get("step")
-        is_told = told is not None and told == told  # a frame has nan where there is none
+        last = row.get("step")
+        is_told = last is not None and last == last  # a frame has nan where there is none
         if with_steps and not is_told and not gone:
             raise InvalidInput(
                 f"scores: row {number} has no step; with a target expected the updates until "
                 "it was reached, or the last ones"
             )
-        step = int(told) if is_told else 0
+        step = int(last) if is_told else 0
         by_seed[seed] = Outcome(None if gone else value, gone, step, step)
     return outcomes

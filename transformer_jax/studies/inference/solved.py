@@ -99,13 +99,13 @@ def permutation_p(ours: Any, theirs: Any) -> float:
     """
     if min(len(ours), len(theirs)) < 2 or np.ptp([*ours, *theirs]) == 0:
         return 1.0
-    found = stats.permutation_test(
+    result = stats.permutation_test(
         (np.asarray(ours, float), np.asarray(theirs, float)),
         lambda one, other, axis: one.mean(axis) - other.mean(axis),
         n_resamples=_MOST_PARTITIONS,
         rng=np.random.default_rng(0),
     )
-    return min(1.0, float(found.pvalue))
+    return min(1.0, float(result.pvalue))
 
 
 def ranks_p(ours: Any, theirs: Any) -> float:
@@ -125,5 +125,5 @@ def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:
 
 def clopper_pearson(count: int, trials: int, level: float = ALPHA) -> tuple[float, float]:
     """Returns the exact interval of a probability from `count` of `trials`."""
-    found = stats.binomtest(count, trials).proportion_ci(1 - level, method="exact")
-    return float(found.low), float(found.high)
+    bounds = stats.binomtest(count, trials).proportion_ci(1 - level, method="exact")
+    return float(bounds.low), float(bounds.high)

@@ -179,13 +179,13 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     """Returns the share of all 2^n sign patterns with a sum as large; None below 6 differences."""
     if not 6 <= len(differences) <= _MOST_SIGN_FLIPS:
         return None
-    found = stats.permutation_test(
+    result = stats.permutation_test(
         (np.asarray(differences, float),),
         lambda d, axis: d.sum(axis),
         permutation_type="samples",
         n_resamples=np.inf,
     )
-    return float(found.pvalue)
+    return float(result.pvalue)
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
@@ -251,7 +251,7 @@ def compare(
     asked = [name for name in arms if primary is None or name in primary]
     size = max(family or 0, len(asked), 1)
     sign = 1.0 if larger_is_better else -1.0
-    found = []
+    contrasts = []
     for name, outcomes in arms.items():
         is_asked = name in asked
         pair = _Pair(base, outcomes, sign, paired)
@@ -262,8 +262,8 @@ def compare(
         if not is_asked:
             words = f"{NOT_PRIMARY}: an interval and no word"
             contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
-        found.append(contrast)
-    return found
+        contrasts.append(contrast)
+    return contrasts
 
 
 def _by_target(
@@ -275,22 +275,22 @@ def _by_target(
     p_sooner, gain = sooner_p(ours, theirs)
     p_alone = min(1.0, 2 * min(p_count, p_sooner))
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
-    told = (
+    shown = (
         f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"
     )
     times = [f"{median:,.0f}" if median is not None else "never" for median in medians]
-    verdict, words = UNRESOLVED, f"unresolved: {told}"
+    verdict, words = UNRESOLVED, f"unresolved: {shown}"
     if contrast.verdict == UNSTABLE:
-        verdict, words = UNSTABLE, f"{contrast.words}; {told}"
+        verdict, words = UNSTABLE, f"{contrast.words}; {shown}"
     elif min(counts[0][1], counts[1][1]) < FEWEST_FOR_A_VERDICT:
-        verdict, words = NO_VERDICT, f"no verdict from {min(c[1] for c in counts)} seeds: {told}"
+        verdict, words = NO_VERDICT, f"no verdict from {min(c[1] for c in counts)} seeds: {shown}"
     elif p_count <= level:
         verdict = BETTER if counts[0][0] * counts[1][1] > counts[1][0] * counts[0][1] else WORSE
-        words = f"{verdict}: {told}"
+        words = f"{verdict}: {shown}"
     elif p_sooner <= level:
         verdict = BETTER if gain > 0 else WORSE
         when = "sooner" if gain > 0 else "later"
-        words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {told}"
+        words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {shown}"
     # A mean and its interval would describe no run.
     return contrast._replace(
         mean=math.nan, standard_error=math.nan, interval=(math.nan, math.nan),
@@ -388,10 +388,10 @@ class _Pair:
         if self.seeds and not any(self.differences) and not arm_diverged + base_diverged:
             return IDENTICAL, "identical: the change did nothing"
         if arm_diverged or base_diverged:
-            told = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"
+            words = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"
             if is_unstable:
-                return UNSTABLE, f"unstable: {told}"
-            return NO_VERDICT, f"no verdict on the mean: {told}"
+                return UNSTABLE, f"unstable: {words}"
+            return NO_VERDICT, f"no verdict on the mean: {words}"
         if count < FEWEST_FOR_A_VERDICT:
             return NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
         if self.error == 0:

@@ -88,18 +88,18 @@ def expected_best(scores: Sequence[float], larger_is_better: bool) -> list[tuple
       larger_is_better: direction.
     """
     sign = 1.0 if larger_is_better else -1.0
-    known = [sign * score for score in scores if math.isfinite(score)]
-    if not known:
+    finite = [sign * score for score in scores if math.isfinite(score)]
+    if not finite:
         return []
-    ascending = np.sort(known + [min(known)] * (len(scores) - len(known)))
-    count, found = len(ascending), []
+    ascending = np.sort(finite + [min(finite)] * (len(scores) - len(finite)))
+    count, bests = len(ascending), []
     for k in range(1, count + 1):
         chances = np.array([math.comb(rank, k - 1) for rank in range(count)], float)
         chances /= math.comb(count, k)
         mean = float(chances @ ascending)
         spread = math.sqrt(max(float(chances @ (ascending - mean) ** 2), 0.0))
-        found.append((sign * mean, spread))
-    return found
+        bests.append((sign * mean, spread))
+    return bests
 
 
 def holds_from(

@@ -52,15 +52,15 @@ def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[st
     """
     holds = passed(values, gate["score"], gate["metric"] == "accuracy")
     mean = float(np.mean(values)) if len(values) else None
-    told = "the base has no score"
+    sentence = "the base has no score"
     if mean is not None:
         is_above = may_have_learned({**gate, "base": mean, "passed": holds})
         word = "better" if holds else "not surely better" if is_above else "no better"
-        told = (
+        sentence = (
             f"the base's {gate['split']}/{gate['metric']} of {mean:.4g} is {word} than "
             f"{gate['score']:.4g}, what {METHODS[gate['method']]} reaches"
         )
-    return {**gate, "base": mean, "passed": holds, "told": told}
+    return {**gate, "base": mean, "passed": holds, "told": sentence}
 
 
 def may_have_learned(learned: Mapping[str, Any] | None) -> bool:
@@ -125,7 +125,7 @@ def cannot_tell(
     outcomes: Mapping[str, Mapping[int, Outcome]],
     sealed: Mapping[str, Any],
     learned: Mapping[str, Any] | None,
-    known: Mapping[str, Any] | None,
+    baselines: Mapping[str, Any] | None,
 ) -> None:
     """Replaces words about models where the base has not learned, or the metric leaves no room.
 
@@ -134,21 +134,21 @@ def cannot_tell(
       outcomes: arm -> seed -> outcome.
       sealed: what was asked.
       learned: of whether_learned; None: there is no gate.
-      known: what study.json says of simple methods; None of older studies.
+      baselines: what study.json says of simple methods; None of older studies.
     """
-    if known is None or sealed.get("target") is not None:
+    if baselines is None or sealed.get("target") is not None:
         return
     metric = sealed["metric"].removeprefix("test/")
     values = {
-        name: [o.value for o in found.values() if o.value is not None]
-        for name, found in outcomes.items()
+        name: [o.value for o in by_seed.values() if o.value is not None]
+        for name, by_seed in outcomes.items()
     }
-    rest = (*ends_of(known["scores"], metric), sealed["margin"], sealed["larger_is_better"])
+    rest = (*ends_of(baselines["scores"], metric), sealed["margin"], sealed["larger_is_better"])
     for name, arm in by_arm.items():
         if arm["verdict"] not in _ABOUT_MODELS:
             continue
-        told = at_an_end(values[sealed["base"]], values[name], *rest)
+        reason = at_an_end(values[sealed["base"]], values[name], *rest)
         if learned is not None and not learned["passed"]:
-            told = "the base has not learned"
-        if told:
-            arm |= {"verdict": CANNOT_TELL, "words": f"{CANNOT_TELL}: {told}"}
+            reason = "the base has not learned"
+        if reason:
+            arm |= {"verdict": CANNOT_TELL, "words": f"{CANNOT_TELL}: {reason}"}

@@ -43,14 +43,14 @@ ByNumber = dict[str, list[float]]
 def taken_apart(study: Study) -> dict[str, dict[str, ByNumber]]:
     """Name of a breakdown -> arm -> number -> score of each seed; only what there is."""
     return {
-        name: {arm: found for arm in study.arms if (found := _of_arm(study, arm, name))}
+        name: {arm: scores for arm in study.arms if (scores := _of_arm(study, arm, name))}
         for name in BREAKDOWNS
     }
 
 
 def _of_arm(study: Study, arm: str, name: str) -> ByNumber:
-    found: ByNumber = {}
+    by_number: ByNumber = {}
     for seed in study.seeds_of(arm):
         for number, score in study.cell(arm, seed).means().get(name, {}).items():
-            found.setdefault(number, []).append(score)
-    return found
+            by_number.setdefault(number, []).append(score)
+    return by_number

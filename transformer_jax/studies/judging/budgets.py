@@ -21,7 +21,7 @@ def over_budgets(
     by_arm: Mapping[str, dict[str, Any]],
     budgets: Mapping[str, Mapping[str, Any]],
     sealed: Mapping[str, Any],
-    known: Mapping[str, Any] | None,
+    baselines: Mapping[str, Any] | None,
 ) -> None:
     """Adds to each arm what its shorter budgets say, and to its words from where on they hold.
 
@@ -29,12 +29,12 @@ def over_budgets(
       by_arm: what is said of each arm after all its updates; changed: `budgets`, `holds_from`.
       budgets: share -> `updates`, `outcomes`, `refusals` and `learned` there, the longest first.
       sealed: what was asked.
-      known: what study.json says of simple methods; None of older studies.
+      baselines: what study.json says of simple methods; None of older studies.
     """
     holds = {name: [arm["verdict"] in _GO_ON] for name, arm in by_arm.items()}
     for share, its in budgets.items():
         outcomes = {
-            name: {int(seed): Outcome(*told) for seed, told in by_seed.items()}
+            name: {int(seed): Outcome(*fields) for seed, fields in by_seed.items()}
             for name, by_seed in its["outcomes"].items()
         }
         base = outcomes[sealed["base"]]
@@ -48,16 +48,16 @@ def over_budgets(
             )
             for name, arm in by_arm.items()
         }
-        found = decide(sealed, evidence, its["refusals"])
-        cannot_tell(found, outcomes, sealed, its["learned"], known)
+        decision = decide(sealed, evidence, its["refusals"])
+        cannot_tell(decision, outcomes, sealed, its["learned"], baselines)
         for name, arm in by_arm.items():
-            there = found[name]
-            told = {key: there.get(key) for key in ("mean", "interval", "verdict")}
-            told["words"] = there["words"].removesuffix(UNTUNED)
+            there = decision[name]
+            fields = {key: there.get(key) for key in ("mean", "interval", "verdict")}
+            fields["words"] = there["words"].removesuffix(UNTUNED)
             if not holds[name][-1]:
-                told |= {"verdict": NOT_TESTED, "words": NOT_TESTED}
-            arm.setdefault("budgets", {})[share] = told
-            holds[name].append(told["verdict"] == arm["verdict"])
+                fields |= {"verdict": NOT_TESTED, "words": NOT_TESTED}
+            arm.setdefault("budgets", {})[share] = fields
+            holds[name].append(fields["verdict"] == arm["verdict"])
     for name, arm in by_arm.items() if budgets else ():
         if holds[name][0]:
             shares = [share for share, held in zip(budgets, holds[name][1:], strict=True) if held]

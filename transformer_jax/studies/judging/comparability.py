@@ -24,17 +24,17 @@ def scored_otherwise(
       metric: that they are compared by, without its split.
       changed: config keys that they differ in on purpose.
     """
-    found, runs = [], (one, other)
+    reasons, runs = [], (one, other)
     facts = [run.manifest()["data"] for run in runs]
     configs = [flatten(run.config()) for run in runs]
     if configs[0]["data.task"] != configs[1]["data.task"]:
-        found.append("other tasks: their losses are of different things")
+        reasons.append("other tasks: their losses are of different things")
     if facts[0].get("sha256") != facts[1].get("sha256"):
-        found.append("evaluated on other data")
+        reasons.append("evaluated on other data")
     by_byte = metric == "bits_per_byte"
     has_other_tokens = facts[0].get("tokenizer_sha256") != facts[1].get("tokenizer_sha256")
     if has_other_tokens and not by_byte:
-        found.append("other tokenizers: only bits_per_byte compares")
+        reasons.append("other tokenizers: only bits_per_byte compares")
     protocols = [run.evaluation().get("test", {}).get("protocol", {}) for run in runs]
     if not all(protocols):  # not finished: how they will be scored
         is_other = facts[0]["counts"] != facts[1]["counts"] and not has_other_tokens
@@ -45,11 +45,11 @@ def scored_otherwise(
     else:
         is_other = any(protocols[0].get(key) != protocols[1].get(key) for key in _COUNTS)
     if is_other:
-        found.append("other targets are scored")
+        reasons.append("other targets are scored")
     windows = [_window(config) for config in configs]
     if windows[0] != windows[1] and not _WINDOWS.intersection(changed):
-        found.append(f"evaluated otherwise: {'; '.join(windows)}")
-    return found
+        reasons.append(f"evaluated otherwise: {'; '.join(windows)}")
+    return reasons
 
 
 def computed_otherwise(
@@ -65,7 +65,7 @@ def computed_otherwise(
         nothing that an older text of the code, or other packages than jax, computed one of them.
     """
     ours, theirs = one.manifest(), other.manifest()
-    found = []
+    reasons = []
     if cells:
         packages = [
             {name: run["packages"].get(name) for name in DECIDING} for run in (ours, theirs)
@@ -74,31 +74,31 @@ def computed_otherwise(
         packages = [run.get("packages", {}) for run in (ours, theirs)]
         same = "code" if "code" in ours and "code" in theirs else "git"
         if ours[same] != theirs[same]:
-            found.append("computed by other code")
+            reasons.append("computed by other code")
     if packages[0] != packages[1]:
-        found.append("other packages")
+        reasons.append("other packages")
     if ours.get("computed", "alone") != theirs.get("computed", "alone"):
-        found.append("one was computed alone, the other together with others")
+        reasons.append("one was computed alone, the other together with others")
     if device_of(ours["device"]) != device_of(theirs["device"]):
-        found.append("other device")
+        reasons.append("other device")
     if ours.get("environment", {}) != theirs.get("environment", {}):
-        found.append("other flags of jax or XLA")
+        reasons.append("other flags of jax or XLA")
     for kind, word in (("initial", "weights behind initial."), ("own_rows", "code of ")):
         both = ours.get(kind, {}).keys() & theirs.get(kind, {}).keys()
-        found += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]
+        reasons += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]
     if ours.get("legs") != theirs.get("legs"):
-        found.append("one was extended, so its first updates were not of this config")
+        reasons.append("one was extended, so its first updates were not of this config")
     if "model.dtype" not in changed and one.config().model.dtype != other.config().model.dtype:
-        found.append("other precision")
-    return found
+        reasons.append("other precision")
+    return reasons
 
 
 def among(
     runs: Sequence[RunDirectory], differences: Callable[..., list[str]], *arguments: Any
 ) -> list[str]:
     """What some run has apart from the first, each said once."""
-    found = (differences(other, runs[0], *arguments) for other in runs[1:])
-    return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+    pairs = (differences(other, runs[0], *arguments) for other in runs[1:])
+    return list(dict.fromkeys(itertools.chain.from_iterable(pairs)))
 
 
 def _window(config: dict[str, Any]) -> str:

@@ -55,29 +55,31 @@ def decide(
       evidence: arm -> what it is judged by.
       refusals: arm -> why it gets no verdict.
     """
-    family, found = family_of(sealed, [*evidence]), {}
+    family, verdicts = family_of(sealed, [*evidence]), {}
     for name, (base, arm, level, computes_the_same, errors, before) in evidence.items():
         if refusals[name]:
             words = f"refused: {refusals[name][0]}"
-            found[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
+            verdicts[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
         else:
             (contrast,) = statistics.compare(
                 base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level,
                 max(family, before), primary=sealed.get("primary"), target=sealed.get("target"),
                 errors=errors,
             )  # fmt: skip
-            found[name] = as_plain(contrast)
+            verdicts[name] = as_plain(contrast)
             if contrast.verdict == statistics.IDENTICAL:
                 if _is_perfect(arm, sealed["metric"]):
-                    found[name]["words"] = "identical: every answer of both is right"
+                    verdicts[name]["words"] = "identical: every answer of both is right"
                 elif computes_the_same is False:
                     words = "refused: the same score in every seed, by other losses"
-                    found[name] |= {"verdict": statistics.REFUSED, "words": words}
-            found[name]["words"] += "" if sealed["tuning"] else untuned(found[name]["verdict"])
-        found[name] |= {"refusals": refusals[name], "level": level}
-        found[name] |= {"errors": [list(error) for error in errors]} if errors else {}
-        found[name] |= {"family": before} if before > family else {}
-    return found
+                    verdicts[name] |= {"verdict": statistics.REFUSED, "words": words}
+            verdicts[name]["words"] += (
+                "" if sealed["tuning"] else untuned(verdicts[name]["verdict"])
+            )
+        verdicts[name] |= {"refusals": refusals[name], "level": level}
+        verdicts[name] |= {"errors": [list(error) for error in errors]} if errors else {}
+        verdicts[name] |= {"family": before} if before > family else {}
+    return verdicts
 
 
 def share_of_level(sealed: Mapping[str, Any]) -> float:

@@ -3,7 +3,6 @@
 The words better, worse, no different, ... are decided in inference/statistics.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.files import inside, write_json
 from transformer_jax.studies.asking.cells import (
     DIVERGED,
     DONE,
@@ -86,8 +85,8 @@ def judge(study: Study) -> dict[str, Any]:
     over_budgets(by_arm, budgets, sealed, study.record.get("baselines"))
     level = share * statistics.level_of_look(len(seeds), sealed["looks"], earlier)
     errors = {name: errors_of(study, name) for name in study.arms}
-    known = study.record.get("baselines")
-    trend = trend_of(sealed, outcomes, refusals, level, errors, learned, known, contrasts)
+    baselines = study.record.get("baselines")
+    trend = trend_of(sealed, outcomes, refusals, level, errors, learned, baselines, contrasts)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -119,7 +118,7 @@ def judge(study: Study) -> dict[str, Any]:
         look = {"seeds": seeds, "cells": cells, "look": len(earlier) + 1, "level": level}
         verdicts["registered"] = register.note(look_of(study, verdicts))
         study.add_look({**look, "verdicts": words})
-    replace(study.path, "verdicts.json", json.dumps(verdicts, indent=1) + "\n")
+    write_json(study.path, "verdicts.json", verdicts)
     return verdicts
 
 
@@ -145,12 +144,16 @@ def evidence_of(
     # An arm that stopped keeps the base that it was judged beside.
     base = {seed: its for seed, its in outcomes[study.base].items() if seed in of}
     hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
-    known = pooled(looks, base, outcomes[arm], hashes, sealed.get("target"))
-    level = share_of_level(sealed) * known.level(sealed["looks"], study.looks_before(arm, own))
+    pooled_pairs = pooled(looks, base, outcomes[arm], hashes, sealed.get("target"))
+    level = share_of_level(sealed) * pooled_pairs.level(
+        sealed["looks"], study.looks_before(arm, own)
+    )
     family = max((look.family for look in looks), default=0)
     errors = errors_of(study, arm, study.base)
-    found = Evidence(known.base, known.arm, level, computes_the_same, errors, family)
-    return found, bool(known.counts)
+    evidence = Evidence(
+        pooled_pairs.base, pooled_pairs.arm, level, computes_the_same, errors, family
+    )
+    return evidence, bool(pooled_pairs.counts)
 
 
 def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,12 +177,12 @@ def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scores_of_budgets(study: Study) -> dict[str, Any]:
     """What shorter budgets are judged by, the longest first: updates, outcomes and refusals."""
-    found = {}
+    scores = {}
     for share in reversed(study.sealed.get("budgets", ())):
         budget = f"{share:g}"
         if all(budget in arm.get("budgets", {}) for arm in study.arms.values()):
             outcomes = {name: _outcomes(study, name, budget) for name in study.arms}
-            found[budget] = {
+            scores[budget] = {
                 "updates": {n: arm["budgets"][budget]["updates"] for n, arm in study.arms.items()},
                 "outcomes": {
                     name: {str(seed): list(outcome) for seed, outcome in by_seed.items()}
@@ -192,7 +195,7 @@ def _scores_of_budgets(study: Study) -> dict[str, Any]:
                 },
                 "learned": _learned(study, budget),
             }
-    return found
+    return scores
 
 
 def _learned(study: Study, budget: str = "") -> dict[str, Any] | None:
@@ -212,18 +215,18 @@ def _evaluated_otherwise(study: Study, key: str, level: float) -> dict[str, dict
         arm: {s: y for s in study.seeds_of(arm) if (y := _score(study, arm, s, key)) is not None}
         for arm in study.arms
     }
-    found = {}
+    verdicts = {}
     for arm, by_seed in scores.items():
         base = scores[study.base]
         d = [sign * (by_seed[seed] - base[seed]) for seed in by_seed if seed in base]
         paired = statistics.paired_interval(d or [math.nan], level)
-        found[arm] = {
+        verdicts[arm] = {
             "mean": float(np.mean(list(by_seed.values()))) if by_seed else None,
             "by_seed": by_seed,
             "difference": paired.mean,
             "interval": paired.interval,
         }
-    return as_plain(found)
+    return as_plain(verdicts)
 
 
 def _score(study: Study, arm: str, seed: int, key: str) -> float | None:
@@ -264,22 +267,22 @@ def _summary(outcomes: dict[int, Outcome]) -> dict[str, Any]:
 
 def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
     """Why an arm gets no verdict beside the base; empty where it may."""
-    found = [f"{key} changed after the first cell" for key in study.record["refused"]]
+    refusals = [f"{key} changed after the first cell" for key in study.record["refused"]]
     for name in (arm, study.base):
         refused = study.arms[name].get("tuning", {}).get("refused")
-        found += [f"{name}: {refused}"] if refused else []
+        refusals += [f"{name}: {refused}"] if refused else []
     seeds = study.seeds_of(arm)
     cells = {name: [study.cell(name, s, budget) for s in seeds] for name in (arm, study.base)}
     states = {name: [cell.state() for cell in group] for name, group in cells.items()}
     for name, group in states.items():
         lost = [state for state in group if state not in (DONE, DIVERGED)]
         if lost:
-            told = ", ".join(f"{lost.count(state)} {state}" for state in dict.fromkeys(lost))
-            found.append(f"cells of {name!r} are missing: {told}")
+            counts = ", ".join(f"{lost.count(state)} {state}" for state in dict.fromkeys(lost))
+            refusals.append(f"cells of {name!r} are missing: {counts}")
         scored = [cell for cell in cells[name] if cell.state() == DONE]
         without = [str(cell.seed) for cell in scored if cell.means().get(study.metric) is None]
         if without:
-            found.append(f"{name!r} has no {study.metric} for seed {', '.join(without)}")
+            refusals.append(f"{name!r} has no {study.metric} for seed {', '.join(without)}")
     changed = study.arms[arm].get("changes", {})
     done = [
         (RunDirectory(ours.path), RunDirectory(theirs.path))
@@ -288,12 +291,12 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
     ]
     # Within pairs, and between the seeds of the base.
     for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
-        found += scored_otherwise(*pair, study.metric, changed)
-        found += computed_otherwise(*pair, changed, cells=True)
+        refusals += scored_otherwise(*pair, study.metric, changed)
+        refusals += computed_otherwise(*pair, changed, cells=True)
         if study.sealed.get("target") is not None:
             every = [run.config().evaluation.every for run in pair]
             if every[0] != every[1]:
-                found.append(
+                refusals.append(
                     f"updates until the target were looked at every {every[0]} and {every[1]}"
                 )
     codes = {
@@ -302,8 +305,8 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
         for cell in group
         if cell.state() == DONE
     }
-    found += [f"{study.metric} was measured by other code"] if len(codes) > 1 else []
-    return list(dict.fromkeys(found))
+    refusals += [f"{study.metric} was measured by other code"] if len(codes) > 1 else []
+    return list(dict.fromkeys(refusals))
 
 
 # ---------------------------------------------------------------- new text

@@ -51,11 +51,11 @@ def judge_ladder(studies: Sequence[Study], key: str, values: Sequence[float]) ->
         level = _level(verdicts, arm)
         shared = (differences, first["margin"], len(first["arms"]), level)
         if key == SPLITS:
-            told = over_splits(*shared)
+            verdict = over_splits(*shared)
         else:
-            told = over_scales(places, *shared)
+            verdict = over_scales(places, *shared)
             axes = shared_axes(costs[first["base"]], costs[arm], studies[0].record["counted"])
-            told["multipliers"] = multipliers(verdicts, arm, axes, level / len(first["arms"]))
+            verdict["multipliers"] = multipliers(verdicts, arm, axes, level / len(first["arms"]))
         words = {
             value: v["arms"][arm]["words"]
             for value, v in zip(values, verdicts, strict=True)
@@ -63,9 +63,9 @@ def judge_ladder(studies: Sequence[Study], key: str, values: Sequence[float]) ->
         }
         if words:
             where = ", ".join(f"{value:g}" for value in words)
-            told.pop("multipliers", None)
-            return told | {"word": f"{next(iter(words.values()))} (at {where})"}
-        return told
+            verdict.pop("multipliers", None)
+            return verdict | {"word": f"{next(iter(words.values()))} (at {where})"}
+        return verdict
 
     scores = [v["values"][v["base"]]["by_seed"] for v in verdicts]
     return {
@@ -163,7 +163,7 @@ def _growing(costs: Costs, counted: str) -> dict[str, list[float]]:
         _OPERATIONS: [cost["flops"] * cost["counted"] for cost in costs],
     }
     return {
-        name: [float(place) for place in places]
+        name: [float(value) for value in places]
         for name, places in axes.items()
         if all(0 < before < after for before, after in itertools.pairwise(places))
     }
@@ -208,12 +208,12 @@ def multipliers(
     )
     if is_a_share:
         base, its = 1 - base, 1 - its
-    count, found = len(verdicts), {}
+    count, worth = len(verdicts), {}
     for axis, (theirs, ours) in axes.items():
         ahead = float(ours[-1]) if len(ours) > count else None
         places = (np.asarray(theirs[:count]), np.asarray(ours[:count]))
-        told = multiplier_of(*places, base, its, level, at=ahead)
-        if told is not None:
-            rejected = told.fit_p is not None and told.fit_p < _LAW_REJECTED
-            found[axis] = {**told._asdict(), "is_rejected": rejected}
-    return found
+        estimate = multiplier_of(*places, base, its, level, at=ahead)
+        if estimate is not None:
+            rejected = estimate.fit_p is not None and estimate.fit_p < _LAW_REJECTED
+            worth[axis] = {**estimate._asdict(), "is_rejected": rejected}
+    return worth

@@ -43,18 +43,18 @@ def curve(
       larger_is_better: direction of the metric.
     """
     sign = 1.0 if larger_is_better else -1.0
-    found = [_difference(*pair, sign) for pair in pairs]
-    known = [d for d in found if d is not None]
+    differences = [_difference(*pair, sign) for pair in pairs]
+    finite = [d for d in differences if d is not None]
     if arm["verdict"] == SAME:
-        held, what = sum(abs(d) < margin for d in known), f"the difference is within {margin:g}"
+        held, what = sum(abs(d) < margin for d in finite), f"the difference is within {margin:g}"
     elif arm["verdict"] in (BETTER, WORSE):
         direction = 1 if arm["verdict"] == BETTER else -1
-        held, what = sum(direction * d > 0 for d in known), "the sign holds"
+        held, what = sum(direction * d > 0 for d in finite), "the sign holds"
     else:
-        mean = arm.get("mean") or (known[0] if known else 0.0)
-        held = sum(math.copysign(1, mean) * d > 0 for d in known)
+        mean = arm.get("mean") or (finite[0] if finite else 0.0)
+        held = sum(math.copysign(1, mean) * d > 0 for d in finite)
         what = f"no verdict ({arm['verdict']}); the sign of its mean is seen"
-    return Curve(found, held, len(known), f"{what} in {held} of {len(known)}")
+    return Curve(differences, held, len(finite), f"{what} in {held} of {len(finite)}")
 
 
 def _difference(ours: Outcome | None, theirs: Outcome | None, sign: float) -> float | None:

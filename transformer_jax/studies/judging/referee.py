@@ -133,10 +133,10 @@ class Referee:
         if pairs.missing(seeds) and self._clock() >= ends:
             return pairs.differences(seeds)
         pairs.train(seeds)
-        found = pairs.differences(seeds)
+        differences = pairs.differences(seeds)
         if this.confirmation is None:
-            self.journal.add("screened", {"try": this.number, "differences": found})
-        return found
+            self.journal.add("screened", {"try": this.number, "differences": differences})
+        return differences
 
     def _confirm(
         self, confirmation: Confirmation, pairs: Pairs, fresh: list[float], ends: float

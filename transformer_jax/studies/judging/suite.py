@@ -51,12 +51,12 @@ class Unit(NamedTuple):
 
 def unit_of(study: Study) -> Unit | str:
     """Returns the unit of a study's metric, or why there is none."""
-    known = study.record.get("baselines") or {}
-    gate = known.get("gate")
+    baselines = study.record.get("baselines") or {}
+    gate = baselines.get("gate")
     if gate is None:
         return "no simple method is known there"
-    simple = known["scores"][gate["method"]]["test"].get(study.metric)
-    guess = ends_of(known["scores"], study.metric)[1]
+    simple = baselines["scores"][gate["method"]]["test"].get(study.metric)
+    guess = ends_of(baselines["scores"], study.metric)[1]
     if simple is None or guess is None:
         return f"no {study.metric} of {METHODS[gate['method']]} or of a guess is known there"
     if not (simple > guess if study.sealed["larger_is_better"] else simple < guess):
@@ -75,7 +75,7 @@ def judge_suite(studies: Mapping[str, Study]) -> dict[str, Any]:
     verdicts = {name: study.verdicts() for name, study in studies.items()}
     units = {name: unit_of(study) for name, study in studies.items()}
     first = next(iter(verdicts.values()))
-    names = list(dict.fromkeys(arm for told in verdicts.values() for arm in told["arms"]))
+    names = list(dict.fromkeys(arm for judged in verdicts.values() for arm in judged["arms"]))
     return {
         "question": first["question"],
         "base": first["base"],
@@ -100,12 +100,12 @@ def _pooled(
     units: Mapping[str, Unit | str],
     family: int,
 ) -> dict[str, Any]:
-    rows = {name: told["arms"][arm] for name, told in verdicts.items() if arm in told["arms"]}
-    found: dict[str, Any] = {"data": {}, "left_out": {}}
+    rows = {name: judged["arms"][arm] for name, judged in verdicts.items() if arm in judged["arms"]}
+    over_all: dict[str, Any] = {"data": {}, "left_out": {}}
     blocked = [NOT_PRIMARY] if any(row["verdict"] == NOT_PRIMARY for row in rows.values()) else []
     for name, row in rows.items():
         unit, words = units[name], row["words"]
-        found["data"][name] = {key: row.get(key) for key in ("words", "mean", "interval")}
+        over_all["data"][name] = {key: row.get(key) for key in ("words", "mean", "interval")}
         if any(count for count, _ in row.get("diverged", ())):
             blocked.append(f"some runs on {name} diverged")
         elif row["verdict"] == NOT_PRIMARY:
@@ -113,20 +113,20 @@ def _pooled(
         elif row["verdict"] in (REFUSED, NO_VERDICT):
             blocked.append(f"{name}: {words}")
         elif isinstance(unit, str):
-            found["left_out"][name] = unit
+            over_all["left_out"][name] = unit
         elif row["verdict"] in (CANNOT_TELL, IDENTICAL):
-            found["left_out"][name] = words
+            over_all["left_out"][name] = words
         else:
             size = abs(unit.simple - unit.guess)
-            found["data"][name]["effect"] = row["mean"] / size
-            found["data"][name]["error"] = row["standard_error"] / size
-            found["data"][name]["differences"] = [d / size for d in row["differences"]]
-    kept = {name: row for name, row in found["data"].items() if "effect" in row}
+            over_all["data"][name]["effect"] = row["mean"] / size
+            over_all["data"][name]["error"] = row["standard_error"] / size
+            over_all["data"][name]["differences"] = [d / size for d in row["differences"]]
+    kept = {name: row for name, row in over_all["data"].items() if "effect" in row}
     if NOT_PRIMARY in blocked:
-        return found | {"word": f"{NOT_PRIMARY}: no word"}
+        return over_all | {"word": f"{NOT_PRIMARY}: no word"}
     if len(kept) < FEWEST:
         why = f"{len(kept)} data sets can tell, expected {FEWEST} or more"
-        return found | {"word": f"{NO_VERDICT}: {(blocked or [why])[0]}"}
+        return over_all | {"word": f"{NO_VERDICT}: {(blocked or [why])[0]}"}
     level = FOR_MEANS * min(rows[name]["level"] for name in kept) / family
     effects, errors = ([row[key] for row in kept.values()] for key in ("effect", "error"))
     pooled = random_effects(effects, errors, level)
@@ -139,10 +139,10 @@ def _pooled(
     word = read_off(*pooled.interval, float(f"{margin:.2g}"))[1]
     if blocked:
         word = f"{NO_VERDICT}: {blocked[0]}"
-    told = pooled._asdict()
-    del told["shrunken"], told["shrunken_intervals"]
-    about = {"word": word, "margin": margin, "level": level, **told}
-    return found | about | _aggregated(arm, verdicts, _of(units, kept))
+    judged = pooled._asdict()
+    del judged["shrunken"], judged["shrunken_intervals"]
+    about = {"word": word, "margin": margin, "level": level, **judged}
+    return over_all | about | _aggregated(arm, verdicts, _of(units, kept))
 
 
 def _of(units: Mapping[str, Unit | str], kept: Mapping[str, Any]) -> list[tuple[str, Unit]]:

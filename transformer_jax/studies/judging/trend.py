@@ -20,7 +20,7 @@ def trend_of(
     level: float,
     errors: Mapping[str, Sequence[tuple[float, float]]],
     learned: Mapping[str, Any] | None,
-    known: Mapping[str, Any] | None,
+    baselines: Mapping[str, Any] | None,
     as_sealed: Collection[str],
 ) -> dict[str, Any] | None:
     """Returns what is said of the trend; None where none was declared.
@@ -36,7 +36,7 @@ def trend_of(
       level: of this look.
       errors: arm -> (error, degrees of freedom) of what it chose by a parabola.
       learned: of whether_learned; None: there is no gate.
-      known: what study.json says of simple methods.
+      baselines: what study.json says of simple methods.
       as_sealed: arms beside the base that are what was sealed.
     """
     key = sealed.get("trend")
@@ -55,8 +55,8 @@ def trend_of(
     }
     lost = sum(len(its) < len(weights) for its in values.values())
     if lost:  # a line through those that are left would be another question
-        told = f"no verdict: in {lost} of {len(values)} seeds an arm diverged"
-        return _said(key, statistics.NO_VERDICT, told)
+        words = f"no verdict: in {lost} of {len(values)} seeds an arm diverged"
+        return _said(key, statistics.NO_VERDICT, words)
     flat, leant = {}, {}  # the same mean, and with what the line gains
     for seed, its in values.items():
         mean = sum(its.values()) / len(its)
@@ -70,14 +70,14 @@ def trend_of(
             for arm, its in errors.items() if arm in weights for error, freedom in its
         ],
     )  # fmt: skip
-    found = as_plain(contrast)
-    found["words"] += "" if sealed["tuning"] else untuned(found["verdict"])
+    trend = as_plain(contrast)
+    trend["words"] += "" if sealed["tuning"] else untuned(trend["verdict"])
     if contrast.verdict == statistics.IDENTICAL:
-        found["words"] = "identical: the same score in all arms"
-    why_not = _nothing_to_see(sealed, values, learned, known)
+        trend["words"] = "identical: the same score in all arms"
+    why_not = _nothing_to_see(sealed, values, learned, baselines)
     if why_not:
-        found |= {"verdict": CANNOT_TELL, "words": f"{CANNOT_TELL}: {why_not}"}
-    return {"key": key, **{name: found[name] for name in _KEPT}}
+        trend |= {"verdict": CANNOT_TELL, "words": f"{CANNOT_TELL}: {why_not}"}
+    return {"key": key, **{name: trend[name] for name in _KEPT}}
 
 
 def _said(key: str, verdict: str, words: str) -> dict[str, Any]:
@@ -88,14 +88,14 @@ def _nothing_to_see(
     sealed: Mapping[str, Any],
     values: Mapping[int, Mapping[str, float]],
     learned: Mapping[str, Any] | None,
-    known: Mapping[str, Any] | None,
+    baselines: Mapping[str, Any] | None,
 ) -> str:
     """Why scores of all arms say nothing about models; empty where they do."""
     if learned is not None and not learned["passed"]:
         return "the base has not learned"
-    if known is None:
+    if baselines is None:
         return ""
-    rest = ends_of(known["scores"], sealed["metric"].removeprefix("test/"))
+    rest = ends_of(baselines["scores"], sealed["metric"].removeprefix("test/"))
     of_arm = {arm: [its[arm] for its in values.values()] for arm in sealed["arms"]}
     ends = [
         at_an_end(of_arm[sealed["base"]], its, *rest, sealed["margin"], sealed["larger_is_better"])

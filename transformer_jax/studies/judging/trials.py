@@ -10,12 +10,12 @@ from transformer_jax.studies.inference.tuned import holds_from
 
 def errors_of(study: Study, *arms: str) -> tuple[tuple[float, float], ...]:
     """Returns (error of the score, degrees of freedom) of arms, where parabolas chose."""
-    found = []
+    errors = []
     for name in arms:
         tuned = tuned_of(study.arms[name])
         if tuned is not None and tuned.refined:
-            found.append((tuned.refined["missed"], tuned.refined["freedom"]))
-    return tuple(found)
+            errors.append((tuned.refined["missed"], tuned.refined["freedom"]))
+    return tuple(errors)
 
 
 def domain_of(study: Study, arm: str, mean: float | None) -> dict[str, Any]:
@@ -33,6 +33,6 @@ def domain_of(study: Study, arm: str, mean: float | None) -> dict[str, Any]:
     if ours is None or theirs is None or not ours.tried or not theirs.tried:
         return {}
     larger, first = study.sealed["larger_is_better"], (ours.first_scores, theirs.first_scores)
-    known = mean is not None and math.isfinite(mean)
-    start = holds_from(*first, larger, math.copysign(1, mean or 0)) if known else None
+    has_mean = mean is not None and math.isfinite(mean)
+    start = holds_from(*first, larger, math.copysign(1, mean or 0)) if has_mean else None
     return {"tuned": {"trials": len(ours.tried), "holds_from": start}}

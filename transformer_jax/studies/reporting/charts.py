@@ -54,7 +54,7 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
     arms = {name: its for name, its in study.sealed["arms"].items() if name in verdicts["values"]}
     keys = list(dict.fromkeys(key for changes in arms.values() for key in changes))
     settings = {arm: {k: its.get(k, base.get(k)) for k in keys} for arm, its in arms.items()}
-    found: dict[str, dict[str, list[str]]] = {}
+    sweeps: dict[str, dict[str, list[str]]] = {}
     for key in keys:
         groups: dict[str, list[str]] = {}
         for arm, its in settings.items():
@@ -66,8 +66,8 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
             for rest, names in groups.items()
             if len({settings[arm][key] for arm in names}) >= _FEWEST_VALUES
         }
-        found |= {key: ordered} if ordered else {}
-    return found
+        sweeps |= {key: ordered} if ordered else {}
+    return sweeps
 
 
 def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
 def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
     """Returns the arm with the best mean of each group, a line each."""
     best = max if study.sealed["larger_is_better"] else min
-    told = []
+    sentences = []
     for key, groups in sweeps_of(study, verdicts).items():
         for group, arms in groups.items():
             values = {arm: verdicts["values"][arm] for arm in arms}
@@ -104,8 +104,8 @@ def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
                 continue
             first = best(means, key=lambda arm: means[arm])
             where = f" where {group}" if group else ""
-            told.append(f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}")
-    return told
+            sentences.append(f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}")
+    return sentences
 
 
 def tuning_charts(study: Study) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def tuning_charts(study: Study) -> dict[str, Any]:
     label += f" at {share:.0%} of the updates" if later else ""
     best, charts = max if larger else min, {}
     first = next(iter(tuned.values()))
-    for place, key in enumerate(k for k, value in first.chosen.items() if is_number(value)):
+    for index, key in enumerate(k for k, value in first.chosen.items() if is_number(value)):
         series = []
         for name, its in tuned.items():
             scores: dict[float, list[float]] = {}
@@ -129,15 +129,15 @@ def tuning_charts(study: Study) -> dict[str, Any]:
             series.append(_line(study, name, sorted(scores), line, line, line))
         labels = {"xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
         by_factors = all(x > 0 for line in series for x in line["x"])
-        charts[f"tuned-{place}"] = {**labels, "series": series, "logX": by_factors, "points": True}
+        charts[f"tuned-{index}"] = {**labels, "series": series, "logX": by_factors, "points": True}
     series = []
     for name, its in tuned.items():
-        found = expected_best(its.first_scores, larger)
-        low, high = ([m + side * spread for m, spread in found] for side in (-1, 1))
-        trials = list(range(1, len(found) + 1))
-        series.append(_line(study, name, trials, [mean for mean, _ in found], low, high))
-    told = f"expected best, {label}"
-    labels = {"xLabel": "trials", "yLabel": told, "title": told}
+        bests = expected_best(its.first_scores, larger)
+        low, high = ([m + side * spread for m, spread in bests] for side in (-1, 1))
+        trials = list(range(1, len(bests) + 1))
+        series.append(_line(study, name, trials, [mean for mean, _ in bests], low, high))
+    title = f"expected best, {label}"
+    labels = {"xLabel": "trials", "yLabel": title, "title": title}
     return {**charts, "tuned-trials": {**labels, "series": series, "points": True}}
 
 
@@ -163,9 +163,11 @@ def multiverse_chart(study: Study) -> dict[str, Any]:
     """A line an arm: its differences from the base under all choices, in order; {} if none."""
     series = []
     for name, its in study.multiverse().get("arms", {}).items():
-        known = sorted(d for d in its["differences"] if d is not None)
-        if known:
-            series.append(_line(study, name, list(range(1, len(known) + 1)), known, known, known))
+        finite = sorted(d for d in its["differences"] if d is not None)
+        if finite:
+            series.append(
+                _line(study, name, list(range(1, len(finite) + 1)), finite, finite, finite)
+            )
     if not series:
         return {}
     label = f"difference of test {study.metric} from {study.base}; up is better"
@@ -181,7 +183,9 @@ def _line(study: Study, arm: str, x: list, mean: list, low: list, high: list) ->
 def details_of(study: Study) -> dict[str, dict[int, dict]]:
     """Arm -> seed -> what details.json of the cell holds."""
     return {
-        arm: {s: found for s in study.seeds_of(arm) if (found := read_details(study.cell(arm, s)))}
+        arm: {
+            s: details for s in study.seeds_of(arm) if (details := read_details(study.cell(arm, s)))
+        }
         for arm in study.arms
     }
 
@@ -190,10 +194,10 @@ def by_position_of(study: Study) -> dict[str, Any]:
     """A line an arm over the positions of a window; {} where there are none."""
     series = []
     for arm, seeds in details_of(study).items():
-        found = [d["where"]["position"] for d in seeds.values() if "where" in d]
-        if found:
-            values = np.array([means for _, means in found], float)
-            places = [start + 1 for start in found[0][0]]
+        positions = [d["where"]["position"] for d in seeds.values() if "where" in d]
+        if positions:
+            values = np.array([means for _, means in positions], float)
+            places = [start + 1 for start in positions[0][0]]
             bands = (band.tolist() for band in (values.mean(0), values.min(0), values.max(0)))
             series.append(_line(study, arm, places, *bands))
     if not series:
@@ -207,18 +211,18 @@ def by_position_of(study: Study) -> dict[str, Any]:
 def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """A chart for each breakdown of the scores, a line an arm; {} where no task has one."""
     charts = {}
-    for name, told in BREAKDOWNS.items():
+    for name, title in BREAKDOWNS.items():
         series = []
         for arm in study.arms:
-            found = verdicts[name].get(arm, {})
-            numbers = sorted(map(int, found))
+            breakdown = verdicts[name].get(arm, {})
+            numbers = sorted(map(int, breakdown))
             if len(numbers) > 1:
-                values = [found[str(number)] for number in numbers]
+                values = [breakdown[str(number)] for number in numbers]
                 means = [float(np.mean(row)) for row in values]
                 bounds = [min(row) for row in values], [max(row) for row in values]
                 series.append(_line(study, arm, numbers, means, *bounds))
         if series:
-            labels = {"xLabel": told.number, "yLabel": told.score, "title": told.title}
+            labels = {"xLabel": title.number, "yLabel": title.score, "title": title.title}
             charts[name] = {**labels, "series": series, "points": True}
     return charts
 
@@ -231,5 +235,5 @@ def floor_of(study: Study) -> float | None:
 
 def mean_of(column: Sequence[float | None]) -> float | None:
     """The mean of what is known; None where nothing is."""
-    known = [value for value in column if value is not None]
-    return float(np.mean(known)) if known else None
+    finite = [value for value in column if value is not None]
+    return float(np.mean(finite)) if finite else None

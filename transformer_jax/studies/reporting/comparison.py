@@ -73,11 +73,11 @@ class Comparison:
         for row in run.metrics():
             last |= row
         if self.metric not in last:
-            known = [key for key in last if key != "step"]
+            metrics = [key for key in last if key != "step"]
             raise InvalidInput(
                 f"--metric={self.metric}: {run.path} has no such metric"
-                f"{suggest(self.metric, known)}"
-                + (f"\nit has: {', '.join(known)}" if known else "\nit has none yet")
+                f"{suggest(self.metric, metrics)}"
+                + (f"\nit has: {', '.join(metrics)}" if metrics else "\nit has none yet")
             )
         measured = dict.fromkeys([self.metric, *_SCORES, "time/step_ms"])
         facts = {"status": run.status(), "step": last["step"]}
@@ -94,8 +94,8 @@ class Comparison:
             groups.setdefault(arm, {}).setdefault(config["seed"], name)
         if len(groups) == 1:
             return {"all": next(iter(groups.values()))}
-        known = dict.fromkeys(key for arm in groups for key, _ in arm)
-        keys = [key for key in known if len({dict(arm).get(key) for arm in groups}) > 1]
+        varied = dict.fromkeys(key for arm in groups for key, _ in arm)
+        keys = [key for key in varied if len({dict(arm).get(key) for arm in groups}) > 1]
         return {
             ", ".join(f"{key.rsplit('.', 1)[-1]}={dict(arm).get(key)}" for key in keys): by_seed
             for arm, by_seed in groups.items()
@@ -116,20 +116,20 @@ class Comparison:
     def warnings(self) -> list[str]:
         """What makes a difference between the runs mean less than it seems."""
         manifests, configs = list(self._manifests.values()), list(self._configs.values())
-        told = []
+        warnings = []
         unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
         if unfinished:
-            told.append(f"not finished: {', '.join(unfinished)}")
-        told += self.scored_otherwise()
+            warnings.append(f"not finished: {', '.join(unfinished)}")
+        warnings += self.scored_otherwise()
         budgets = [
             c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs
         ]
         if not _differ([c["data.task"] for c in configs]) and _differ(budgets):
-            told.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
+            warnings.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
         counts = [m["parameters"] for m in manifests]
         if max(counts) > 1.02 * min(counts):
-            told.append("parameters differ by more than 2 %")
-        return told + among(list(self.runs.values()), computed_otherwise)
+            warnings.append("parameters differ by more than 2 %")
+        return warnings + among(list(self.runs.values()), computed_otherwise)
 
     def scored_otherwise(self) -> list[str]:
         """What the runs were scored on otherwise; where there is any, nothing is claimed."""
@@ -159,7 +159,7 @@ class Comparison:
         """Differences of the metric from the first arm's, over the seeds that both have."""
         (base_name, base), *others = self.arms.items()
         sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
-        found = []
+        intervals = []
         for index, (name, arm) in enumerate(others, start=1):
             seeds = sorted(base.keys() & arm.keys())
             ours = [float(self.columns[arm[s]][self.metric]) for s in seeds]
@@ -168,7 +168,7 @@ class Comparison:
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
             together = paired_interval(d, ALPHA / len(others))
-            found.append(
+            intervals.append(
                 {
                     "name": name,
                     "index": index,
@@ -180,7 +180,7 @@ class Comparison:
                     "words": "",
                 }
             )
-        return found
+        return intervals
 
     # ---- the page
 

@@ -32,10 +32,10 @@ def curves_of(
     rows = {arm: [RunDirectory(path).metrics() for path in paths] for arm, paths in runs.items()}
     metrics = {}
     for metric in [*_METRICS, *_others(rows)]:
-        found = {arm: _band(seeds, metric) for arm, seeds in rows.items()}
-        known = {arm: band for arm, band in found.items() if band["step"]}
-        if known:
-            metrics[metric] = known
+        bands = {arm: _band(seeds, metric) for arm, seeds in rows.items()}
+        drawn = {arm: band for arm, band in bands.items() if band["step"]}
+        if drawn:
+            metrics[metric] = drawn
 
     def shown_later(metric: str) -> tuple[bool, bool]:
         has_curve = any(len(band["step"]) > 1 for band in metrics[metric].values())
@@ -56,9 +56,9 @@ def curves_of(
 def _others(rows: Mapping[str, Sequence[list[dict]]]) -> list[str]:
     """Metrics that were asked for, and what hooks gave: all but times, rates and test scores."""
     names = {name: None for seeds in rows.values() for run in seeds for row in run for name in row}
-    known = (*_METRICS, "step", "train/learning_rate")
+    excluded = (*_METRICS, "step", "train/learning_rate")
     return [
-        name for name in names if name not in known and not name.startswith(("time/", "test/"))
+        name for name in names if name not in excluded and not name.startswith(("time/", "test/"))
     ][:_MOST_METRICS]
 
 

@@ -58,14 +58,14 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
     axes.axvline(0, color="0.2", linewidth=1)
     order = list(study.arms)
     for row, name in enumerate(names):
-        arm, place = verdicts["arms"][name], len(names) - 1 - row
+        arm, height = verdicts["arms"][name], len(names) - 1 - row
         colour = f"C{order.index(name) % 10}"
-        axes.plot(arm["differences"], [place - 0.22] * len(arm["differences"]), "o", mfc="none",
+        axes.plot(arm["differences"], [height - 0.22] * len(arm["differences"]), "o", mfc="none",
                   mec=colour, ms=3.5)  # fmt: skip
         if arm["mean"] is not None:  # with a target no mean is shown
-            axes.plot(arm["mean"], place, "o", color=colour, ms=6)
+            axes.plot(arm["mean"], height, "o", color=colour, ms=6)
         if None not in arm["interval"]:
-            axes.plot(arm["interval"], [place, place], color=colour, linewidth=2)
+            axes.plot(arm["interval"], [height, height], color=colour, linewidth=2)
     axes.set_yticks(range(len(names)), list(reversed(names)))
     axes.set_ylim(-0.6, len(names) - 0.4)
     seen = [d for name in names for d in verdicts["arms"][name]["differences"]] or [margin]

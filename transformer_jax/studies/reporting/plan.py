@@ -95,37 +95,37 @@ def show_plan(
             progress.say(f"  {name}: {spell_changes(arm.changes)}")
 
 
-def baselines_as_text(known: Mapping[str, Any]) -> str:
+def baselines_as_text(baselines: Mapping[str, Any]) -> str:
     """What simple methods reach, for a terminal, and what the base has to beat."""
-    gate = known["gate"]
-    told = "gate       none: no simple method is known for such a task, or the study has a target"
+    gate = baselines["gate"]
+    line = "gate       none: no simple method is known for such a task, or the study has a target"
     if gate is not None:
-        told = (
+        line = (
             f"gate       the base has to be better than {METHODS[gate['method']]}: "
             f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
         )
-    table = as_text(BASELINE_HEADS, baseline_rows(known)) + "\n" if known["scores"] else ""
-    return table + told
+    table = as_text(BASELINE_HEADS, baseline_rows(baselines)) + "\n" if baselines["scores"] else ""
+    return table + line
 
 
-def resolution(design: Any, count: int, known: Mapping[str, Any] | None) -> str:
+def resolution(design: Any, count: int, noise: Mapping[str, Any] | None) -> str:
     """What so many seeds and contrasts can show, in margins where the noise is known."""
     if design.target is not None:
         return f"solved at  {design.target:g}: counts and updates until then are compared"
     contrasts = max(family_of(design.sealed(), []), 1)
     effect = detectable(count, level_of_contrast(design.sealed(), [count]))
-    told = (
+    line = (
         f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
         f"80 % power an effect of {effect:.1f} deviations of a paired difference"
     )
-    if known:  # as if pairing helped nothing
-        margins = effect * math.sqrt(2) * known["deviation"] / design.margin
-        told += f", {margins:.1f} margins by the noise of the base"
-    return told
+    if noise:  # as if pairing helped nothing
+        margins = effect * math.sqrt(2) * noise["deviation"] / design.margin
+        line += f", {margins:.1f} margins by the noise of the base"
+    return line
 
 
 def expected_cost(
-    design: Any, looks: Sequence[int], seconds: float, known: Mapping[str, Any] | None
+    design: Any, looks: Sequence[int], seconds: float, noise: Mapping[str, Any] | None
 ) -> str:
     """What a study is expected to take, for its plan.
 
@@ -133,16 +133,17 @@ def expected_cost(
       design: of the study.
       looks: that are left.
       seconds: of a seed of one arm.
-      known: noise of the base's config, see asking/noise; None: not known.
+      baselines: noise of the base's config, see asking/noise; None: not known.
     """
     # As if pairing helped nothing; without it "no different" is left out.
-    margin = design.margin / (math.sqrt(2) * known["deviation"]) if known else 0.0
+    margin = design.margin / (math.sqrt(2) * noise["deviation"]) if noise else 0.0
     level, lines = level_of_contrast(design.sealed(), design.looks), []
     for effect in _EFFECTS:
-        found = expected(effect, looks, margin, level)
+        outcomes = expected(effect, looks, margin, level)
         lines.append(
-            f"{found.seeds:.1f} seeds, about {clock(found.seeds * seconds)}, where the effect is "
-            f"{effect} deviations of a paired difference; then {found.decided:.0%} are decided"
+            f"{outcomes.seeds:.1f} seeds, about {clock(outcomes.seeds * seconds)}, where the "
+            f"effect is {effect} deviations of a paired difference; then {outcomes.decided:.0%} "
+            "are decided"
         )
     head = f"until      decided, with looks at {', '.join(map(str, looks))} seeds; an arm takes"
     return "\n           ".join([head, *lines])

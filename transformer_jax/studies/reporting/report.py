@@ -130,14 +130,14 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
     marks = [f"sealed {record['sealed_at']}", f"seal {record['seal'][:12]}"]
     marks += [f"exploratory: {reason}" for reason in record["exploratory"]]
     shown = " ".join(f'<span class="mark">{escaped(mark)}</span>' for mark in marks)
-    told = [
+    sentences = [
         f"{name}: {arm['words']}"
         + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
         for name, arm in verdicts["arms"].items()
     ]
-    if len(told) > _LISTED:
-        told[_LISTED:] = [f"and {len(told) - _LISTED} more, in the table"]
-    told += tables.trend_of(verdicts)
+    if len(sentences) > _LISTED:
+        sentences[_LISTED:] = [f"and {len(sentences) - _LISTED} more, in the table"]
+    sentences += tables.trend_of(verdicts)
     return "\n".join(
         [
             f"<h1>{escaped(sealed['question'])}</h1>",
@@ -145,7 +145,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
             paragraph(f"Predicted beforehand: {sealed['prediction']}"),
             *([listed(came)] if (came := tables.expected_of(sealed, verdicts)) else []),
             paragraph(f"Against {verdicts['base']}:"),
-            listed(told),
+            listed(sentences),
             paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.", soft=True),
         ]
     )
@@ -231,19 +231,19 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _baselines(study: Study) -> list[str]:
-    known = study.record.get("baselines")
-    if not known or not known["scores"]:
+    baselines = study.record.get("baselines")
+    if not baselines or not baselines["scores"]:
         return []
     learned = study.verdicts().get("learned")
-    told = "There is no gate."
+    sentence = "There is no gate."
     if learned:
-        told = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
+        sentence = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
     note = (
         "Simple methods, trained on the whole training split and scored as the arms are. A base "
         "that is not better than the gate gives no verdict."
     )
-    rows = tables.baseline_rows(known)
-    return [paragraph(told), table(tables.BASELINE_HEADS, rows), paragraph(note, soft=True)]
+    rows = tables.baseline_rows(baselines)
+    return [paragraph(sentence), table(tables.BASELINE_HEADS, rows), paragraph(note, soft=True)]
 
 
 # ---------------------------------------------------------------- tuning
@@ -285,15 +285,21 @@ def _budgets(verdicts: Mapping[str, Any]) -> list[str]:
 
 
 def _multiverse(study: Study) -> list[str]:
-    found = study.multiverse()
-    if not found:
+    multiverse = study.multiverse()
+    if not multiverse:
         return []
-    told = [f"{name}: {its['words']} specifications" for name, its in found["arms"].items()]
+    sentences = [
+        f"{name}: {its['words']} specifications" for name, its in multiverse["arms"].items()
+    ]
     note = (
-        f"Base and arms with the same other choices, one run each with seed {found['seed']}: each "
-        "doubt alone, then combinations. A description, and no test."
+        f"Base and arms with the same other choices, one run each with seed {multiverse['seed']}: "
+        "each doubt alone, then combinations. A description, and no test."
     )
-    return [listed(told), table(*tables.multiverse_rows(found)), paragraph(note, soft=True)]
+    return [
+        listed(sentences),
+        table(*tables.multiverse_rows(multiverse)),
+        paragraph(note, soft=True),
+    ]
 
 
 def _places(charts: Mapping[str, Any]) -> list[str]:
@@ -308,10 +314,10 @@ def _where(study: Study) -> list[str]:
     kinds = ["seen in the window", "new in the window"]
     rows = []
     for arm, seeds in details_of(study).items():
-        found = [d["where"] for d in seeds.values() if "where" in d]
-        if found:
-            columns = [[w["frequency"][b] for w in found] for b in range(FREQUENCY_BINS)]
-            columns += [[w["repeated"][kind] for w in found] for kind in kinds]
+        parts = [d["where"] for d in seeds.values() if "where" in d]
+        if parts:
+            columns = [[w["frequency"][b] for w in parts] for b in range(FREQUENCY_BINS)]
+            columns += [[w["repeated"][kind] for w in parts] for kind in kinds]
             rows.append([arm, *[spell(mean_of(column)) for column in columns]])
     if not rows:
         return []

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import replace
+from transformer_jax.runs.files import replace, write_json
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.study import as_csv, as_plain, now
 from transformer_jax.studies.inference.outcome import Outcome
@@ -67,12 +67,12 @@ def judge_in(
         register.add(
             {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
-    replace(folder, "verdicts.json", json.dumps(as_plain(results), indent=1) + "\n")
-    told = rows_of(results, outcomes)
-    replace(folder, "table.md", tables.as_markdown(HEADS, told))
-    replace(folder, "table.csv", as_csv(HEADS, told))
-    replace(folder, "table.tex", tables.as_latex(HEADS, told))
-    replace(folder, "report.html", _page(results, told, asked, counts))
+    write_json(folder, "verdicts.json", as_plain(results))
+    table_rows = rows_of(results, outcomes)
+    replace(folder, "table.md", tables.as_markdown(HEADS, table_rows))
+    replace(folder, "table.csv", as_csv(HEADS, table_rows))
+    replace(folder, "table.tex", tables.as_latex(HEADS, table_rows))
+    replace(folder, "report.html", _page(results, table_rows, asked, counts))
     return results
 
 
@@ -104,7 +104,7 @@ def rows_of(
 
 
 def _page(
-    results: Sequence[Result], told: tables.Rows, asked: Mapping[str, Any], earlier: Sequence[int]
+    results: Sequence[Result], rows: tables.Rows, asked: Mapping[str, Any], earlier: Sequence[int]
 ) -> str:
     better = "larger" if asked["larger_is_better"] else "smaller"
     how = (
@@ -122,7 +122,7 @@ def _page(
     body = "\n".join(
         [
             f"<h1>{escaped(title)}</h1>",
-            section("Verdicts", table(HEADS, told, how), place_for("forest")),
+            section("Verdicts", table(HEADS, rows, how), place_for("forest")),
             paragraph("How to read a verdict: docs/verdicts.md of transformer_jax.", soft=True),
         ]
     )

@@ -1,11 +1,10 @@
 """The same question on several data sets: suite.json, suite.md and suite.html."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import replace
+from transformer_jax.runs.files import replace, write_json
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.asking.suite import FILE, study_path
@@ -47,24 +46,24 @@ def write_suite(workdir: str | Path, names: list[str]) -> dict[str, Any]:
       What suite.json holds.
     """
     workdir = Path(workdir)
-    found = as_plain(judge_suite({name: Study(study_path(workdir, name)) for name in names}))
-    replace(workdir, FILE, json.dumps(found, indent=1) + "\n")
-    replace(workdir, "suite.md", as_text(found))
-    replace(workdir, "suite.html", page_of(found))
-    return found
+    judged = as_plain(judge_suite({name: Study(study_path(workdir, name)) for name in names}))
+    write_json(workdir, FILE, judged)
+    replace(workdir, "suite.md", as_text(judged))
+    replace(workdir, "suite.html", page_of(judged))
+    return judged
 
 
-def as_text(found: Mapping[str, Any]) -> str:
+def as_text(suite: Mapping[str, Any]) -> str:
     """The suite as Markdown."""
-    parts = [f"# {found['question']}", *_told(found), as_markdown(_ARM_HEADS, _arm_rows(found))]
-    parts += [as_markdown(_DATA_HEADS, _data_rows(found)), _UNIT]
-    scores = _score_rows(found)
+    parts = [f"# {suite['question']}", *_told(suite), as_markdown(_ARM_HEADS, _arm_rows(suite))]
+    parts += [as_markdown(_DATA_HEADS, _data_rows(suite)), _UNIT]
+    scores = _score_rows(suite)
     return "\n\n".join([*parts, *([as_markdown(_SCORE_HEADS, scores)] if scores else [])]) + "\n"
 
 
-def _told(found: Mapping[str, Any]) -> list[str]:
+def _told(suite: Mapping[str, Any]) -> list[str]:
     lines = []
-    for arm, its in found["arms"].items():
+    for arm, its in suite["arms"].items():
         lines.append(f"- **{arm}: {its['word']}**{_numbers(its)}")
         lines += [f"  - left out: {name}: {why}" for name, why in its["left_out"].items()]
     return ["\n".join(lines)]
@@ -82,7 +81,7 @@ def _numbers(its: Mapping[str, Any]) -> str:
     )
 
 
-def _arm_rows(found: Mapping[str, Any]) -> Rows:
+def _arm_rows(suite: Mapping[str, Any]) -> Rows:
     return [
         [
             arm,
@@ -93,7 +92,7 @@ def _arm_rows(found: Mapping[str, Any]) -> Rows:
             signed(row.get("effect")),
             _with_interval(row),
         ]
-        for arm, its in found["arms"].items()
+        for arm, its in suite["arms"].items()
         for name, row in its["data"].items()
     ]
 
@@ -104,22 +103,22 @@ def _with_interval(row: Mapping[str, Any]) -> str:
     return f"{signed(row['shrunken'])} {spell_interval(row['shrunken_interval'])}"
 
 
-def _data_rows(found: Mapping[str, Any]) -> Rows:
+def _data_rows(suite: Mapping[str, Any]) -> Rows:
     rows = []
-    for name, its in found["data"].items():
+    for name, its in suite["data"].items():
         if "unit" in its:
             unit = its["unit"]
             simple = f"{spell(unit['simple'])} ({METHODS[unit['method']]})"
-            known = [spell(unit["guess"]), simple, spell(its["score"], 3)]
+            cells = [spell(unit["guess"]), simple, spell(its["score"], 3)]
         else:
-            known = [its["no_unit"], "–", "–"]
-        rows.append([name, its["metric"], spell(its["base"]), *known])
+            cells = [its["no_unit"], "–", "–"]
+        rows.append([name, its["metric"], spell(its["base"]), *cells])
     return rows
 
 
-def _score_rows(found: Mapping[str, Any]) -> Rows:
+def _score_rows(suite: Mapping[str, Any]) -> Rows:
     rows = []
-    for arm, its in found["arms"].items():
+    for arm, its in suite["arms"].items():
         if "aggregates" in its:
             scores = its["aggregates"]
             rows.append(
@@ -136,25 +135,25 @@ def _score_rows(found: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def page_of(found: Mapping[str, Any]) -> str:
+def page_of(suite: Mapping[str, Any]) -> str:
     """The suite as one page that opens offline."""
-    charts = {f"profile-{place}": its for place, its in enumerate(_profiles(found))}
-    data = {"arms": [found["base"], *found["arms"]], "forest": _forest(found), "charts": charts}
-    scores = _score_rows(found)
-    words = [f"{arm}: {its['word']}{_numbers(its)}" for arm, its in found["arms"].items()]
+    charts = {f"profile-{index}": its for index, its in enumerate(_profiles(suite))}
+    data = {"arms": [suite["base"], *suite["arms"]], "forest": _forest(suite), "charts": charts}
+    scores = _score_rows(suite)
+    words = [f"{arm}: {its['word']}{_numbers(its)}" for arm, its in suite["arms"].items()]
     left = [
         f"{arm}: {name} is left out: {why}"
-        for arm, its in found["arms"].items()
+        for arm, its in suite["arms"].items()
         for name, why in its["left_out"].items()
     ]
     body = "\n".join(
         [
-            f"<h1>{escaped(found['question'])}</h1>",
-            paragraph(f"On {', '.join(found['data'])}, against {found['base']}:"),
+            f"<h1>{escaped(suite['question'])}</h1>",
+            paragraph(f"On {', '.join(suite['data'])}, against {suite['base']}:"),
             listed(words),
             section(
                 "Verdicts",
-                table(_ARM_HEADS, _arm_rows(found)),
+                table(_ARM_HEADS, _arm_rows(suite)),
                 place_for("forest"),
                 paragraph(
                     "Rings: each seed. Of one data set the line is the interval of its study; of "
@@ -164,7 +163,7 @@ def page_of(found: Mapping[str, Any]) -> str:
                 listed(left),
             ),
             section(
-                "Data sets", table(_DATA_HEADS, _data_rows(found)), paragraph(_UNIT, soft=True)
+                "Data sets", table(_DATA_HEADS, _data_rows(suite)), paragraph(_UNIT, soft=True)
             ),
             section(
                 "Scores of all runs",
@@ -180,15 +179,15 @@ def page_of(found: Mapping[str, Any]) -> str:
             ),
         ]
     )
-    return whole_page(found["question"], body, as_plain(data))
+    return whole_page(suite["question"], body, as_plain(data))
 
 
-def _forest(found: Mapping[str, Any]) -> dict[str, Any]:
+def _forest(suite: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
-    for index, (arm, its) in enumerate(found["arms"].items(), 1):
-        label = "" if len(found["arms"]) == 1 else f" · {arm}"
+    for index, (arm, its) in enumerate(suite["arms"].items(), 1):
+        label = "" if len(suite["arms"]) == 1 else f" · {arm}"
         for name, row in its["data"].items():
-            unit = found["data"][name].get("unit")
+            unit = suite["data"][name].get("unit")
             size = abs(unit["simple"] - unit["guess"]) if unit else None
             why = its["left_out"].get(name)
             in_units = size is not None and row.get("mean") is not None and why is None
@@ -198,7 +197,7 @@ def _forest(found: Mapping[str, Any]) -> dict[str, Any]:
                     "index": index,
                     "mean": row["mean"] / size if in_units else None,
                     "differences": row.get("differences", []),
-                    "seeds": found["data"][name]["seeds"],
+                    "seeds": suite["data"][name]["seeds"],
                     "interval": [
                         None if bound is None else bound / size for bound in row["interval"]
                     ]
@@ -211,14 +210,14 @@ def _forest(found: Mapping[str, Any]) -> dict[str, Any]:
             for name, bounds in (("all", its["interval"]), ("one more", its["prediction"])):
                 whole = {"name": name + label, "index": index, "mean": its["mean"]}
                 rows.append({**whole, "differences": [], "interval": bounds, "words": its["word"]})
-    margins = [its["margin"] for its in found["arms"].values() if "margin" in its]
-    label = f"difference from {found['base']} in units; right is better"
+    margins = [its["margin"] for its in suite["arms"].values() if "margin" in its]
+    label = f"difference from {suite['base']} in units; right is better"
     return {"rows": rows, "margin": max(margins, default=0), "label": label}
 
 
-def _profiles(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _profiles(suite: Mapping[str, Any]) -> list[dict[str, Any]]:
     charts = []
-    for index, (arm, its) in enumerate(found["arms"].items(), 1):
+    for index, (arm, its) in enumerate(suite["arms"].items(), 1):
         if "profiles" in its:
             x, shares = its["profiles"]["thresholds"], its["profiles"]["shares"]
             series = [

@@ -76,16 +76,16 @@ def spell_changes(changes: Mapping[str, Any]) -> str:
 BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
 
 
-def baseline_rows(known: Mapping[str, Any]) -> Rows:
+def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
     """One row a method, that of the gate marked."""
-    method = (known["gate"] or {}).get("method")
+    method = (baselines["gate"] or {}).get("method")
     return [
         [
             name + " (gate)" * (name == method),
             spell(scores["test"].get("loss")),
             spell(scores["test"].get("accuracy")),
         ]
-        for name, scores in known["scores"].items()
+        for name, scores in baselines["scores"].items()
     ]
 
 
@@ -169,14 +169,14 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
 
 def trend_of(verdicts: Mapping[str, Any]) -> list[str]:
     """What a declared trend came to, if there is one."""
-    found = verdicts.get("trend")
-    if not found:
+    trend = verdicts.get("trend")
+    if not trend:
         return []
-    told = f"more {found['key']}: {found['words']}"
-    if found.get("mean") is None:
-        return [told]
-    gain = f"{signed(found['mean'])} {spell_interval(found['interval'])}"
-    return [f"{told} ({gain} from the smallest to the largest, by a line over its logarithm)"]
+    sentence = f"more {trend['key']}: {trend['words']}"
+    if trend.get("mean") is None:
+        return [sentence]
+    gain = f"{signed(trend['mean'])} {spell_interval(trend['interval'])}"
+    return [f"{sentence} ({gain} from the smallest to the largest, by a line over its logarithm)"]
 
 
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
@@ -185,17 +185,17 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
     from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 
     said = {**verdicts["arms"], TREND: verdicts.get("trend") or {}}
-    told = []
+    sentences = []
     for name, ends in sealed.get("expected", {}).items():
         its = said.get(name, {})
         decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT)
         interval = its.get("interval") if decides else None
         low, high = ("any" if end is None else signed(end) for end in ends)
-        told.append(
+        sentences.append(
             f"{name}: {low} to {high}, found {spell_interval(interval)}: "
             f"{how_it_came(ends, interval)}"
         )
-    return told
+    return sentences
 
 
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
@@ -210,18 +210,18 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
         )
     for name, arm in verdicts["arms"].items():
         if arm.get("correlation") is not None:
-            told = f"{name}: pairing correlation {arm['correlation']:+.2f}"
+            note = f"{name}: pairing correlation {arm['correlation']:+.2f}"
             if arm["verdict"] == "unresolved" and arm.get("seeds_needed"):
-                told += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
+                note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
             elif arm["verdict"] == "unresolved" and arm.get("errors"):
-                told += f"; {NOT_BY_SEEDS}"
+                note += f"; {NOT_BY_SEEDS}"
             if beyond_this_text(arm):
-                told += f"; also beyond this text: {beyond_this_text(arm)}"
-            notes.append(told)
+                note += f"; also beyond this text: {beyond_this_text(arm)}"
+            notes.append(note)
         if "stopped" in arm:
             stopped = arm["stopped"]
             notes.append(f"{name}: stopped after {len(stopped['seeds'])} seeds: {stopped['why']}")
-        notes += [f"{name}: {told}" for told in [*asked_elsewhere(arm), *_of_trials(arm)]]
+        notes += [f"{name}: {note}" for note in [*asked_elsewhere(arm), *_of_trials(arm)]]
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (
             arm["p_alone"] <= verdicts["level"]
@@ -235,16 +235,18 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
 
 def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
     """What the register knows of the same contrast, and of the same change beside another base."""
-    told = []
+    sentences = []
     before = arm.get("asked_before") or []
     if before:
-        told.append(
+        sentences.append(
             f"asked before: {_listed(before)}; these seeds count too; this is a further look, at "
             f"level {arm['level']:.3g}"
         )
     if arm.get("related"):
-        told.append(f"the same change at another base, budget or rate: {_listed(arm['related'])}")
-    return told
+        sentences.append(
+            f"the same change at another base, budget or rate: {_listed(arm['related'])}"
+        )
+    return sentences
 
 
 def _of_trials(arm: Mapping[str, Any]) -> list[str]:
@@ -270,18 +272,18 @@ def budget_rows(verdicts: Mapping[str, Any]) -> Rows:
         at = {"1": arm, **arm.get("budgets", {})} if "budgets" in arm else {}
         for share, its in at.items():
             updates = verdicts["budgets"][share]["updates"][name] if share != "1" else "all"
-            told = [signed(its.get("mean")), spell_interval(its.get("interval"))]
-            rows.append([name, spell(updates), *told, its["verdict"]])
+            effect = [signed(its.get("mean")), spell_interval(its.get("interval"))]
+            rows.append([name, spell(updates), *effect, its["verdict"]])
     return rows
 
 
-def multiverse_rows(found: Mapping[str, Any]) -> tuple[list[str], Rows]:
+def multiverse_rows(multiverse: Mapping[str, Any]) -> tuple[list[str], Rows]:
     """Heads, and a row a specification: each arm's difference from the base there."""
     rows = [
-        [name, *[signed(its["differences"][place]) for its in found["arms"].values()]]
-        for place, name in enumerate(found["specifications"])
+        [name, *[signed(its["differences"][index]) for its in multiverse["arms"].values()]]
+        for index, name in enumerate(multiverse["specifications"])
     ]
-    return ["specification", *found["arms"]], rows
+    return ["specification", *multiverse["arms"]], rows
 
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
@@ -297,10 +299,10 @@ def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
 
 def beyond_this_text(arm: Mapping[str, Any]) -> str:
     """Whether better or worse is shown for new text too; empty of other words."""
-    found = arm.get("beyond_this_text")
-    if not found or arm["verdict"] not in ("better", "worse"):
+    interval = arm.get("beyond_this_text")
+    if not interval or arm["verdict"] not in ("better", "worse"):
         return ""
-    return "yes" if found["holds"] else "not shown"
+    return "yes" if interval["holds"] else "not shown"
 
 
 def shown_p(arm: Mapping[str, Any]) -> float | None:
@@ -312,11 +314,14 @@ def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:
     """Further evaluations: heads, and one row an evaluation and arm."""
     rows = []
     for name, arms in verdicts.get("also", {}).items():
-        for arm, found in arms.items():
-            told = ["base", ""]
+        for arm, evaluations in arms.items():
+            effect = ["base", ""]
             if arm != verdicts["base"]:
-                told = [signed(found["difference"]), spell_interval(found["interval"])]
-            rows.append([name, arm, spell(found["mean"]), *told])
+                effect = [
+                    signed(evaluations["difference"]),
+                    spell_interval(evaluations["interval"]),
+                ]
+            rows.append([name, arm, spell(evaluations["mean"]), *effect])
     return ["evaluation", "arm", verdicts["metric"], "difference", "interval"], rows
 
 

@@ -166,12 +166,12 @@ class Pages:
         facts = _sound(facts_of(path, self.root))
         name = facts["run"]
         updates, left = _where_it_stands(facts)
-        told = [f"{facts['status']}, {updates} updates", f"{left} left" if left else ""]
+        facts_shown = [f"{facts['status']}, {updates} updates", f"{left} left" if left else ""]
         last = [[key, spell(value)] for key, value in facts.items() if "/" in key]
         config = [[key, spell(value)] for key, value in facts.items() if _is_option(key)]
         body = [
             _head(name),
-            paragraph("; ".join(filter(None, told))),
+            paragraph("; ".join(filter(None, facts_shown))),
             section("Curves", place_for("curves")),
             section("Its last row of metrics", table(["metric", "value"], last) if last else ""),
             section("Config", table(["option", "value"], config)),
@@ -209,15 +209,15 @@ class Pages:
         if seed not in study.seeds_of(arm):
             return "–"
         cell = study.cell(arm, seed)
-        told = state = cell.state()
+        shown = state = cell.state()
         if state == DONE:
-            told = spell(cell.means("validation").get(study.metric))
+            shown = spell(cell.means("validation").get(study.metric))
         elif state in (UNFINISHED, MISSING):
             facts = _sound(facts_of(cell.path, cell.path))
-            told = _where_it_stands(facts)[0] if state == UNFINISHED else "–"
+            shown = _where_it_stands(facts)[0] if state == UNFINISHED else "–"
         path = Path(os.path.relpath(cell.path, self.root))
         is_here = cell.path.exists() and ".." not in path.parts
-        return Link(told, self._address("run", self.root / path)) if is_here else told
+        return Link(shown, self._address("run", self.root / path)) if is_here else shown
 
 
 class _Server(ThreadingHTTPServer):
@@ -278,11 +278,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _studies(root: Path) -> list[Path]:
     """Every study below a folder; links are not followed, and runs not looked into."""
-    found = []
+    studies = []
     for folder, below, files in os.walk(root):
         below[:] = [] if "config.json" in files else [b for b in below if b not in _NO_STUDY_INSIDE]
-        found += [Path(folder)] * ("study.json" in files)
-    return sorted(found)
+        studies += [Path(folder)] * ("study.json" in files)
+    return sorted(studies)
 
 
 def _or_why(make: Callable[[], list[str]], count: int, name: str) -> list[str]:
@@ -305,8 +305,8 @@ def _is_option(key: str) -> bool:
 
 def _differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is shown of runs, beside where they stand."""
-    known = ("run", "status", "step", "when", "training.steps")
-    return [key for key in columns_of([dict(of) for of in facts]) if key not in known]
+    excluded = ("run", "status", "step", "when", "training.steps")
+    return [key for key in columns_of([dict(of) for of in facts]) if key not in excluded]
 
 
 def _where_it_stands(facts: Mapping[str, Any]) -> tuple[str, str]:
@@ -322,8 +322,8 @@ def _where_it_stands(facts: Mapping[str, Any]) -> tuple[str, str]:
 def _counted(states: Sequence[str]) -> str:
     """How many cells there are of each state."""
     kinds = dict.fromkeys(states)
-    told = ", ".join(f"{states.count(kind)} {kind}" for kind in kinds)
-    return f"{len(states)} cells: {told}" if states else "no cells yet"
+    counts = ", ".join(f"{states.count(kind)} {kind}" for kind in kinds)
+    return f"{len(states)} cells: {counts}" if states else "no cells yet"
 
 
 def _charts(curves: Mapping[str, Any], arms: Sequence[str] = ()) -> dict[str, Any]:

@@ -35,30 +35,30 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
     Returns:
       What came of it.
     """
-    wanted = {seed: Cell(arm.name, seed, cell_path(root, arm.hash, seed)) for seed in seeds}
-    missing = {seed: cell for seed, cell in wanted.items() if not cell.path.exists()}
+    cells = {seed: arm.cell(root, seed) for seed in seeds}
+    missing = {seed: cell for seed, cell in cells.items() if not cell.path.exists()}
     taken, otherwise = 0, []
     for folder in _of_the_same_config(arm, root):
-        older = {seed: Cell(arm.name, seed, cell_path(root, folder, seed)) for seed in wanted}
+        older = {seed: Cell(arm.name, seed, cell_path(root, folder, seed)) for seed in cells}
         older = {seed: cell for seed, cell in older.items() if cell.state() == DONE}
         if not missing or not older:
             continue
         first = min(older)
         if first in missing:
             train(missing.pop(first))
-        if not _are_equal(arm, wanted[first].path, older[first].path):
+        if not _are_equal(arm, cells[first].path, older[first].path):
             otherwise.append(f"seed {first} of {folder}")
             continue
         for seed in older.keys() & missing.keys():
             _take_over(older[seed].path, missing.pop(seed).path, arm.hash)
             taken += 1
-    told = f"{taken} cells taken over" if taken else "no cell taken over"
-    return told + (f"; comes out otherwise: {', '.join(otherwise)}" if otherwise else "")
+    sentence = f"{taken} cells taken over" if taken else "no cell taken over"
+    return sentence + (f"; comes out otherwise: {', '.join(otherwise)}" if otherwise else "")
 
 
 def _of_the_same_config(arm: Arm, root: Path) -> list[str]:
     """Folders of cells of the arm's config, as it is read today, on a machine like this one."""
-    wanted, found, around = _meant(flatten(arm.config)), [], surroundings()[0]
+    meant, adopted, around = _meant(flatten(arm.config)), [], surroundings()[0]
     for folder in entries(inside(root, "cells")):
         runs = [RunDirectory(path) for path in entries(folder) if path.is_dir()]
         begun = next((run for run in runs if run.has_begun()), None)
@@ -70,15 +70,15 @@ def _of_the_same_config(arm: Arm, root: Path) -> list[str]:
             is_here &= its.get("environment", {}) == around["environment"]
             packages = (its["packages"], around["packages"])
             is_here &= all(packages[0].get(name) == packages[1].get(name) for name in DECIDING)
-            if is_here and _meant(flatten(begun.config())) == wanted:
-                found.append(folder.name)
-    return found
+            if is_here and _meant(flatten(begun.config())) == meant:
+                adopted.append(folder.name)
+    return adopted
 
 
 def _meant(flat: Mapping[str, object]) -> dict[str, object]:
     """What a config says beyond the defaults, without its seed and cadence."""
-    told = stated(completed(flat)).items()
-    return {key: value for key, value in told if key != "seed" and not key.startswith(CADENCE)}
+    values = stated(completed(flat)).items()
+    return {key: value for key, value in values if key != "seed" and not key.startswith(CADENCE)}
 
 
 def _are_equal(arm: Arm, one: Path, other: Path) -> bool:

@@ -75,7 +75,7 @@ class Group:
     def numbers(self, arm: str) -> tuple[np.ndarray, ...]:
         """The numbers in which an arm differs from others of the group."""
         traced = self.arms[arm][1]
-        return tuple(traced.numbers[place] for place in self.places)
+        return tuple(traced.numbers[index] for index in self.places)
 
     def program(self, width: int, arguments: Sequence[tuple]) -> Program:
         """Returns the program for so many members, compiled once.
@@ -146,8 +146,8 @@ def _spread(how: str, advance: Callable, arguments: Sequence[tuple]) -> tuple[Ca
     def run(*columns: list) -> tuple[list, list]:
         results = []
         for index, row in enumerate(zip(*columns, strict=True)):
-            place = index % len(devices)
-            results.append(programs[place](*jax.device_put(row, devices[place])))
+            device_index = index % len(devices)
+            results.append(programs[device_index](*jax.device_put(row, devices[device_index])))
         return [state for state, _ in results], [records for _, records in results]
 
     return run, laid_out_bytes(programs[0]) * len(arguments)
@@ -192,11 +192,11 @@ def group_arms(arms: Mapping[str, Prepared], how: str) -> list[Group]:
         divisors differ (dropout rates) do not share.
     """
     traces = {name: prepared.traced for name, prepared in arms.items()}
-    found: dict[str, dict] = {}
+    groups: dict[str, dict] = {}
     for name, traced in traces.items():
         key = traced.structure if how == "vmap" else traced.exact
-        found.setdefault(key, {})[name] = (arms[name], traced)
-    return [Group(members, how) for members in found.values()]
+        groups.setdefault(key, {})[name] = (arms[name], traced)
+    return [Group(members, how) for members in groups.values()]
 
 
 def first_arguments(prepared: Prepared) -> tuple:
@@ -208,19 +208,19 @@ def first_arguments(prepared: Prepared) -> tuple:
 # ---------------------------------------------------------------- how many at once
 
 
-def members_at_once(group: Group, wanted: int, nbytes_of_one: int) -> int:
+def members_at_once(group: Group, most: int, nbytes_of_one: int) -> int:
     """Returns how many members go together: as many as are wanted and fit into memory.
 
     Args:
       group: of arms.
-      wanted: members at hand.
+      most: members at hand.
       nbytes_of_one: that one member needs.
     """
     if group.how == "loop":
         return 1
     there = device_memory(jax.devices()[0]) or host_memory()
     fits = int(_SHARE_OF_MEMORY * there / max(nbytes_of_one, 1))
-    return max(1, min(wanted, fits, _MOST_MEMBERS))
+    return max(1, min(most, fits, _MOST_MEMBERS))
 
 
 # ---------------------------------------------------------------- running them

@@ -28,7 +28,7 @@ def branches_of(
       arms: name -> arm of all updates, placed.
       estimate: how all are computed, and how long they take; that of the branches is added.
     """
-    found = []
+    those = []
     for name, arm in arms.items():
         flat = flatten(arm.config)
         own = {key: value for key, value in arm.changes.items() if key not in design.arms[name]}
@@ -47,8 +47,8 @@ def branches_of(
             its.place(estimate.how)
             left = (its.config.training.steps - its.branching.step) / arm.config.training.steps
             estimate.seconds[its.name] = left * estimate.seconds_of(name)
-            found.append((name, share, its))
-    return found
+            those.append((name, share, its))
+    return those
 
 
 def drop_kept_states(trunks: Iterable[Cell], branches: Iterable[Cell]) -> None:

@@ -40,8 +40,8 @@ class Cluster:
             made.update_parameters(name="cells", timeout_min=24 * 60)
             made.update_parameters(**self.parameters)
         except (RuntimeError, NameError, ValueError, TypeError) as error:
-            told = str(error).splitlines()[0]
-            raise InvalidInput(f"--executor={self.kind}: {told}") from error
+            first_line = str(error).splitlines()[0]
+            raise InvalidInput(f"--executor={self.kind}: {first_line}") from error
         return made
 
 
@@ -53,10 +53,10 @@ def parse_cluster(kind: str, cells_per_job: int, parameters: Sequence[str]) -> C
     """
     if cells_per_job < 1:
         raise InvalidInput(f"--cells_per_job={cells_per_job}: expected an integer >= 1")
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text in parameters:
         key, equals, value = text.partition("=")
         if not equals or not key.isidentifier():
             raise InvalidInput(f"--job={text}: expected KEY=VALUE, slurm_partition=gpu say")
-        given[key] = int(value) if value.isdigit() else value
-    return Cluster(kind, cells_per_job, given)
+        options[key] = int(value) if value.isdigit() else value
+    return Cluster(kind, cells_per_job, options)

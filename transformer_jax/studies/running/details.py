@@ -43,20 +43,22 @@ def look_closer(
       prepared: data, model and optimizer of its arm.
       run: what was trained; read from the cell if it is not at hand.
     """
-    known = read_details(cell)
+    stored = read_details(cell)
     keys = {key_of(changes): changes for changes in also.values()}
-    wanted = [key for key in keys if key not in known.get("also", {})]
+    missing = [key for key in keys if key not in stored.get("also", {})]
     by_token = traits_of(prepared.config.data.task).by_position
     unmeasured = _unmeasured(cell, prepared.config.evaluation.metrics)
-    if not wanted and not unmeasured and ("where" in known or not by_token):
+    if not missing and not unmeasured and ("where" in stored or not by_token):
         return
     run = run or _load(cell, prepared)
-    details = {"also": {}, **known}
+    details = {"also": {}, **stored}
     if unmeasured:
         of_before = details.get("metrics", {})
-        found = _measured_later(cell, prepared, run, unmeasured)
-        details["metrics"] = {part: {**of_before.get(part, {}), **found[part]} for part in found}
-    for key in wanted:
+        figures = _measured_later(cell, prepared, run, unmeasured)
+        details["metrics"] = {
+            part: {**of_before.get(part, {}), **figures[part]} for part in figures
+        }
+    for key in missing:
         details["also"][key] = evaluated_otherwise(run, keys[key])
     if by_token and "where" not in details:
         details["where"] = where_losses_are(run, prepared.task)
@@ -65,15 +67,15 @@ def look_closer(
 
 def _unmeasured(cell: Cell, asked: Sequence[str]) -> list[str]:
     """The metrics that a finished cell has not, or has by an older file of the user's own."""
-    known, now = cell.metric_facts(), facts_of(asked)
-    return [name for name in asked if known.get(name, {}).get("code") != now[name]["code"]]
+    stored, now = cell.metric_facts(), facts_of(asked)
+    return [name for name in asked if stored.get(name, {}).get("code") != now[name]["code"]]
 
 
 def _measured_later(
     cell: Cell, prepared: Prepared, run: Run, names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Metrics of a finished cell: their values by split, and what is known of them."""
-    directory, found = RunDirectory(cell.path), {}
+    directory, figures = RunDirectory(cell.path), {}
     alone = directory.manifest().get("how", "loop") == "loop"
     curve = prepared.curve(directory.metrics(), alone)
     for split in ("validation", "test"):
@@ -83,8 +85,8 @@ def _measured_later(
         generated = {key: v for key, v in cell.means(split).items() if isinstance(v, float)}
         scored = scored._replace(means={**generated, **scored.means})
         at = Measured(run, prepared.task, split, scored, curve)
-        found[split] = measured(names, at, prepared.allow, again=True)
-    return {**found, "facts": facts_of(names)}
+        figures[split] = measured(names, at, prepared.allow, again=True)
+    return {**figures, "facts": facts_of(names)}
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:
@@ -105,11 +107,11 @@ def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
       run: finished.
       changes: `data.length`, tokens of a window, at most model.max_length; `evaluation.stride`.
     """
-    known = {"data.length": "length", "evaluation.stride": "stride"}
-    given = {known[key]: value for key, value in changes.items()}
-    task = make_task(run.config, run.tokenizer, own_modules(run.config), **given)
+    names = {"data.length": "length", "evaluation.stride": "stride"}
+    options = {names[key]: value for key, value in changes.items()}
+    task = make_task(run.config, run.tokenizer, own_modules(run.config), **options)
     size = max(
-        1, run.config.evaluation.batch_size * run.config.data.length // given.get("length", 1)
+        1, run.config.evaluation.batch_size * run.config.data.length // options.get("length", 1)
     )
     scored = evaluate(score_of(run), run.params, task, "test", size)
     return {**scored.means, "protocol": scored.protocol}
@@ -165,8 +167,8 @@ def _held_before(tokens: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """[B, L] bool: whether a target is among the tokens up to its place."""
     length = tokens.shape[1]
     held = np.zeros(targets.shape, bool)
-    for place in range(length):
-        held[:, place] = (tokens[:, : place + 1] == targets[:, place, None]).any(1)
+    for position in range(length):
+        held[:, position] = (tokens[:, : position + 1] == targets[:, position, None]).any(1)
     return held
 
 

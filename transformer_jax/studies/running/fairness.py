@@ -66,8 +66,8 @@ def cost_of(prepared: Prepared) -> Cost:
 
 def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
     """Returns the arms whose examples are not the base's, so that no score of theirs compares."""
-    known = {name: task.facts.get("sha256") for name, task in tasks.items()}
-    return [name for name, sha256 in known.items() if sha256 != known[base]]
+    hashes = {name: task.facts.get("sha256") for name, task in tasks.items()}
+    return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
 
 def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[str]:
@@ -232,11 +232,11 @@ def refuse_without_effect(
     name: str, certificate: ManipulationCheck, changes: Mapping[str, Any]
 ) -> None:
     """Raises InvalidInput where an arm is the base by another name."""
-    told = ", ".join(f"{key}={value}" for key, value in changes.items())
+    shown = ", ".join(f"{key}={value}" for key, value in changes.items())
     if not certificate.changes:
         raise InvalidInput(
-            f"arm {name!r} changes nothing ({told}): the same program, numbers, initial values and "
-            "data as the base\nremove it, or change what the base reads"
+            f"arm {name!r} changes nothing ({shown}): the same program, numbers, initial values "
+            "and data as the base\nremove it, or change what the base reads"
         )
     if certificate.unread:
         raise InvalidInput(
@@ -329,13 +329,13 @@ def _rms(array: np.ndarray) -> float:
 
 
 def matched_value(
-    measure: Callable[[int], float], wanted: float, start: int, step: int = 1
+    measure: Callable[[int], float], target: float, start: int, step: int = 1
 ) -> tuple[int, float]:
     """Returns the multiple of `step` at which a growing measure is nearest to a wanted value.
 
     Args:
       measure: of a field's value: parameters, FLOPs or seconds.
-      wanted: the base's.
+      target: the base's.
       start: where to begin looking.
       step: the value has to be a multiple of it.
     Returns:
@@ -343,22 +343,22 @@ def matched_value(
     Raises:
       ValueError: the measure does not grow with the field.
     """
-    known: dict[int, float] = {}
+    costs: dict[int, float] = {}
 
     def at(units: int) -> float:
-        if units not in known:
-            known[units] = measure(units * step)
-        return known[units]
+        if units not in costs:
+            costs[units] = measure(units * step)
+        return costs[units]
 
     low, high = 1, max(1, start // step)
-    while at(high) < wanted:
+    while at(high) < target:
         if at(2 * high) <= at(high):
             raise ValueError("it does not grow with this field")
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if at(middle) < wanted else (low, middle)
-    best = min((low, high), key=lambda units: abs(at(units) - wanted))
+        low, high = (middle, high) if at(middle) < target else (low, middle)
+    best = min((low, high), key=lambda units: abs(at(units) - target))
     return best * step, at(best)
 
 

@@ -7,7 +7,7 @@ never train one cell.
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from transformer_jax.studies.asking.cells import (
     FAILED,
     OUT_OF_MEMORY,
     Cell,
-    cell_path,
 )
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.cluster import Cluster
@@ -75,45 +74,25 @@ def run_as_jobs(
         [(c.arm, a.changes, a.hash, c.seed, a.branching) for c in job for a in [arms[c.arm]]]
         for job in jobs
     ]
-    _submit(cluster, inside(workdir, "jobs"), what, batches, workers.stop, report_ended)
-    for cell in waiting:
-        if cell.state() not in (DONE, DIVERGED):
-            reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
-            workers.lost[cell.arm, cell.seed] = reason
-
-
-def _submit(
-    cluster: Cluster,
-    folder: Path,
-    what: tuple,
-    batches: Sequence[Sequence[tuple[str, dict, str, int, Branching]]],
-    stop: StopSignal,
-    report_ended: Callable[[], None],
-) -> None:
-    """Submits jobs, and waits until each has ended; those still waiting at a signal are cancelled.
-
-    Args:
-      cluster: where to.
-      folder: for the jobs' logs.
-      what: design, root and estimate, as `train_cells` takes them.
-      batches: of (arm, changes of it, its cells' folder, seed, how it branches).
-      stop: tells when to end.
-      report_ended: is called now and then, to show what became of the cells.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    executor = cluster.executor(folder)
+    logs = inside(workdir, "jobs")
+    logs.mkdir(parents=True, exist_ok=True)
+    executor = cluster.executor(logs)
     try:
-        jobs = [executor.submit(run_batch, os.getcwd(), *what, list(batch)) for batch in batches]
+        submitted = [executor.submit(run_batch, os.getcwd(), *what, batch) for batch in batches]
     except Exception as error:
         raise Stop(f"--executor={cluster.kind}: {str(error).splitlines()[0]}") from error
-    while not all(job.done() for job in jobs):
-        if stop.signal is not None:
-            for job in jobs:
+    while not all(job.done() for job in submitted):
+        if workers.stop.signal is not None:
+            for job in submitted:  # those that still wait
                 job.cancel()
             break
         report_ended()
         time.sleep(_POLL)
     report_ended()
+    for cell in waiting:
+        if cell.state() not in (DONE, DIVERGED):
+            reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
+            workers.lost[cell.arm, cell.seed] = reason
 
 
 def run_batch(cwd: str, *arguments: Any) -> list[str]:
@@ -154,9 +133,6 @@ def train_cells(
                         f"{name}: code, jax or device are not those where the study was launched; "
                         "launch it from a node like this one"
                     )
-        cells = [
-            Cell(name, seed, cell_path(Path(root), arms[name].hash, seed))
-            for name, _, _, seed, _ in batch
-        ]
+        cells = [arms[name].cell(Path(root), seed) for name, _, _, seed, _ in batch]
         Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))
         return [cell.state() for cell in cells]

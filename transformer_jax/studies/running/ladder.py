@@ -1,11 +1,10 @@
 """Runs a ladder rung by rung; what the smaller rungs forecast is written before the largest."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.files import inside, write_json
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import MISSING
 from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, rung_path
@@ -58,6 +57,6 @@ def _seal_forecast(workdir: Path, ladder: Ladder, launch: Launch) -> None:
     studies = [Study(rung_path(workdir, ladder.key, value)) for value in smaller]
     costs = {name: as_plain(arm.cost) for name, arm in launch.arms.items()}
     begun = sum(state != MISSING for state in launch.states.values())
-    told = forecast(studies, costs, ladder.key, list(ladder.rungs))
+    forecasts = forecast(studies, costs, ladder.key, list(ladder.rungs))
     about = {"sealed_at": now(), "cells_that_were_there": begun}
-    replace(workdir, FORECAST, json.dumps(as_plain({**about, **told}), indent=1) + "\n")
+    write_json(workdir, FORECAST, as_plain({**about, **forecasts}))

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from transformer_jax.studies.asking.cells import (
     DONE,
     FAILED,
     Cell,
-    cell_path,
     code_hash,
 )
 from transformer_jax.studies.asking.design import Design
@@ -94,7 +93,8 @@ def run(
     """
     study = Study(workdir)
     progress = progress or Progress()
-    with contextlib.closing(progress), _locked(study, dry_run), StopSignal() as stop:
+    locked = contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked()
+    with contextlib.closing(progress), locked, StopSignal() as stop:
         if design.exploratory:  # a grid is looked at when its seeds are there
             planned = (len(seeds),) if until is None else LOOKS
             planned = study.sealed["looks"] if study.record else planned
@@ -109,15 +109,6 @@ def run(
                 when_planned(launch)
             launch.run(retry, adopt, until)
     return study
-
-
-@contextlib.contextmanager
-def _locked(study: Study, dry_run: bool) -> Generator[None]:
-    if dry_run:
-        yield
-    else:
-        with RunDirectory(study.path).locked():
-            yield
 
 
 class Launch:
@@ -164,13 +155,13 @@ class Launch:
             self._place(self.how or "loop")
         to_come = self._cells(self.arms, range(until.looks[-1]) if until else None)
         missing = [cell.arm for cell in to_come if self._has_to_run(cell, True)]
-        known = self.study.record.get("arms", {})
-        is_tuned = all("tuning" in known.get(name, {}) for name in design.arms)
+        arms_before = self.study.record.get("arms", {})
+        is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
         with progress.busy("timing some steps"):
-            wanted = missing + ([] if is_tuned else self._trials())
+            cells_to_time = missing + ([] if is_tuned else self._trials())
             self.estimate = (
-                calibrate(self.arms, design.base, wanted, self.how)
-                if wanted
+                calibrate(self.arms, design.base, cells_to_time, self.how)
+                if cells_to_time
                 else nothing_to_run(self.arms, self.how)
             )
         self.workers = Workers(self.estimate, progress, self.stop, design.also)
@@ -184,13 +175,16 @@ class Launch:
         )
         progress.say(plan.baselines_as_text(self.baselines))
         noise = Path(design.path).parent / "noise"
-        known = known_noise(self.arms[design.base].config, noise, design.metric)
-        progress.say(plan.resolution(design, len(self.seeds), known))
+        arms_before = known_noise(self.arms[design.base].config, noise, design.metric)
+        progress.say(plan.resolution(design, len(self.seeds), arms_before))
         if until is not None:
             usual = sum(map(self.estimate.seconds_of, self.arms)) / len(self.arms)
-            progress.say(plan.expected_cost(design, until.looks, usual, known))
-        if known:
-            progress.say(f"noise      {known['config']}: " + "\n           ".join(as_lines(known)))
+            progress.say(plan.expected_cost(design, until.looks, usual, arms_before))
+        if arms_before:
+            progress.say(
+                f"noise      {arms_before['config']}: "
+                + "\n           ".join(as_lines(arms_before))
+            )
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
             progress.say(f"unmatched  {line}")
         tasks = {name: arm.prepared.task for name, arm in self.arms.items()}
@@ -200,15 +194,15 @@ class Launch:
     def _baselines(self) -> dict[str, Any]:
         """What simple methods reach on the base's data, and which of them the base has to beat."""
         base = self.arms[self.design.base]
-        known: dict[str, Any] = self.study.record.get("baselines", {})
-        if known.get("data") != base.data:
+        baselines: dict[str, Any] = self.study.record.get("baselines", {})
+        if baselines.get("data") != base.data:
             with self.progress.busy("scoring simple methods"):
                 scores, usual = self.builder.baselines(base)
-            known = {"data": base.data, "scores": scores, "usual": usual}
+            baselines = {"data": base.data, "scores": scores, "usual": usual}
         gate: dict[str, Any] | None = None
         if self.design.target is None:
-            gate = gate_of(self.design.gate, known["usual"], known["scores"])
-        return {**known, "gate": gate}
+            gate = gate_of(self.design.gate, baselines["usual"], baselines["scores"])
+        return {**baselines, "gate": gate}
 
     def _trials(self) -> list[str]:
         """An arm for each whole run that the trials of its tuning cost."""
@@ -217,19 +211,19 @@ class Launch:
 
     def _take_tuned(self) -> None:
         """Gives arms the values that their tuning chose in an earlier launch."""
-        for name, known in self.study.record.get("arms", {}).items():
-            tuned = tuned_of(known)
+        for name, stored in self.study.record.get("arms", {}).items():
+            tuned = tuned_of(stored)
             if name in self.arms and tuned is not None and self.design.tuning:
                 matched = self.arms[name].matched
                 self.arms[name] = self.builder.make(name, name, {**matched, **tuned.chosen})
                 self.arms[name].matched = matched
 
     def _known_certificates(self) -> dict[str, dict]:
-        known = self.study.record.get("arms", {})
+        arms = self.study.record.get("arms", {})
         base = self.arms[self.design.base].hash
-        if known.get(self.design.base, {}).get("hash") != base:
+        if arms.get(self.design.base, {}).get("hash") != base:
             return {}  # they were looked at beside another base
-        return {arm["hash"]: arm["certificate"] for arm in known.values() if "certificate" in arm}
+        return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
 
     def _place(self, how: str) -> None:
         for arm in self.arms.values():
@@ -238,13 +232,10 @@ class Launch:
     def _cells(self, arms: Iterable[str], seeds: Iterable[int] | None = None) -> list[Cell]:
         """All arms of one seed before the next seed."""
         return [
-            self._cell(self.arms[name], seed)
+            self.arms[name].cell(self.root, seed)
             for seed in (self.seeds if seeds is None else seeds)
             for name in arms
         ]
-
-    def _cell(self, arm: Arm, seed: int) -> Cell:
-        return Cell(arm.name, seed, cell_path(self.root, arm.hash, seed))
 
     def _has_to_run(self, cell: Cell, retry: bool) -> bool:
         state = cell.state()
@@ -276,7 +267,10 @@ class Launch:
         self._run_cells(self.arms, cells, retry)
         if branches:
             shorter = [
-                self._cell(its, s) for s in self.seeds for name, its in branches if s in of(name)
+                its.cell(self.root, s)
+                for s in self.seeds
+                for name, its in branches
+                if s in of(name)
             ]
             self._run_cells({its.name: its for _, its in branches}, shorter, retry)
             drop_kept_states(cells, shorter)
@@ -289,8 +283,8 @@ class Launch:
         """Takes over cells that have another key, arm by arm."""
         for arm in self.arms.values():
             train = lambda cell, arm=arm: self._run_cells({arm.name: arm}, [cell], False)  # noqa: E731
-            told = taken_over(arm, self.seeds, self.root, train)
-            self.progress.say(f"adopt  {arm.name}: {told}")
+            sentence = taken_over(arm, self.seeds, self.root, train)
+            self.progress.say(f"adopt  {arm.name}: {sentence}")
 
     def _look_closer(self, cell: Cell, arm: Arm) -> None:
         """What this finds is secondary, so what goes wrong in it takes no verdict away."""
@@ -298,8 +292,8 @@ class Launch:
             look_closer(cell, self.design.also, arm.prepared)
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
-            told = f"{type(error).__name__}: {first}"
-            self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {told}")
+            message = f"{type(error).__name__}: {first}"
+            self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {message}")
 
     def finish(self) -> None:
         """Judges, writes every file, and says what came out."""
@@ -353,8 +347,8 @@ class Launch:
                 Register(self.root).add(self.study.about(SEALED) | {"seeds": self.seeds})
 
     def _facts_of(self, arm: Arm) -> dict[str, Any]:
-        known = self.study.record.get("arms", {}).get(arm.name, {})
-        kept = {key: known[key] for key in _FOUND if key in known}
+        stored = self.study.record.get("arms", {}).get(arm.name, {})
+        kept = {key: stored[key] for key in _FOUND if key in stored}
         return {
             "hash": arm.hash,
             "changes": as_plain(arm.changes),
@@ -374,15 +368,15 @@ class Launch:
                 share = trial.config.training.steps / base
                 self.estimate.seconds[name] = share * self.estimate.seconds[self.design.base]
             seeds = self.design.tuning.seeds[:count] if self.design.tuning else ()
-            cells = [self._cell(trial, seed) for seed in seeds for trial in trials.values()]
+            cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
-            found: dict[str, list[dict | None]] = {name: [] for name in trials}
+            means: dict[str, list[dict | None]] = {name: [] for name in trials}
             for cell in cells:
                 has_outcome = cell.state() in (DONE, DIVERGED)
                 if has_outcome and cell.means("validation").get(self.design.metric) is None:
                     self._look_closer(cell, trials[cell.arm])  # it is older than the metric
-                found[cell.arm].append(cell.means("validation") if has_outcome else None)
-            return found
+                means[cell.arm].append(cell.means("validation") if has_outcome else None)
+            return means
 
         results = tuning.tune(self.design, self.builder, self.arms, run_trials)
         for name, result in results.items():

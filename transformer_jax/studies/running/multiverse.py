@@ -1,20 +1,18 @@
 """Trains base and arms of a study under other choices, one seed each, and keeps what came out."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import replace
+from transformer_jax.runs.files import write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking import doubts as asking
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell, cell_path
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study, as_plain
-from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.multiverse import curve
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
@@ -49,22 +47,25 @@ def multiverse(
             made, skipped = _made(design, doubts, specifications)
         every = [arm for by_arm in made.values() for arm in by_arm.values()]
         cells = {
-            (place, name): Cell(arm.name, seed, cell_path(study.root, arm.hash, seed))
-            for place, by_arm in made.items()
+            (index, name): arm.cell(study.root, seed)
+            for index, by_arm in made.items()
             for name, arm in by_arm.items()
         }
         _train(every, [*cells.values()], study, progress, stop)
-    outcomes = {key: _outcome(cell, study) for key, cell in cells.items()}
-    told = study.verdicts()["arms"]
-    kept = [place for place in range(len(specifications)) if place in made]
-    found = {
+    outcomes = {
+        key: cell.outcome(study.metric) if cell.state() in (DONE, DIVERGED) else None
+        for key, cell in cells.items()
+    }
+    verdicts = study.verdicts()["arms"]
+    kept = [index for index in range(len(specifications)) if index in made]
+    scores = {
         "seed": seed,
-        "specifications": [asking.spelled(specifications[place], doubts) for place in kept],
+        "specifications": [asking.spelled(specifications[index], doubts) for index in kept],
         "skipped": {asking.spelled(specifications[p], doubts): why for p, why in skipped.items()},
         "arms": {
             name: curve(
-                told[name],
-                [(outcomes[place, name], outcomes[place, study.base]) for place in kept],
+                verdicts[name],
+                [(outcomes[index, name], outcomes[index, study.base]) for index in kept],
                 study.sealed["margin"],
                 study.sealed["larger_is_better"],
             )
@@ -72,19 +73,19 @@ def multiverse(
             if name != study.base
         },
     }
-    found = as_plain(found)
-    replace(study.path, FILE, json.dumps(found, indent=1) + "\n")
-    return found
+    scores = as_plain(scores)
+    write_json(study.path, FILE, scores)
+    return scores
 
 
 def _arms(study: Study, arms: Sequence[str]) -> list[str]:
-    told = study.verdicts().get("arms", {})
-    if not told:
+    verdicts = study.verdicts().get("arms", {})
+    if not verdicts:
         raise InvalidInput(f"{study.path}: no verdicts yet; python -m experiments.ablate first")
     for name in arms:
-        if name not in told:
-            raise InvalidInput(f"--arms={name}: expected some of {', '.join(told)}")
-    return [study.base, *(arms or told)]
+        if name not in verdicts:
+            raise InvalidInput(f"--arms={name}: expected some of {', '.join(verdicts)}")
+    return [study.base, *(arms or verdicts)]
 
 
 def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
@@ -111,7 +112,7 @@ def _made(
 ) -> tuple[dict[int, dict[str, Arm]], dict[int, str]]:
     """Place of a specification -> its arms, and why others are left out."""
     builder, made, skipped = ArmBuilder(design), {}, {}
-    for place, specification in enumerate(specifications):
+    for index, specification in enumerate(specifications):
         by_arm = {}
         try:
             for name in design.arms:
@@ -121,9 +122,9 @@ def _made(
                 by_arm[name] = builder.make(its, name, more)
                 by_arm[name].place("loop")
         except InvalidInput as error:
-            skipped[place] = str(error).splitlines()[0]
+            skipped[index] = str(error).splitlines()[0]
             continue
-        made[place] = by_arm
+        made[index] = by_arm
     return made, skipped
 
 
@@ -139,8 +140,3 @@ def _train(
     workers = Workers(nothing_to_run(needed, "loop"), progress, stop)
     workers.run(needed, waiting, len(waiting))
     stop.end("interrupted, the running cells are saved; the same command goes on")
-
-
-def _outcome(cell: Cell, study: Study) -> Outcome | None:
-    has_one = cell.state() in (DONE, DIVERGED)
-    return cell.outcome(study.metric, None) if has_one else None

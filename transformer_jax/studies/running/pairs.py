@@ -14,7 +14,7 @@ from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.tries import Journal, Try, spelled
@@ -61,12 +61,14 @@ class TrainedPairs:
             self._refuse("what it is scored on is not the base's, so that no scores compare")
         with progress.busy("looking whether the change took"):
             builder.certificates(self._arms, {})
-        known = builder.baselines(self._arms[_BASE])
+        baselines = builder.baselines(self._arms[_BASE])
         try:
-            self._gate = gate_of(self._asked["gate"], known.gate, known.scores, "validation")
+            self._gate = gate_of(
+                self._asked["gate"], baselines.gate, baselines.scores, "validation"
+            )
         except InvalidInput as error:
-            told = str(error).partition("gate: by=")[2]
-            raise InvalidInput(f"--gate={told}") from error
+            message = str(error).partition("gate: by=")[2]
+            raise InvalidInput(f"--gate={message}") from error
         costs = {name: arm.cost for name, arm in self._arms.items()}
         self.cost: Sequence[str] = [
             line.partition(": ")[2] for line in fairness.unmatched(costs, _BASE)
@@ -101,27 +103,24 @@ class TrainedPairs:
             self._stop.end("interrupted, the running cells are saved; the same change goes on")
         for cell in cells:
             state = cell.state()
-            told = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
+            message = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
             if state != DONE and cell.arm == _BASE:
-                raise InvalidInput(f"--base={self._where}: the base does not train: {told}")
+                raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
             if state != DONE:
-                raise CannotTrain(told)
+                raise CannotTrain(message)
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
         """Change less base of the pairs that are there, larger is better."""
         sign = 1.0 if self._design.larger_is_better else -1.0
-        found = []
+        differences = []
         for pair in map(self._pair, seeds):
             if all(cell.state() == DONE for cell in pair):
                 theirs, ours = (cell.means("validation")[self._design.metric] for cell in pair)
-                found.append(sign * (ours - theirs))
-        return found
+                differences.append(sign * (ours - theirs))
+        return differences
 
     def _pair(self, seed: int) -> list[Cell]:
-        return [
-            Cell(name, seed, cell_path(self._root, self._arms[name].hash, seed))
-            for name in (_BASE, _CHANGE)
-        ]
+        return [self._arms[name].cell(self._root, seed) for name in (_BASE, _CHANGE)]
 
     def _refuse(self, why: str) -> None:
         raise InvalidInput(f"--change={self._told}: {why}")

@@ -6,6 +6,7 @@ import json
 import statistics as plain_statistics
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from transformer_jax.options.config import flatten
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.studies.asking.budgets import WHOLE, Branching
-from transformer_jax.studies.asking.cells import cell_hash
+from transformer_jax.studies.asking.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running import fairness
 from transformer_jax.studies.running.batched import (
@@ -68,6 +69,10 @@ class Arm:
     hash: str = ""
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
     branching: Branching = WHOLE
+
+    def cell(self, root: Path, seed: int) -> Cell:
+        """Its run of a seed, below what holds `cells`."""
+        return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
     def place(self, how: str) -> None:
         """Gives the arm its folder for a way of computing."""
@@ -147,21 +152,21 @@ class ArmBuilder:
             cost = fairness.cost_of(prepared)
             return cost.parameters if what == "params" else cost.flops
 
-        wanted, found = measured(base.prepared), {}
+        target, solved = measured(base.prepared), {}
         for field in fields:
 
             def cost_at(value: int, field: str = field) -> float:
-                changes = {**found, field: value}
+                changes = {**solved, field: value}
                 return measured(self.prepared(self.design.config_of(name, changes=changes)))
 
-            config = self.design.config_of(name, changes=found)
+            config = self.design.config_of(name, changes=solved)
             start, step = fairness.explicit(field, config), fairness.step_of(field, config)
             try:
-                found[field], _ = fairness.matched_value(cost_at, wanted, start, step)
+                solved[field], _ = fairness.matched_value(cost_at, target, start, step)
             except ValueError as error:
                 raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
-        arm = self.make(name, name, found)
-        arm.matched = dict(found)
+        arm = self.make(name, name, solved)
+        arm.matched = dict(solved)
         return arm
 
     @staticmethod
@@ -173,20 +178,20 @@ class ArmBuilder:
         return _BASELINES[key]
 
     def certificates(
-        self, arms: Mapping[str, Arm], known: Mapping[str, Any]
+        self, arms: Mapping[str, Arm], before: Mapping[str, Any]
     ) -> dict[str, fairness.ManipulationCheck | dict]:
         """Looks whether each arm's change took; refuses those whose did not.
 
         Args:
           arms: name -> arm.
-          known: hash -> certificate of an earlier launch.
+          before: hash -> certificate of an earlier launch.
         """
         base = arms[self.design.base]
-        found: dict[str, Any] = {
-            name: known[arm.hash] for name, arm in arms.items() if arm.hash in known
+        certificate: dict[str, Any] = {
+            name: before[arm.hash] for name, arm in arms.items() if arm.hash in before
         }
-        if len(found) == len(arms):
-            return found
+        if len(certificate) == len(arms):
+            return certificate
         base_probe, base_values = fairness.probe(base.prepared), flatten(base.config)
         for name, arm in arms.items():
             # What an arm says again as the base has it is no change.
@@ -199,11 +204,11 @@ class ArmBuilder:
 
             is_base = name == self.design.base
             its = base_probe if is_base else fairness.probe(arm.prepared)
-            found[name] = fairness.check_manipulation(its, base_probe, changes, without)
-            fairness.refuse_looking_ahead(name, found[name])
+            certificate[name] = fairness.check_manipulation(its, base_probe, changes, without)
+            fairness.refuse_looking_ahead(name, certificate[name])
             if not is_base:
-                fairness.refuse_without_effect(name, found[name], changes)
-        return found
+                fairness.refuse_without_effect(name, certificate[name], changes)
+        return certificate
 
 
 # ---------------------------------------------------------------- how long, and in which way
@@ -319,25 +324,25 @@ def calibrate(
     def by_arm(rate: float) -> dict[str, float]:
         return {name: (updates * rate + evaluation) * ratio[name] for name in arms}
 
-    told = [f"loop {seconds * 1e3:.2f} ms a step"]
-    wanted = list(missing)
-    left = sum(by_arm(seconds)[name] for name in wanted)
+    lines = [f"loop {seconds * 1e3:.2f} ms a step"]
+    cells = list(missing)
+    left = sum(by_arm(seconds)[name] for name in cells)
     rates = {"loop": seconds}
     candidates = ["vmap"]
     candidates += ["devices"] if jax.device_count() > 1 else []
     candidates += ["scan"] if jax.default_backend() != "cpu" else []  # saves calls, nothing else
     worth = max(_WORTH_MEASURING, _COMPILATIONS * compile_seconds)
-    if asked is None and left > worth and len(wanted) > 1 and not is_on_mesh:
+    if asked is None and left > worth and len(cells) > 1 and not is_on_mesh:
         for how in candidates:
             (group,) = group_arms({base: first.prepared}, how)
-            width = members_at_once(group, min(_TRIAL_MEMBERS, len(wanted)), nbytes)
+            width = members_at_once(group, min(_TRIAL_MEMBERS, len(cells)), nbytes)
             rate, more, _ = measure(group, [base] * width, width)
             # Every structure of arms is compiled in the way that is taken.
-            rates[how] = rate + (more - compile_seconds) / max(updates * len(wanted), 1)
-            told.append(f"{how} {rate * 1e3:.2f}")
+            rates[how] = rate + (more - compile_seconds) / max(updates * len(cells), 1)
+            lines.append(f"{how} {rate * 1e3:.2f}")
     how = asked or min(rates, key=lambda name: rates[name])
     rate = rates.get(how, seconds)
-    return Estimate(how, by_arm(rate), nbytes, max(first.cost.flops, 1.0), ", ".join(told))
+    return Estimate(how, by_arm(rate), nbytes, max(first.cost.flops, 1.0), ", ".join(lines))
 
 
 def nothing_to_run(arms: Iterable[str], how: str | None) -> Estimate:

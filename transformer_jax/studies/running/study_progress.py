@@ -36,12 +36,12 @@ class StudyProgress:
     def step(self, cell: Cell, step: int, steps: int, loss: float) -> None:
         """Shows that a cell went on."""
         self._shares[cell] = step / steps
-        place = min(self._done() + 1, self._total)
+        number = min(self._done() + 1, self._total)
         self._progress.step(
             self._updates_done(step, steps),
             self._total * steps,
             loss,
-            f"cell {place}/{self._total}: {cell.arm}, seed {cell.seed}",
+            f"cell {number}/{self._total}: {cell.arm}, seed {cell.seed}",
             self._seconds_left(),
         )
 
@@ -50,11 +50,11 @@ class StudyProgress:
         self._shares[cell] = 1.0
         if state != DONE:
             self._failed.add(cell)
-        told = "" if state == DONE else f"  {reason}"
+        why = "" if state == DONE else f"  {reason}"
         loss = cell.means("validation").get("loss") if state == DONE else None
         score = "" if loss is None else f"  validation loss {loss:.4f}"
         self._progress.say(
-            f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{told}"
+            f"{self._done():>3}/{self._total} {cell.arm}, seed {cell.seed}: {state}{score}{why}"
         )
 
     def _by_arm(self) -> list[str]:

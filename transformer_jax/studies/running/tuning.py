@@ -25,6 +25,7 @@ from transformer_jax.studies.asking.settings import (
     grows_by_factors,
     neighbours,
     spell_setting,
+    with_middles,
 )
 from transformer_jax.studies.asking.tuning import Tuned, shortened
 from transformer_jax.studies.inference.tuned import parabola, sensitivity
@@ -34,6 +35,7 @@ from transformer_jax.studies.running.planning import Arm, ArmBuilder
 # without an outcome.
 RunTrials = Callable[[Mapping[str, Arm], int], dict[str, list[dict | None]]]
 _MOVES = 4  # of a parabola, to where its middle is better than what is beside it
+_MAY_MISS = 0.25  # of the margin: a parabola that may miss by more has its steps halved
 
 
 def tune(
@@ -152,10 +154,10 @@ class _Search:
 
     def _refine(self, best: dict[str, Setting], space: Space) -> dict[str, dict[str, Any]]:
         """Reads the best value of one option off a parabola; `best` follows it."""
-        key, last, found = self.tuning.refine, len(self.tuning.rungs) - 1, {}
+        key, last, parabolas = self.tuning.refine, len(self.tuning.rungs) - 1, {}
         for _ in range(_MOVES):
             around = {}
-            for name in self.arms.keys() - found.keys():
+            for name in self.arms.keys() - parabolas.keys():
                 can_be = functools.partial(self._can_be, key)
                 beside = neighbours(space, key, best[name][key], can_be)
                 if beside and not self._edges(best[name], space):
@@ -165,12 +167,31 @@ class _Search:
             for name, three in around.items():
                 losses = [self._loss(name, last, setting) for setting in three]
                 if losses[1] <= min(losses):
-                    found[name] = self._off_the_parabola(name, three)
-                    best[name] = {**best[name], key: found[name]["value"]}
+                    parabolas[name] = self._off_the_parabola(name, three)
+                    best[name] = {**best[name], key: parabolas[name]["value"]}
                 else:
                     best[name] = three[losses.index(min(losses))]
-            self.moving = {name for name in around if name not in found}
-        return found
+            self.moving = {name for name in around if name not in parabolas}
+        for _ in range(self.tuning.halvings):
+            self._halve(best, parabolas)
+        return parabolas
+
+    def _halve(self, best: dict[str, Setting], parabolas: dict[str, dict[str, Any]]) -> None:
+        """Tries what lies between the values of parabolas that may miss much; reads them anew.
+
+        The least of the five is one of the inner three, for the middle of the former three was.
+        """
+        key, last, five = self.tuning.refine, len(self.tuning.rungs) - 1, {}
+        for name, its in parabolas.items():
+            values = with_middles(its["between"])
+            if its["missed"] > _MAY_MISS * self.design.margin and values:
+                five[name] = [{**best[name], key: value} for value in values]
+        self._train(five, last)
+        for name, settings in five.items():
+            losses = [self._loss(name, last, setting) for setting in settings]
+            middle = min((1, 2, 3), key=losses.__getitem__)
+            parabolas[name] = self._off_the_parabola(name, settings[middle - 1 : middle + 2])
+            best[name] = {**best[name], key: parabolas[name]["value"]}
 
     def _off_the_parabola(self, name: str, three: Sequence[Setting]) -> dict[str, Any]:
         key, last = self.tuning.refine, len(self.tuning.rungs) - 1
@@ -178,11 +199,11 @@ class _Search:
         by_factors = grows_by_factors(values)
         losses = [self.losses[name, last, spell_setting(setting)] for setting in three]
         worst = max((loss for of in losses for loss in of if math.isfinite(loss)), default=0.0)
-        known = [[loss if math.isfinite(loss) else worst for loss in of] for of in losses]
-        found = parabola(np.log(values) if by_factors else values, np.transpose(known))
-        value = math.exp(found.at) if by_factors else found.at
+        finite = [[loss if math.isfinite(loss) else worst for loss in of] for of in losses]
+        fit = parabola(np.log(values) if by_factors else values, np.transpose(finite))
+        value = math.exp(fit.at) if by_factors else fit.at
         value = round(value) if isinstance(values[1], int) else float(f"{value:.3g}")
-        return {"key": key, "value": value, "between": values, **found._asdict()}
+        return {"key": key, "value": value, "between": values, **fit._asdict()}
 
     # ---- what it gave
 

@@ -90,10 +90,10 @@ def until_decided(launch: Launched, until: Until, retry: bool) -> None:
     """
     study, say, looks = launch.study, launch.progress.say, until.looks
     ends = math.inf if until.budget is None else launch.started + until.budget
-    for place, count in enumerate(looks, 1):
+    for number, count in enumerate(looks, 1):
         launch.take(range(count), retry)
         launch.finish()
-        if place == len(looks):
+        if number == len(looks):
             return
         reasons = reasons_to_stop(study, launch.design, looks[-1])
         stopping = {name: why for name, why in reasons.items() if name not in study.stopped}
@@ -102,7 +102,7 @@ def until_decided(launch: Launched, until: Until, retry: bool) -> None:
         going = [name for name in study.arms if name not in {*stopping, *study.stopped}]
         if going == [study.base]:
             return
-        next_count, left = looks[place], ends - time.monotonic()
+        next_count, left = looks[number], ends - time.monotonic()
         needed = _seconds_of(launch, going, range(count, next_count))
         if needed > left:
             say(f"until  {next_count} seeds take {clock(needed)} more, {clock(left)} are left")
@@ -130,20 +130,20 @@ def reasons_to_stop(study: Study, design: Design, final: int) -> dict[str, str]:
       design: of it.
       final: seeds at the last look.
     """
-    level, found = level_of_contrast(study.sealed, sorted(design.looks)), {}
+    level, reasons = level_of_contrast(study.sealed, sorted(design.looks)), {}
     verdicts, has_target = study.verdicts(), study.sealed.get("target") is not None
     for name, arm in verdicts["arms"].items():
         if arm["verdict"] == CANNOT_TELL and may_have_learned(verdicts.get("learned")):
             continue  # more seeds of the base may show that it has
         if arm["verdict"] not in (UNRESOLVED, NO_VERDICT):
-            found[name] = arm["words"]
+            reasons[name] = arm["words"]
         elif any(diverged for diverged, _ in arm.get("diverged", ())) and not has_target:
-            found[name] = "runs diverged, so no mean is judged"
+            reasons[name] = "runs diverged, so no mean is judged"
         elif arm["verdict"] == UNRESOLVED and arm.get("mean") is not None:
             chance = _chance(arm, final, study.sealed["margin"], level)
             if chance < FUTILE:
-                found[name] = f"{final} seeds would decide it with a probability of {chance:.0%}"
-    return found
+                reasons[name] = f"{final} seeds would decide it with a probability of {chance:.0%}"
+    return reasons
 
 
 def _chance(arm: dict[str, Any], final: int, margin: float, level: float) -> float:

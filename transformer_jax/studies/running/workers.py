@@ -63,9 +63,9 @@ class Workers:
           total: cells in all, those that are there already among them.
         """
         board, left = self.board(waiting, total), list(waiting)
-        wanted = {cell.arm: arms[cell.arm].prepared for cell in waiting}
-        with self.progress.busy(f"tracing {len(wanted)} arms"):
-            groups = group_arms(wanted, self.estimate.how)
+        prepared = {cell.arm: arms[cell.arm].prepared for cell in waiting}
+        with self.progress.busy(f"tracing {len(prepared)} arms"):
+            groups = group_arms(prepared, self.estimate.how)
         while left and self.stop.signal is None:
             self.elsewhere = []
             for group, together in self._batches(arms, groups, left):

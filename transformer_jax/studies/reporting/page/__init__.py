@@ -2,20 +2,15 @@
 
 import base64
 import hashlib
-import html
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.runs.notebook import escaped
 from transformer_jax.studies.reporting.tables import numeric
 
 _HERE = Path(__file__).parent
-
-
-def escaped(value: Any) -> str:
-    """Text that is text wherever it stands in the page."""
-    return html.escape(str(value), quote=True)
 
 
 class Link(str):

@@ -1,0 +1,43 @@
+"""Question: post-norm beside pre-norm, its rate found closely, with and without warm-up.
+
+Command:   python -m experiments.ablate --config=configs/ablations/post_norm.py --seeds=40:45 \
+             --workdir=runs/post_norm
+Takes:     about 60 minutes on 2 CPU cores; it has not been run yet.
+
+Limits: as of norms_wide.py: one text of characters, 6 blocks of width 128, windows of 64, one
+initial size for all, which is pre-norm's. Deeper models may part pre- and post-norm more.
+"""
+
+from configs.ablations import norms_wide
+
+
+def get_config():
+    """Returns the base of norms_wide.py: 6 blocks, pre-norm, 100 updates of warm-up."""
+    return norms_wide.get_config()
+
+
+def get_arms():
+    """Returns post-norm, and post-norm without warm-up."""
+    arms = norms_wide.get_arms()
+    return {
+        "pre": {},
+        "post": arms["post"],
+        "post, no warm-up": arms["post"] | arms["pre, no warm-up"],
+    }
+
+
+def get_study():
+    """Returns how it is judged: as norms_wide.py is, with smaller steps where a rate diverges."""
+    study = norms_wide.get_study()
+    return study | {
+        "question": "Is post-norm better than pre-norm at a rate of its own, and does it need "
+        "warm-up?",
+        "prediction": "In norms_wide.py, of other seeds, post-norm was 0.026 better, with an "
+        "interval that tuning made useless; so it is 0.01 to 0.04 better. Without warm-up it is "
+        "worse than pre-norm by more than 0.02.",
+        "expected": {"post": (0.01, 0.04), "post, no warm-up": (None, -0.02)},
+        "tuning": study["tuning"]
+        | {"seeds": (1000, 1001, 1002), "rungs": ((0.25, 1), (0.5, 3)), "halvings": 1},
+        "supersedes": "two tuning seeds, one of which fell apart at twice the best rate, left "
+        "norms_wide.py without an answer on post-norm",
+    }

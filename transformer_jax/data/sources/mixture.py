@@ -1,0 +1,115 @@
+"""Several texts as one row of tokens, of which training draws by stated shares."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer_jax.data.order import SPLITS, Part
+from transformer_jax.data.sources.stream import LoadedText, TokenStream
+from transformer_jax.data.sources.text import load_text
+from transformer_jax.data.tokenizers import fingerprint
+from transformer_jax.errors import InvalidInput
+
+
+class JoinedTokens:
+    """Parts of several rows that read as one row of tokens; nothing is copied."""
+
+    def __init__(self, streams: Sequence[TokenStream]) -> None:
+        """Takes the tokens of each stream, one stream after the other."""
+        self._streams = streams
+        self._ends = np.cumsum([len(stream) for stream in streams])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, indices: np.ndarray | slice) -> np.ndarray:
+        if isinstance(indices, slice):
+            return self[np.arange(*indices.indices(len(self)))]
+        owners = np.searchsorted(self._ends, indices, side="right")
+        picked = np.empty(indices.shape, np.int64)
+        for owner in np.unique(owners):
+            mine, stream = owners == owner, self._streams[owner]
+            first = self._ends[owner] - len(stream)
+            picked[mine] = stream.tokens[stream.begin + indices[mine] - first]
+        return picked
+
+
+def joined(streams: Sequence[TokenStream], name: str) -> TokenStream:
+    """Returns one stream of several; where one begins, a document begins.
+
+    Args:
+      streams: one or more.
+      name: of the whole, for messages.
+    """
+    starts, before = [], 0
+    for stream in streams:
+        inside = stream.document_starts < stream.end
+        own = np.unique(np.maximum(stream.document_starts[inside], stream.begin))
+        starts.append(own - stream.begin + before)
+        before += len(stream)
+    return TokenStream(JoinedTokens(streams), np.concatenate(starts), 0, before, name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixed:
+    """What several texts become.
+
+    Attributes:
+      splits: name -> stream; each source is split by itself.
+      parts: of the train split, see mixed_window_starts.
+      sha256: of the texts and their shares, wherever they lie.
+    """
+
+    splits: dict[str, TokenStream]
+    parts: tuple[Part, ...]
+    sha256: str
+
+
+def mix(
+    first: LoadedText,
+    mixture: Sequence[str],
+    fractions: tuple[float, ...],
+    document_separator: str | None,
+) -> Mixed:
+    """Reads the other sources of a mixture, with the tokenizer of the first.
+
+    Args:
+      first: `data.source`, which has the share that is left.
+      mixture: SOURCE=SHARE of the others.
+      fractions: shares of train, validation and test, of each source.
+      document_separator: see load_text.
+    Raises:
+      InvalidInput: a source cannot be read, stands twice, or its shards have another tokenizer.
+    """
+    others = dict(pair.rsplit("=", 1) for pair in mixture)
+    texts = {first.stream.name: first}
+    for source in others:
+        if source in texts or len(others) < len(mixture):
+            raise InvalidInput(
+                f"data.language_modelling.mixture={','.join(mixture)}: a source stands twice"
+            )
+        texts[source] = load_text(source, first.tokenizer, document_separator=document_separator)
+        if fingerprint(texts[source].tokenizer) != fingerprint(first.tokenizer):
+            raise InvalidInput(
+                f"data.language_modelling.mixture: {source}: shards of another tokenizer than that "
+                f"of {first.stream.name}\nmake them again with its tokenizer.json as --tokenizer"
+            )
+    shares = {name: round(float(share), 3) for name, share in others.items()}
+    shares = {first.stream.name: round(1 - sum(shares.values()), 3), **shares}
+    by_source = {
+        source: text.stream.split(fractions, text.tokenizer.token_bytes)
+        for source, text in texts.items()
+    }
+    parts, begin = [], 0
+    for source, splits in by_source.items():
+        parts.append(Part(source, shares[source], begin, len(splits["train"])))
+        begin += len(splits["train"])
+    mixed = [[f"{shares[source]:.3f}", text.text_sha256] for source, text in texts.items()]
+    whole = {
+        split: joined([of[split] for of in by_source.values()], f"the mixture ({split})")
+        for split in SPLITS
+    }
+    return Mixed(whole, tuple(parts), hashlib.sha256(json.dumps(mixed).encode()).hexdigest())
