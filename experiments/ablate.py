@@ -115,7 +115,8 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="KEY=VALUE,VALUE",
-        help="a grid without a study file; several --arm: each its own arms; joined by x: products",
+        help="arms without a study file, beside the config as it is (--config.KEY=VALUE sets what "
+        "they are compared with); several --arm: each its own arms; joined by x: products",
     )
     parser.add_argument(
         "--drop",

@@ -3,6 +3,7 @@
 import ast
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
@@ -34,6 +35,7 @@ from transformer_jax.studies.reporting.tables import (
     as_markdown,
     asked_elsewhere,
     beyond_this_text,
+    budget_rows,
     clock,
     expected_of,
     signed,
@@ -72,8 +74,8 @@ WITHDRAWN = {
     "recall": "the recurrent nets never beat a guess among the values that were seen, so there was "
     "nothing to forget",
     "rotary_ladder": "its bases, of 500 updates at one learning rate, had not learned their text",
-    "text_models": "all arms have the transformer's learning rate; configs/shakespeare_lstm.py, "
-    "with one of its own and more updates, turns the order around",
+    "text_models": "all arms have the transformer's learning rate; text_models_wide, with more "
+    "updates and a rate for each, turns the order around",
     "translations": "without cross-attention true by construction; the LSTM has the transformer's "
     "learning rate",
     "word_vectors_ladder": "its bases had not learned: a linear model of the same words is better",
@@ -272,7 +274,15 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     }
     if beyond and not why_not:
         words = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
-        lines += [f"Would it hold for other examples of the same source too? {words}.", ""]
+        lines += [
+            "Would it hold for other examples of the same source too (what tuning may have missed "
+            f"left out)? {words}.",
+            "",
+        ]
+    rows = budget_rows(verdicts)
+    if rows:
+        heads = ["arm", "updates", "difference", "interval", "verdict"]
+        lines += ["After fewer updates:", "", as_markdown(heads, rows)]
     heads, rows = also_table(verdicts)
     if rows:
         lines += ["Further evaluations, with intervals and no verdicts:", ""]
@@ -294,7 +304,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
 def _chosen(tuned: Tuned) -> str:
     """What an arm chose, and what it may lose as that is not quite its best."""
     setting = spell_setting(tuned.chosen)
-    return setting + (f" (may miss {tuned.refined['missed']:.2g})" if tuned.refined else "")
+    return setting + (f" (may miss {tuned.refined['missed']:.2g} there)" if tuned.refined else "")
 
 
 def domain_of(study: Study) -> str:
@@ -312,6 +322,8 @@ def domain_of(study: Study) -> str:
     tuning = record["sealed"].get("tuning")
     keys = (tuning.get("options") or [tuning["key"]]) if tuning else []
     tuned = f"{', '.join(keys)} tuned for each arm" if keys else "no arm tuned"
+    share = tuning["rungs"][-1][0] if tuning and tuning.get("rungs") else 1
+    tuned += f" in runs of {share:.0%} of the updates" if share < 1 else ""
     windows = f" in windows of {flat['data.length']}" if record["counted"] == "tokens" else ""
     return (
         f"{spread}, {cost['updates']:,} updates ({cost['counted']:,} "
@@ -342,6 +354,9 @@ def _learned(study: Study) -> str:
     sentence += f" Better than it are still {' and '.join(better)}." if better else ""
     values = study.verdicts["values"].items()
     below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
+    best = min((score for score in of_all.values() if score is not None), default=math.inf)
+    above = [arm for arm, its in values if its["mean"] and its["mean"] < best]
+    sentence += f" Better than all of them: {', '.join(above)}." if better and above else ""
     return sentence + (f" No better than the gate: {', '.join(below)}." if below else "")
 
 
@@ -392,6 +407,11 @@ def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], li
 def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:
     """What the register knows: the same contrasts before, and what this study took the place of."""
     others = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
+    looks = [look for its in verdicts["arms"].values() for look in its.get("related") or ()]
+    for other in sorted({look["study"] for look in looks}):
+        read = read_study(other)
+        if read and withheld(read):
+            others.append(f"{other} decides nothing: {withheld(read)}.")
     rows = [row for row in Register(RESULTS).rows() if row["study"] == name]
     for row, later in itertools.pairwise(rows):
         if (row["seal"], row["sealed_at"]) == (later["seal"], later["sealed_at"]):

@@ -3,6 +3,7 @@
 Example:
   python -m experiments.evaluate --workdir=runs/a --split=test --stride=32
   python -m experiments.evaluate --workdir=runs/a --source=other_text.txt
+  python -m experiments.evaluate --workdir=runs/a --metrics=exact_match,calibration_error
   python -m experiments.evaluate --workdir=smollm2/weights --source=my_text.txt
 """
 
@@ -29,6 +30,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--split", default="test", choices=SPLITS, help="which part (test)")
     parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
+    parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
@@ -80,10 +82,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     protocol = scored.protocol | written.protocol
     at = Measured(run, task, arguments.split, scored._replace(means=means))
     own = own_modules(config) <= set(arguments.allow)
-    asked = [name for name in config.evaluation.metrics if own or not is_own(name)]
+    metrics = config.evaluation.metrics
+    if arguments.metrics is not None:
+        metrics = [name for name in arguments.metrics.split(",") if name]
+    asked = [name for name in metrics if own or not is_own(name)]
     means = means | measured(asked, at, arguments.allow)
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
-    for name in config.evaluation.metrics:
+    for name in metrics:
         if name not in means:
             why = "of the finished run" if name in asked else "needs --allow"
             print(f"{name}: not measured here, {why}; evaluation.json has it")

@@ -114,7 +114,7 @@ def main(argv: list[str]) -> None:
     config = _TRAINED[family][1] if family in _TRAINED else "tiny"
     print(
         f"wrote   {', '.join(files)}\n"
-        f"test    python -m pytest test_{module}.py\n"
+        f"test    python -m pytest test_{module}.py  (pytest: pip install -e '.[dev]')\n"
         f"train   python -m experiments.train --config=configs/{config}.py --workdir=runs/{module} "
         f"--config.{_key(family)}={module}.{name}"
     )

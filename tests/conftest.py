@@ -21,7 +21,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # save more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions
 # in two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
 # 2e-10 with a later token. So emitters are left out only in modules that compare no bits of two
-# programs, see _QUICK.
+# programs, see _WITHOUT_EMITTERS.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 os.environ["XLA_FLAGS"] = FLAGS
 
@@ -46,13 +46,12 @@ TINY = str(ROOT / "configs" / "tiny.py")
 
 
 # Modules that take long begin first, so that no process is left with one of them at the end. (xdist
-# would sort them by their number of tests, and programs of _QUICK ones would be met by tests of bits.)
+# would sort them by their number of tests, and programs without emitters would be met by tests of bits.)
 _LONG = (
     *("test_commands", "test_readme", "test_step", "test_studies", "test_switches", "test_tasks"),
     "test_train",
 )
-# Modules whose programs are many and small. They come last, so that none of theirs is met by tests
-# of bits, and check keys only where something is drawn: a fifth of their time.
+# Modules whose programs are many and small, which check keys only where something is drawn.
 _QUICK = {
     *("test_architectures", "test_attention", "test_components", "test_coordinates", "test_course"),
     *(
@@ -64,6 +63,13 @@ _QUICK = {
         "test_masks",
     ),
     *("test_models", "test_optimizers", "test_sites", "test_survivors", "test_transformations"),
+}
+# Modules without tests that compare bits of two programs: compiling takes two fifths less without
+# emitters. Keys are checked in them.
+_WITHOUT_EMITTERS = _QUICK | {
+    *("test_alike", "test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
+    *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
+    *("test_remat", "test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
 }
 _EMITTERS = {"on": True}
 _compile_options = compiler.get_compile_options
@@ -87,7 +93,7 @@ def pytest_collection_modifyitems(items):
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
     names = {item: item.module.__name__.rpartition(".")[2] for item in items}
-    items.sort(key=lambda item: (names[item] in _QUICK, names[item] not in _LONG))
+    items.sort(key=lambda item: (names[item] in _WITHOUT_EMITTERS, names[item] not in _LONG))
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +104,9 @@ def _at_root(monkeypatch):
 @pytest.fixture(autouse=True, scope="module")
 def _compile_and_check(request):
     """Says how this module's programs are compiled, and that no key may be used twice."""
-    is_quick = request.module.__name__.rpartition(".")[2] in _QUICK
-    _EMITTERS["on"] = not is_quick
-    jax.config.update("jax_debug_key_reuse", not is_quick)
+    name = request.module.__name__.rpartition(".")[2]
+    _EMITTERS["on"] = name not in _WITHOUT_EMITTERS
+    jax.config.update("jax_debug_key_reuse", name not in _QUICK)
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def test_a_verdict_says_from_where_on_it_holds():
 
 def test_a_shorter_budget_counts_only_while_the_longer_holds():
     found = judged(0.2, 0.0, 0.2)
-    assert "; not shown at 200 updates" in found["words"]
+    assert "; at 200 updates not shown" in found["words"]
     assert found["holds_from"] == 1.0
     assert found["budgets"]["0.25"] | {"mean": 0, "interval": 0} == {
         "mean": 0, "interval": 0, "verdict": NOT_TESTED, "words": NOT_TESTED,
@@ -218,7 +218,7 @@ def test_a_shorter_budget_counts_only_while_the_longer_holds():
     within = judged(0.003, 0.2, 0.2)
     assert within["verdict"] == "no different within the margin"
     assert within["budgets"]["0.5"]["verdict"] == "better"
-    assert "not shown at 200" in within["words"]
+    assert "at 200 updates not shown" in within["words"]
 
 
 def test_what_a_parabola_missed_is_uncertain_at_shorter_budgets_too():

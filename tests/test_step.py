@@ -198,17 +198,6 @@ def test_c9_cutting_the_steps_into_calls_changes_no_bit(cuts):
     assert run_steps._cache_size() == 1
 
 
-def test_single_steps_give_the_same_bits_as_the_loop():
-    config, model, optimizer, state = setup()
-    batches = random_batch(0, 4)
-    train_step = make_train_step(model, optimizer, 0)
-    whole, _ = jax.jit(make_run_steps(train_step))(state, batches, 4)
-    one = jax.jit(train_step)
-    for index in range(4):
-        state, _ = one(state, jax.tree.map(lambda leaf, i=index: leaf[i], batches))
-    leaves_equal(whole, state)
-
-
 def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy():
     _, model, optimizer, state = setup(model__dropout_rate=0.0)
     batch = random_batch(0)

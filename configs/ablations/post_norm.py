@@ -37,7 +37,7 @@ def get_study():
         "worse than pre-norm by more than 0.02.",
         "expected": {"post": (0.01, 0.04), "post, no warm-up": (None, -0.02)},
         "tuning": study["tuning"]
-        | {"seeds": (1000, 1001, 1002), "rungs": ((0.25, 1), (0.5, 3)), "halvings": 1},
+        | {"seeds": (1000, 1001, 1002), "rungs": ((0.25, 1), (0.5, 3)), "halve": True},
         "supersedes": "two tuning seeds, one of which fell apart at twice the best rate, left "
         "norms_wide.py without an answer on post-norm",
     }

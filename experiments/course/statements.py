@@ -333,8 +333,8 @@ STATEMENTS = (
             Claim("text_models_wide", "tanh", "worse"),
         ),
         studies=("text_models",),
-        note="in windows of 64 characters that begin without a state; what is far away, for which "
-        "attention is there, is not asked",
+        note="in windows of 64 characters that begin without a state, beside learned positions; "
+        "what is far away, for which attention is there, is not asked",
     ),
     Statement(
         32,

@@ -28,6 +28,8 @@ _KEYS = {
     "model.use_bias": ("bias",),
     "model.tie_embeddings": ("tie_weights", "tie_word_embeddings", "weight_tying"),
     "model.init_std": ("initializer_range",),
+    "model.dtype": ("precision", "mixed_precision", "fp16", "bf16", "half"),
+    "model.position_options.rotary.max_wavelength": ("rope_theta", "rope_base", "rotary_base"),
     "model.remat": ("gradient_checkpointing", "checkpointing", "activation_checkpointing"),
     "training.steps": (
         *("epochs", "epoch", "num_epochs", "n_epochs", "num_train_epochs", "max_epochs"),

@@ -264,11 +264,19 @@ def suggest(wrong: Any, candidates: Iterable[str]) -> str:
     last_parts = {name.rsplit(".", 1)[-1]: name for name in reversed(candidates)}
     near = [name for name in candidates if name.lower() == wrong.lower()]
     is_path = "/" in wrong or wrong.endswith(".py")
+    near = near or _longer(wrong, candidates)
     near = near or ([last_parts[tail]] if tail in last_parts and not is_path else [])
     near = near or _called_otherwise(tail.lower().lstrip("-"), candidates)
     near = near or difflib.get_close_matches(wrong, candidates, 1, 0.75)
     near = near or [last_parts[t] for t in difflib.get_close_matches(tail, last_parts, 1, 0.6)]
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def _longer(wrong: str, candidates: list[str]) -> list[str]:
+    """The only option of the same section whose name begins so: dropout of dropout_rate."""
+    begun = [name for name in candidates if name.startswith(wrong) and "." in wrong]
+    of_section = [name for name in begun if name.rpartition(".")[0] == wrong.rpartition(".")[0]]
+    return of_section if len(of_section) == 1 else []
 
 
 def _called_otherwise(name: str, candidates: list[str]) -> list[str]:

@@ -193,6 +193,27 @@ def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     return problems
 
 
+_CHOOSERS = {"schedule": "schedule.name", "objective": "objective.name", "data": "data.task"}
+
+
+def read_instead(key: str, flat: Mapping[str, Any]) -> str:
+    """Returns what chooses another row than the one that an option is of: `schedule.name=constant`.
+
+    Args:
+      key: of the option.
+      flat: the config.
+    Returns:
+      "" where the option may be read: its row is chosen, or a type of layer may choose it.
+    """
+    section, _, row = key.rpartition(".")[0].rpartition(".")
+    chooser = _CHOOSERS.get(section, "")
+    if section.startswith("model.") and section.endswith("_options"):
+        chooser = section.removesuffix("_options")
+    chosen, has_types = flat.get(chooser), any(k.startswith("model.layer_types.") for k in flat)
+    is_read = chosen is None or row in (chosen, "own") or has_types
+    return "" if is_read else f"{chooser}={chosen}"
+
+
 def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
     """Says that there is no such option, and what it is called today, or which is nearest.
 
@@ -219,7 +240,10 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
         near = suggest(key, (name for name in keys if plain_key(name) != name))
         return f"{key}: no option that a type of layer has{near}"
     new = _renamed(key)
-    return f"{key}: no such option" + (f"; it is now {new}" if new != key else suggest(key, RULES))
+    names = sorted(
+        RULES, key=lambda name: bool(read_instead(name, flat or {}))
+    )  # what is read first
+    return f"{key}: no such option" + (f"; it is now {new}" if new != key else suggest(key, names))
 
 
 def refused_value(key: str, value: Any, rule: Rule) -> str:

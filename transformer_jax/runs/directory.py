@@ -28,6 +28,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import config as configs
+from transformer_jax.options.rule import suggest
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
@@ -126,7 +127,8 @@ class RunDirectory:
             raise InvalidInput(
                 f"--workdir={self.path}: it holds a run with another config\n"
                 + "\n".join(lines)
-                + "\nchoose another --workdir, or give the same config to resume"
+                + "\nchoose another --workdir, give the same config to resume, or --extend to go on"
+                " with another one"
             )
 
     def refuse_foreign_checkpoint(self, step: int, extra: Mapping[str, Any]) -> None:
@@ -285,7 +287,12 @@ class RunDirectory:
         try:
             return self.file(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"--workdir={self.path}: no run here: {error}") from error
+            why = "no such folder" if not self.path.exists() else str(error)
+            if (self.path / "study.json").exists():
+                why = "a study; its runs are its cells, see `runs ls`"
+            others = self.path.parent.glob("*/config.json")
+            near = suggest(self.path.name, [other.parent.name for other in others])
+            raise InvalidInput(f"--workdir={self.path}: no run here: {why}{near}") from error
 
     # ---- writing
 

@@ -91,7 +91,12 @@ def mix(
             raise InvalidInput(
                 f"data.language_modelling.mixture={','.join(mixture)}: a source stands twice"
             )
-        texts[source] = load_text(source, first.tokenizer, document_separator=document_separator)
+        try:
+            text = load_text(source, first.tokenizer, document_separator=document_separator)
+        except InvalidInput as error:
+            what = str(error).replace("data.source=", "data.language_modelling.mixture: ")
+            raise InvalidInput(what) from error
+        texts[source] = text
         if fingerprint(texts[source].tokenizer) != fingerprint(first.tokenizer):
             raise InvalidInput(
                 f"data.language_modelling.mixture: {source}: shards of another tokenizer than that "

@@ -24,7 +24,7 @@ from transformer_jax.studies.asking.settings import (
 )
 
 _SEEDS = (1000, 1001)
-_FIELDS = ("options", "trials", "seeds", "rungs", "refine", "halvings", "extensions")
+_FIELDS = ("options", "trials", "seeds", "rungs", "refine", "halve", "extensions")
 _LARGEST_STEP = 3.5
 _MOST_SETTINGS = 256
 
@@ -43,9 +43,9 @@ class Tuning:
         settings goes on to the next (successive halving, Jamieson and Talwalkar 2016,
         arXiv:1502.07943).
       refine: option whose best value is read off a parabola; "": none is.
-      halvings: how often the parabola's steps are halved for an arm that may miss its optimum by
-        more than a quarter of the margin. Where twice the best rate diverges, the spread of that
-        trial hides all else.
+      halve: whether the parabola's steps are halved, once, for an arm that may miss its optimum by
+        more than a quarter of the margin, or to which a step costs more than five margins. Where
+        twice the best rate diverges, that trial bends the parabola and hides all else.
       extensions: how often what is tried may grow, for all arms, where an optimum is at its edge.
     """
 
@@ -54,14 +54,14 @@ class Tuning:
     seeds: tuple[int, ...] = _SEEDS
     rungs: tuple[tuple[float, int], ...] = ()
     refine: str = ""
-    halvings: int = 0
+    halve: bool = False
     extensions: int = 2
 
     def sealed(self) -> dict[str, Any]:
         """As plain JSON; one grid alone in the words of studies that knew nothing else."""
         fields = dataclasses.asdict(self)
-        if not self.halvings:
-            del fields["halvings"]  # as studies are sealed that are older than it
+        if not self.halve:
+            del fields["halve"]  # as studies are sealed that are older than it
         (key, grid), *more = self.options.items()
         if more or self.trials or self.refine or self.rungs != ((1.0, len(self.seeds)),):
             return fields
@@ -77,7 +77,7 @@ class Tuning:
         for share, seeds in self.rungs:
             total, count = total + count * share * seeds, -(-count // 2)
         share, seeds = self.rungs[-1]
-        more = (2 if self.refine and len(self.rungs) > 1 else 0) + 2 * self.halvings
+        more = (2 if self.refine and len(self.rungs) > 1 else 0) + 2 * self.halve
         return total + more * share * seeds
 
     def told(self) -> str:
@@ -93,8 +93,7 @@ class Tuning:
             count = -(-count // 2)
         search = "random settings" if self.trials else "settings"
         refined = ", then a parabola" if self.refine else ""
-        if self.halvings:
-            refined += f", its steps halved at most {self.halvings} times"
+        refined += ", its steps halved where they are coarse" * self.halve
         return f"{options}; {search}: {', then '.join(steps)}{refined}"
 
 
@@ -142,7 +141,7 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
     lists = [*options.values(), seeds] if isinstance(options, dict) and options else [()]
     if not all(isinstance(values, list | tuple) and values for values in lists):
         raise InvalidInput(f"{where}: grid and seeds: expected lists of numbers, not empty")
-    whole = {"trials": 0, "halvings": 0, "extensions": 2}
+    whole = {"trials": 0, "extensions": 2}
     numbers = {name: asked.get(name, value) for name, value in whole.items()}
     for name, value in numbers.items():
         if not isinstance(value, int) or value < 0:
@@ -154,6 +153,7 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
         seeds=tuple(seeds),
         rungs=_rungs(where, asked.get("rungs"), len(seeds)),
         refine=asked.get("refine") or "",
+        halve=asked.get("halve", False),
         **numbers,
     )
     count = len(tuning.space().settings)
@@ -164,8 +164,10 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
         raise InvalidInput(f"{where}: refine={refine!r}: expected one of its options of numbers")
     if refine and last < 2:
         raise InvalidInput(f"{where}: refine: its error needs 2 or more seeds in the last rung")
-    if tuning.halvings and not refine:
-        raise InvalidInput(f"{where}: halvings={tuning.halvings}: they are of the steps of refine")
+    if not isinstance(tuning.halve, bool) or (tuning.halve and not refine):
+        raise InvalidInput(
+            f"{where}: halve={tuning.halve!r}: expected True or False, and True beside refine alone"
+        )
     return tuning
 
 

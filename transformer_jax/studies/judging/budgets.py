@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import BETTER, SAME, WORSE
-from transformer_jax.studies.judging.adequacy import cannot_tell
+from transformer_jax.studies.judging.adequacy import CANNOT_TELL, cannot_tell
 from transformer_jax.studies.judging.decision import UNTUNED, Evidence, decide
 
 _GO_ON = (BETTER, WORSE, SAME)  # words that can hold at a shorter budget
@@ -73,5 +73,7 @@ def _with_domain(
     if shares:
         updates = budgets[shares[-1]]["updates"][arm["arm"]]
         return f"{words}; {arm['verdict']} from {updates:,} updates on{untuned}"
-    updates = budgets[next(iter(budgets))]["updates"][arm["arm"]]
-    return f"{words}; not shown at {updates:,} updates{untuned}"
+    share = next(iter(budgets))
+    updates, there = budgets[share]["updates"][arm["arm"]], arm["budgets"][share]["words"]
+    why = there if there.startswith(CANNOT_TELL) else "not shown"
+    return f"{words}; at {updates:,} updates {why}{untuned}"

@@ -35,8 +35,8 @@ class StudyProgress:
 
     def step(self, cell: Cell, step: int, steps: int, loss: float) -> None:
         """Shows that a cell went on."""
+        number = min(self._done() + 1, self._total)  # before this step may be its last
         self._shares[cell] = step / steps
-        number = min(self._done() + 1, self._total)
         self._progress.step(
             self._updates_done(step, steps),
             self._total * steps,

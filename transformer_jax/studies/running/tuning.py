@@ -35,7 +35,8 @@ from transformer_jax.studies.running.planning import Arm, ArmBuilder
 # without an outcome.
 RunTrials = Callable[[Mapping[str, Arm], int], dict[str, list[dict | None]]]
 _MOVES = 4  # of a parabola, to where its middle is better than what is beside it
-_MAY_MISS = 0.25  # of the margin: a parabola that may miss by more has its steps halved
+# In margins: a parabola that may miss by more, or of which a step costs more, has its steps halved.
+_MAY_MISS, _MAY_COST = 0.25, 5.0
 
 
 def tune(
@@ -64,6 +65,7 @@ class _Search:
         self.flat = flatten(design.config_of(design.base))
         self.sign = -1.0 if design.larger_is_better else 1.0  # smaller is better from here on
         self.losses: dict[tuple[str, int, str], list[float]] = {}  # by arm, rung, setting
+        self.ties: dict[tuple[str, int, str], float] = {}  # the loss, where the metric ties
         self.lost: set[str] = set()
         self.moving: set[str] = set()  # arms whose parabola has found no middle
 
@@ -93,10 +95,10 @@ class _Search:
                 left = {name: self._better_half(name, rung - 1, left[name]) for name in left}
             self._train(left, rung)
         last = len(self.tuning.rungs) - 1
-        return {name: min(left[name], key=lambda s: self._loss(name, last, s)) for name in left}
+        return {name: min(left[name], key=lambda s: self._rank(name, last, s)) for name in left}
 
     def _better_half(self, name: str, rung: int, settings: Sequence[Setting]) -> list[Setting]:
-        ranked = sorted(settings, key=lambda setting: self._loss(name, rung, setting))
+        ranked = sorted(settings, key=lambda setting: self._rank(name, rung, setting))
         return ranked[: -(-len(settings) // 2)]
 
     def _train(self, settings: Mapping[str, Sequence[Setting]], rung: int) -> None:
@@ -118,12 +120,18 @@ class _Search:
             self.lost |= {key_of[trial][0]} if None in means else set()
             scores = [(row or {}).get(self.design.metric, math.nan) for row in means]
             self.losses[key_of[trial]] = [self.sign * score for score in scores]
+            self.ties[key_of[trial]] = sum((row or {}).get("loss", math.nan) for row in means)
 
     def _loss(self, name: str, rung: int, setting: Setting) -> float:
         """Mean over the seeds; the worst there is where one diverged or has no outcome."""
         losses = self.losses[name, rung, spell_setting(setting)]
         mean = sum(losses) / len(losses)
         return mean if math.isfinite(mean) else math.inf
+
+    def _rank(self, name: str, rung: int, setting: Setting) -> tuple[float, float]:
+        """What the best has least of: where a metric says nothing yet, of the loss."""
+        tie = self.ties[name, rung, spell_setting(setting)]
+        return self._loss(name, rung, setting), tie if math.isfinite(tie) else math.inf
 
     # ---- edges
 
@@ -172,19 +180,26 @@ class _Search:
                 else:
                     best[name] = three[losses.index(min(losses))]
             self.moving = {name for name in around if name not in parabolas}
-        for _ in range(self.tuning.halvings):
+        if self.tuning.halve:
             self._halve(best, parabolas)
         return parabolas
 
     def _halve(self, best: dict[str, Setting], parabolas: dict[str, dict[str, Any]]) -> None:
         """Tries what lies between the values of parabolas that may miss much; reads them anew.
 
+        Where a neighbour diverges, its seeds may agree by chance: that a step costs much tells too.
         The least of the five is one of the inner three, for the middle of the former three was.
         """
         key, last, five = self.tuning.refine, len(self.tuning.rungs) - 1, {}
+        margin = self.design.margin
         for name, its in parabolas.items():
+            low, middle, high = (
+                self._loss(name, last, {**best[name], key: value}) for value in its["between"]
+            )
+            is_coarse = its["missed"] > _MAY_MISS * margin
+            is_coarse |= (low + high) / 2 - middle > _MAY_COST * margin
             values = with_middles(its["between"])
-            if its["missed"] > _MAY_MISS * self.design.margin and values:
+            if is_coarse and values:
                 five[name] = [{**best[name], key: value} for value in values]
         self._train(five, last)
         for name, settings in five.items():
