@@ -50,6 +50,8 @@ def main(argv: list[str]) -> dict[str, Any]:
             )
         alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
         config = changed(config, alone)
+    if arguments.metrics is not None:
+        config = changed(config, texts={"evaluation.metrics": arguments.metrics})
     length, default_size = config.data.length, config.evaluation.batch_size
     stride = config.evaluation.stride if arguments.stride is None else arguments.stride
     batch_size = default_size if arguments.batch_size is None else arguments.batch_size
@@ -82,13 +84,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     protocol = scored.protocol | written.protocol
     at = Measured(run, task, arguments.split, scored._replace(means=means))
     own = own_modules(config) <= set(arguments.allow)
-    metrics = config.evaluation.metrics
-    if arguments.metrics is not None:
-        metrics = [name for name in arguments.metrics.split(",") if name]
-    asked = [name for name in metrics if own or not is_own(name)]
+    asked = [name for name in config.evaluation.metrics if own or not is_own(name)]
     means = means | measured(asked, at, arguments.allow)
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
-    for name in metrics:
+    for name in config.evaluation.metrics:
         if name not in means:
             why = "of the finished run" if name in asked else "needs --allow"
             print(f"{name}: not measured here, {why}; evaluation.json has it")

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import io
+import json
 import os
 import re
 import shutil
@@ -17,14 +18,15 @@ import optax
 import pytest
 
 from experiments.__main__ import commands
-from experiments.command import default_workdir, preset
-from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
+from experiments.command import Parser, default_workdir, preset
+from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax import load_run, load_study
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import RULES
+from transformer_jax.options.schema import RULES, unknown_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.garbage import delete, find_garbage
 from transformer_jax.runs.notebook import html_table
@@ -356,6 +358,13 @@ def test_other_names_lead_to_options_that_are_there(name):
         ("--config.hidden_size=3", "did you mean model.width?"),
         ("--config.rope=1", "did you mean model.position=rotary?"),
         ("--config.training.epochs=3", "did you mean training.steps?"),
+        ("--config.model.dropout=0.1", "did you mean model.dropout_rate?"),
+        ("--config.training.precision=bf16", "did you mean model.dtype?"),
+        (
+            "--config.model.rope_theta=5",
+            "did you mean model.position_options.rotary.max_wavelength?",
+        ),
+        ("--config.training.warmup_steps=3", "did you mean schedule.warmup_cosine.warmup_steps?"),
         ("--config.optimizer.lr=3", "did you mean optimizer.learning_rate?"),
         ("--lr=3", "--lr: no such flag; did you mean --config.optimizer.learning_rate?"),
         ("--config.model.position=rope", "did you mean rotary?"),
@@ -526,6 +535,46 @@ def test_how_likely_a_text_is(loaded):
     assert loaded.perplexity(text) == pytest.approx(float(jnp.exp(losses.mean())), rel=1e-5)
     choices = loaded.log_probabilities_of_choices(text[:10], [text[10:], text[10:12]])
     np.testing.assert_allclose(choices, [-losses[9:].sum(), -losses[9:11].sum()], atol=1e-4)
+
+
+def test_an_option_whose_row_is_not_chosen_is_told(capsys):
+    said = [
+        "--config.schedule.warmup_linear.warmup_steps=3",
+        "--config.schedule.warmup_cosine.warmup_steps=3",
+        "--config.model.position_options.rotary.share=0.5",
+        "--config.data.synthetic.symbols=9",
+    ]
+    Parser("train", "", takes_config=True).read([f"--config={TINY}", *said])
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split()[1] for note in notes] == [
+        *("schedule.warmup_linear.warmup_steps", "model.position_options.rotary.share"),
+        "data.synthetic.symbols",
+    ]
+    assert notes[0].endswith("is not read: schedule.name=warmup_cosine")
+    Parser("train", "", takes_config=True).read(
+        [f"--config={TINY}", *said[1:3], "--config.model.position=rotary"]
+    )
+    assert not capsys.readouterr().err
+    flat = flatten(tiny_config(schedule__name="inverse_square_root"))
+    told = unknown_key("training.warmup_steps", flat)
+    assert told.endswith("did you mean schedule.inverse_square_root.warmup_steps?")
+
+
+def test_a_missing_run_names_the_nearest_and_a_study_is_none(tmp_path, tiny_run):
+    shutil.copytree(tiny_run, tmp_path / "dates")
+    refused(attempt("sample", f"--workdir={tmp_path / 'datess'}"), "did you mean dates?")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.json").write_text("{}")
+    refused(attempt("sample", f"--workdir={tmp_path / 'study'}"), "no run here: a study")
+
+
+def test_a_metric_is_measured_that_a_run_was_not_asked_for(tiny_run):
+    done = attempt("evaluate", f"--workdir={tiny_run}", "--metrics=calibration_error", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "calibration_error" in json.loads(done.stdout)["means"]
+    refused(
+        attempt("evaluate", f"--workdir={tiny_run}", "--metrics=calibration"), "calibration_error"
+    )
 
 
 @pytest.mark.parametrize(
