@@ -18,7 +18,7 @@ from transformer_jax.options.config import ConfigFile, flatten
 from transformer_jax.options.constraints import ENDING
 from transformer_jax.options.explained import as_text
 from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import DEFAULTS, RULES, read_instead
+from transformer_jax.options.schema import DEFAULTS, RULES
 from transformer_jax.options.tables import SECTIONS, says_of_section
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -148,10 +148,6 @@ class Parser(argparse.ArgumentParser):
             overrides |= shorter_warmup(arguments.file, overrides, print)
             arguments.overrides = overrides
             arguments.config = arguments.file.config(overrides)
-            flat = flatten(arguments.config)
-            for key in arguments.stated:
-                if instead := read_instead(key, flat):
-                    print(f"note   {key} is not read: {instead}", file=sys.stderr)
         return arguments
 
 

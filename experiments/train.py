@@ -19,6 +19,7 @@ from experiments.command import Parser, default_workdir, execute, use_compilatio
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
+from transformer_jax.options.schema import read_instead
 from transformer_jax.options.tables import names_own
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
@@ -103,6 +104,10 @@ def _train(arguments: Namespace) -> dict[str, Any]:
     if kind is not None and not names_own("data.source", data.source):
         refuse_missing(data.source, kind)
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
+    flat = flatten(arguments.config)
+    for key in arguments.stated:
+        if instead := read_instead(key, flat):
+            print(f"note   {key} is not read: {instead}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()
     from transformer_jax.processes import join_processes

@@ -18,7 +18,7 @@ import optax
 import pytest
 
 from experiments.__main__ import commands
-from experiments.command import Parser, default_workdir, preset
+from experiments.command import default_workdir, preset
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax import load_run, load_study
 from transformer_jax.data.tokenizers import ByteTokenizer
@@ -26,7 +26,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import RULES, unknown_key
+from transformer_jax.options.schema import RULES, read_instead, unknown_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.garbage import delete, find_garbage
 from transformer_jax.runs.notebook import html_table
@@ -537,24 +537,27 @@ def test_how_likely_a_text_is(loaded):
     np.testing.assert_allclose(choices, [-losses[9:].sum(), -losses[9:11].sum()], atol=1e-4)
 
 
-def test_an_option_whose_row_is_not_chosen_is_told(capsys):
+def test_an_option_whose_row_is_not_chosen_is_told():
     said = [
         "--config.schedule.warmup_linear.warmup_steps=3",
         "--config.schedule.warmup_cosine.warmup_steps=3",
         "--config.model.position_options.rotary.share=0.5",
         "--config.data.synthetic.symbols=9",
     ]
-    Parser("train", "", takes_config=True).read([f"--config={TINY}", *said])
-    notes = capsys.readouterr().err.splitlines()
+    done = attempt("train", f"--config={TINY}", "--fast", *said)
+    assert done.returncode == 0, done.stderr
+    notes = [line for line in done.stdout.splitlines() if "is not read" in line]
     assert [note.split()[1] for note in notes] == [
         *("schedule.warmup_linear.warmup_steps", "model.position_options.rotary.share"),
         "data.synthetic.symbols",
     ]
     assert notes[0].endswith("is not read: schedule.name=warmup_cosine")
-    Parser("train", "", takes_config=True).read(
-        [f"--config={TINY}", *said[1:3], "--config.model.position=rotary"]
-    )
-    assert not capsys.readouterr().err
+    rotary = {"model.position": "rotary"}
+    key = "model.position_options.rotary.share"
+    assert [bool(read_instead(key, flat)) for flat in ({}, rotary, {"model.position": "t5"})] == [
+        *(False, False, True)
+    ]
+    assert not read_instead(key, {"model.position": "t5", "model.layer_types.R.position": "rotary"})
     flat = flatten(tiny_config(schedule__name="inverse_square_root"))
     told = unknown_key("training.warmup_steps", flat)
     assert told.endswith("did you mean schedule.inverse_square_root.warmup_steps?")
