@@ -128,6 +128,11 @@ class Parser(argparse.ArgumentParser):
             if not about and behind and not behind[0].startswith("-"):
                 about = behind[0]
             print(_help_on(about) if about else self.format_help())
+            files = [a.partition("=")[2] for a in argv if a.startswith("--config=")]
+            key = about.removeprefix("--").removeprefix("config.")
+            if files and key in RULES:
+                value = flatten(_file_at(preset(files[0])).config({})).get(key)
+                print(f"  in {files[0]}: {value}")
             sys.exit(0)
         overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
         arguments, unknown = self.parse_known_args(rest)

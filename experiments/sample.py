@@ -5,7 +5,10 @@ Example:
   python -m experiments.sample --workdir=runs/translation --prompt="I am tired."
 """
 
+import sys
+
 from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.options.task_traits import traits_of
 
 
 def main(argv: list[str]) -> dict[str, str]:
@@ -38,6 +41,10 @@ def main(argv: list[str]) -> dict[str, str]:
     del options["json"]
     run = load_run(options.pop("workdir"), allow=options.pop("allow"))
     demonstration = demonstration_of(run.config.data.task)
+    drawn = {"num_tokens", "temperature", "top_k", "top_p", "stop", "seed"}
+    asked = sorted({a.removeprefix("--").partition("=")[0] for a in argv} & drawn)
+    if asked and traits_of(run.config.data.task).source not in (None, "text", "made-up languages"):
+        print(f"note   nothing is drawn here; not read: --{', --'.join(asked)}", file=sys.stderr)
     said = []
     for piece in demonstration.answer(run, **options):
         print(piece, end="", flush=True)

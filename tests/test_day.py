@@ -280,6 +280,8 @@ def test_help_is_short_and_says_more_of_what_is_asked():
     assert one.stdout.startswith("  --config.model.position=learned\n")
     assert one.stdout.count("--config.") == 1
     assert attempt("train", "--help", "model.position").stdout == one.stdout
+    of_file = attempt("train", "--config=translation", "--help=training.steps").stdout
+    assert "in translation: 3000" in of_file
     section = attempt("ablate", "--help=optimizer")
     assert "--config.optimizer.weight_decay=" in section.stdout
     assert "--config.model.width" not in section.stdout

@@ -339,6 +339,11 @@ def test_sizes_of_the_data_that_take_the_place_of_an_option_are_said(sources):
 def test_every_run_answers_in_its_own_way(runs):
     translations = load_run(runs("pairs")).translate(["red cat", "dog"])
     assert len(translations) == 2
+    said = attempt(
+        "sample", f"--workdir={runs('pairs')}", "--prompt=dog", "--temperature=2", "--seed=3"
+    )
+    assert "nothing is drawn here; not read: --seed, --temperature" in said.stderr
+    assert said.stdout.strip() == translations[1].strip()
     shares = load_run(runs("labelled")).classify(["red cat", "blue"])
     assert shares.shape == (2, 2)
     np.testing.assert_allclose(shares.sum(-1), 1, atol=1e-5)

@@ -71,7 +71,8 @@ def decide(
                 if _is_perfect(arm, sealed["metric"]):
                     verdicts[name]["words"] = "identical: every answer of both is right"
                 elif computes_the_same is False:
-                    words = "refused: the same score in every seed, by other losses"
+                    words = "refused: the same score in every seed, though the losses differ: the "
+                    words += "metric does not tell them apart"
                     verdicts[name] |= {"verdict": statistics.REFUSED, "words": words}
             verdicts[name]["words"] += (
                 "" if sealed["tuning"] else untuned(verdicts[name]["verdict"])

@@ -256,7 +256,10 @@ def _of_trials(arm: Mapping[str, Any]) -> list[str]:
         return []
     trials, start = tuned["trials"], tuned["holds_from"]
     if start is None:
-        return [f"the best of the {trials} trials on the validation split say otherwise"]
+        return [
+            f"of the best of the {trials} trials of base and arm, on the validation split, the "
+            "other one is better"
+        ]
     if start == 1:
         return [f"the same direction for the expected best of any number of {trials} trials"]
     return [f"this direction holds from {start} of {trials} trials on, before that the other"]
