@@ -342,7 +342,8 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     except Stop as error:
         lines = str(error).splitlines()
         shown = lines if len(lines) <= 8 else [*lines[:7], f"... and {len(lines) - 7} more lines"]
-        print("error: " + "\n".join(shown), file=sys.stderr)
+        was_asked = error.exit_code > 128  # by a signal
+        print("error: " * (not was_asked) + "\n".join(shown), file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,7 @@ Each says more: python -m experiments.runs ls --help
 """
 
 import contextlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,9 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
         alone = [row for row in rows if CELLS not in Path(row["run"]).parts]
         rows, folded = alone, len(rows) - len(alone)
     columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
+    asked = dict.fromkeys(re.split(r"[<>=!]", text)[0].strip() for text in filters)
+    if not arguments.columns:
+        columns += [key for key in asked if key not in columns and any(key in r for r in rows)]
     chosen = [{key: row.get(key) for key in columns} for row in rows]
     if arguments.format == "csv":
         sys.stdout.write(as_csv(columns, [[row.get(key) for key in columns] for row in rows]))

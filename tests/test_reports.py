@@ -283,6 +283,15 @@ def test_a_run_whose_process_is_gone_is_dead_at_once(done, tmp_path):
         assert choose(tmp_path, [])[0]["status"] == status
 
 
+def test_a_run_is_listed_at_the_step_at_which_it_was_saved(done, tmp_path):
+    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "stopped")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    rows = (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()
+    step = json.loads(rows[-1])["step"] + 3  # no row was due since
+    (tmp_path / "stopped" / "STATUS").write_text(f"interrupted {now} step {step}\n")
+    assert choose(tmp_path, [])[0]["step"] == step
+
+
 def test_cells_are_listed_where_they_are_asked_for(done):
     root = done.path.parent
     folded = attempt("runs", "ls", root)
@@ -291,6 +300,8 @@ def test_cells_are_listed_where_they_are_asked_for(done):
     assert f"study  {done.path}: python -m experiments.compare {done.path}" in folded.stdout
     assert f"{count} runs\n" in attempt("runs", "ls", root, "--cells").stdout
     assert f"{count} runs\n" in attempt("runs", "ls", root, "test/loss<9").stdout
+    heads = attempt("runs", "ls", root, "training.clip_norm>0").stdout.splitlines()[0]
+    assert "training.clip_norm" in heads.split() or "clip_norm" in heads
 
 
 def test_runs_are_shown_and_told_apart(done):

@@ -68,6 +68,8 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     manifest = _json(path, "manifest.json")
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
     facts |= _last_row(path)
+    if isinstance(facts["step"], int):  # the last row may be of an earlier one
+        facts["step"] = max(facts["step"], status.step)
     return facts
 
 
@@ -214,7 +216,9 @@ def columns_of(rows: Sequence[dict[str, Any]], asked: Sequence[str] = ()) -> lis
         return ["run", *asked]
     keys = {key for row in rows for key in row}
     scores = [
-        key for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy") if key in keys
+        key
+        for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy", "test/bleu")
+        if key in keys
     ]
     seen: dict[str, Any] = {}
     differing: dict[str, None] = {}
