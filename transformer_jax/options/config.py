@@ -223,7 +223,10 @@ def _faults_of(file: Path, path: str) -> Generator[None]:
         raise InvalidInput(f"--config={path}{_line_in(file, error)}: {error}") from error
     except Exception as error:
         line = _line_in(file, error)
-        raise InvalidInput(f"--config={path}: {type(error).__name__}{line}: {error}") from error
+        hint = "\nseveral values are a tuple: ('one',)" if "of original type" in str(error) else ""
+        raise InvalidInput(
+            f"--config={path}: {type(error).__name__}{line}: {error}{hint}"
+        ) from error
     finally:
         sys.path.pop(0)
 

@@ -77,7 +77,8 @@ class Data:
     own."""
 
     vocab_size: Annotated[int, ">= 257"] = 4096
-    """Tokens of a bpe or word tokenizer, which is trained on the training split."""
+    """Tokens of a bpe or word tokenizer, which is trained on the training split; the special
+    ones that some tasks need (end of a text, mask) come beside them."""
 
     document_separator: AnyText | None = None
     """Line that ends a document ('' is an empty line); None: each file is a document."""

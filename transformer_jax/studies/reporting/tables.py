@@ -159,11 +159,12 @@ def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: "Progress
 def how_judged(verdicts: Mapping[str, Any]) -> str:
     """The metric, the seeds, and what the verdicts are relative to."""
     seeds = ", ".join(map(str, verdicts["seeds"])) or "none"
+    several = "s" * (verdicts["contrasts"] != 1)
     return (
         f"{verdicts['metric']} over seeds {seeds} ({direction(verdicts['larger_is_better'])}; "
         f"a difference of + is better); margin {verdicts['margin']:g}, look {verdicts['look']} "
-        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrasts, whose intervals "
-        f"hold their effects together in {verdicts['coverage']:.1%} of studies"
+        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrast{several}, whose "
+        f"intervals hold their effects together in {verdicts['coverage']:.1%} of studies"
     )
 
 
