@@ -67,9 +67,9 @@ _QUICK = {
 # Modules without tests that compare bits of two programs: compiling takes two fifths less without
 # emitters. Keys are checked in them.
 _WITHOUT_EMITTERS = _QUICK | {
-    *("test_alike", "test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
+    *("test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
     *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
-    *("test_remat", "test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
+    *("test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
 }
 _EMITTERS = {"on": True}
 _compile_options = compiler.get_compile_options

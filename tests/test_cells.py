@@ -197,7 +197,9 @@ CHANGES = {
         ("models/parts.py", "    num_heads: Count", "    patience: int = 0\n    num_heads: Count"),
     ],
     "another sign": [("layers/weights.py", "scaled = query /", "scaled = -query /")],
-    "another order": [("data/order.py", "example_order(seed, step,", "example_order(seed, step + 1,")],
+    "another order": [
+        ("data/order.py", "np.arange(step * batch_size, (", "np.arange((step + 1) * batch_size, (1 + ")
+    ],
 }  # fmt: skip
 
 
