@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/text_models_wide.py \
              --seeds=20:25 --workdir=runs/text_models_wide
-Takes:     63 minutes on 2 CPU cores (AMD EPYC).
+Takes:     64 minutes on 2 CPU cores (AMD EPYC).
 
 Limits: one text of characters, 0.8 million parameters, windows of 64, which begin without a state,
 and one and a half passes over the text: the difference shrinks with more updates. The transformer
