@@ -190,19 +190,19 @@ def _free(argv: list[str]) -> dict[str, Any]:
     arguments = parser.read(argv)
     from transformer_jax.runs.garbage import delete, find_garbage
 
-    garbage_there = find_garbage(Path(arguments.root), arguments.checkpoints)
-    for path, why, size, _ in garbage_there:
+    pieces = find_garbage(Path(arguments.root), arguments.checkpoints)
+    for path, why, size, _ in pieces:
         print(f"{_mebibytes(size):>12}  {harmless(str(path))}: {why}")
-    whole = sum(garbage.size for garbage in garbage_there)
-    if not garbage_there:
+    whole = sum(garbage.size for garbage in pieces)
+    if not pieces:
         print(f"{arguments.root}: nothing to free; --checkpoints offers more")
     elif arguments.yes or _agrees(f"delete these {_mebibytes(whole)}? [y/N] "):
-        freed = delete(garbage_there)
+        freed = delete(pieces)
         print(f"freed {_mebibytes(freed)}" + "; the rest is in use or protected" * (freed < whole))
-        return {"freed": freed, "found": [str(garbage.path) for garbage in garbage_there]}
+        return {"freed": freed, "found": [str(garbage.path) for garbage in pieces]}
     else:
         print(f"nothing was deleted; --yes deletes these {_mebibytes(whole)}")
-    return {"freed": 0, "found": [str(garbage.path) for garbage in garbage_there]}
+    return {"freed": 0, "found": [str(garbage.path) for garbage in pieces]}
 
 
 def _mebibytes(size: int) -> str:

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 
 import jax
@@ -36,6 +37,7 @@ from transformer_jax.runs.records import StepLog
 from transformer_jax.studies.asking.cells import Cell
 from transformer_jax.studies.running import study_progress
 from transformer_jax.training import run as run_module
+from transformer_jax.training.ahead import BatchesAhead
 
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]
 
@@ -123,6 +125,22 @@ def test_what_is_told_is_the_loss_by_row_and_the_last_row():
     assert log.told() == ["", "gradient norm 1  learning rate 0.2"]
     log.add(4, [0.5], [9.0], 0.01, 100)
     assert log.told()[0] == "█▁ 2.5 to 0.75"
+
+
+def test_a_row_says_how_long_a_step_waited_for_its_batch():
+    def make(step):
+        time.sleep(0.02)
+        return {"step": step}
+
+    batches = BatchesAhead(make)
+    assert [batch["step"] for batch in batches.take(range(2))] == [0, 1]
+    log = StepLog(1, 4, lambda count: 0.1, "tokens", lambda: batches.waited)
+    (row,) = log.add(1, [3.0], [0.5], 0.1, 100)
+    assert row["time/data_ms"] >= 20
+    with batches.making([2]):
+        time.sleep(0.1)
+    batches.take([2])
+    assert log.add(2, [3.0], [0.5], 0.1, 100)[0]["time/data_ms"] < 10  # it was there already
 
 
 def test_a_terminal_shows_how_far_each_arm_is():

@@ -178,6 +178,10 @@ def test_shards_are_split_by_bytes_without_reading_them(files, monkeypatch):
     )
     ours = fast.split((0.6, 0.3, 0.1), tokenizer.token_bytes)
     assert sum(read) <= 2 * 100  # the pieces in which a split begins
+    assert len(load_text(str(files / "s"), "ignored").stream.byte_ends) == len(index["byte_ends"])
+    index["byte_ends"].pop()
+    (files / "s" / "index.json").write_text(json.dumps(index))
+    assert load_text(str(files / "s"), "ignored").stream.byte_ends is None
     del index["byte_ends"]  # as older shards are
     (files / "s" / "index.json").write_text(json.dumps(index))
     slow = load_text(str(files / "s"), "ignored").stream.split(

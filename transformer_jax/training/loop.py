@@ -212,8 +212,9 @@ class Training:
         self.batches = BatchesAhead(lambda step: prepared.task.batch(order, step))
         config, directory = self.config, self.directory
         steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
-        waited = lambda: self.batches.waited  # noqa: E731
-        self.log = StepLog(config.logging.every, steps, schedule, self.task.counted, waited)
+        self.log = StepLog(
+            config.logging.every, steps, schedule, self.task.counted, lambda: self.batches.waited
+        )
         self.progress.details = self.log.told
         # Before the directory is marked as begun: what is refused, weights say, or a step that is
         # too large, leaves it untouched. Cells are compiled together, later.

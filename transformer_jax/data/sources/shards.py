@@ -163,5 +163,7 @@ def open_shards(folder: Path) -> LoadedText:
     tokenizer = load_tokenizer(folder / "tokenizer.json")
     paths = [folder / name for name in names]
     tokens = ShardedTokens(paths, counts, dtype, tokenizer.vocab_size)
+    if byte_ends is not None and len(byte_ends) != -(-len(tokens) // COUNTED_AT_ONCE):
+        byte_ends = None  # pieces of another size: they are counted anew
     stream = TokenStream(tokens, starts, 0, len(tokens), str(folder), byte_ends)
     return LoadedText(stream, tokenizer, text_sha256)
