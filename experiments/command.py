@@ -71,6 +71,11 @@ class Parser(argparse.ArgumentParser):
             help="import this module if the run names a class in it; several times for several",
         )
 
+    def add_mesh(self) -> None:
+        """Takes --mesh: over which devices a run is spread that was trained."""
+        what = "spread it over devices: fsdp=8, or data=2,tensor=4 (one device)"
+        self.add_argument("--mesh", type=_sizes, default={}, help=what)
+
     def add_json(self) -> None:
         """Takes --json: what `main` returns is printed as one line, everything else to stderr."""
         self.add_argument("--json", action="store_true", help="print one JSON line, for a program")
@@ -154,6 +159,19 @@ class Parser(argparse.ArgumentParser):
             arguments.overrides = overrides
             arguments.config = arguments.file.config(overrides)
         return arguments
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Reads AXIS=NUMBER,AXIS=NUMBER."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    try:
+        sizes = {axis: int(size) for axis, _, size in pairs}
+        if len(sizes) < len(pairs):
+            raise ValueError("an axis twice")
+        return sizes
+    except ValueError as error:
+        what = f"{text}: expected each axis once, with a number of devices: fsdp=4,tensor=2"
+        raise argparse.ArgumentTypeError(what) from error
 
 
 def is_completing() -> bool:

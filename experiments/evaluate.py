@@ -31,6 +31,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--stride", type=int, help="tokens between windows (the run's)")
     parser.add_argument("--batch_size", type=int, help="windows in a batch (the run's)")
     parser.add_argument("--metrics", help="in place of the run's evaluation.metrics: NAME,NAME")
+    parser.add_mesh()
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
@@ -69,7 +70,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
 
     refuse_missing_packages(config.data.task)
-    run = load_run(arguments.workdir, allow=arguments.allow)
+    run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
     task = make_task(config, run.tokenizer, arguments.allow, stride=stride)
     if arguments.stride is not None and "stride" not in task.protocol:
         raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")

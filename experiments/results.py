@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.answers import FIGURES, GATE, RESULTS, write
+from experiments.answers import FIGURES, GATE, RESULTS
 from experiments.command import Parser, execute
+from experiments.pages import write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.design import load_design

@@ -29,6 +29,7 @@ def main(argv: list[str]) -> dict[str, str]:
         help=r"end before this text, $'\n' say; several times for several",
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same text (0)")
+    parser.add_mesh()
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
@@ -39,7 +40,8 @@ def main(argv: list[str]) -> dict[str, str]:
 
     options = vars(arguments)
     del options["json"]
-    run = load_run(options.pop("workdir"), allow=options.pop("allow"))
+    where = {name: options.pop(name) for name in ("workdir", "allow", "mesh")}
+    run = load_run(**where)
     demonstration = demonstration_of(run.config.data.task)
     drawn = {"num_tokens", "temperature", "top_k", "top_p", "stop", "seed"}
     asked = sorted({a.removeprefix("--").partition("=")[0] for a in argv} & drawn)

@@ -12,8 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments import answers
+from experiments.answers import FIGURES, RESULTS
 from experiments.command import Parser, execute
+from experiments.pages import pages
 from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
@@ -119,13 +120,13 @@ def write_sources(docs: Path) -> None:
 def _write_studies(folder: Path) -> None:
     """An overview, and a page a study with its figures."""
     folder.mkdir()
-    pages = answers.pages(page="{}.md", figure="{name}-{figure}")
-    overview = pages.pop("").replace("../docs/verdicts.md", "../verdicts.md")
+    written = pages(page="{}.md", figure="{name}-{figure}")
+    overview = written.pop("").replace("../docs/verdicts.md", "../verdicts.md")
     (folder / "index.md").write_text(overview, encoding="utf-8")
-    for name, text in pages.items():
+    for name, text in written.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
-        for figure in answers.FIGURES:
-            drawn = answers.RESULTS / name / figure
+        for figure in FIGURES:
+            drawn = RESULTS / name / figure
             if drawn.exists():
                 shutil.copy(drawn, folder / f"{name}-{figure}")
 

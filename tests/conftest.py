@@ -222,8 +222,13 @@ def attempt(verb, *arguments, cwd=ROOT):
 
 def start_command(verb, *arguments, **environment):
     """Starts a command and returns its process, to be killed."""
+    return start_python("-m", f"experiments.{verb}", *map(str, arguments), **environment)
+
+
+def start_python(*words, **environment):
+    """Starts Python with some words and returns its process."""
     return subprocess.Popen(
-        [sys.executable, "-m", f"experiments.{verb}", *map(str, arguments)],
+        [sys.executable, *words],
         cwd=ROOT,
         env=user_environment(**environment),
         stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.running import jobs
 from transformer_jax.studies.running.cluster import Cluster, parse_cluster
 from transformer_jax.training.loop import train
 
@@ -22,6 +24,25 @@ def test_parameters_of_jobs_are_read():
     for size, parameters in ((0, []), (1, ["gpu"]), (1, ["a b=3"])):
         with pytest.raises(InvalidInput, match="expected"):
             parse_cluster("local", size, parameters)
+
+
+def test_a_job_of_slurm_that_a_signal_ends_leaves_no_result(monkeypatch):
+    """So that one which goes back into the queue is waited for; elsewhere nothing comes back."""
+
+    class Stopped:
+        def __init__(self, _estimate, _progress, stop, _also):
+            self.stop = stop
+
+        def run(self, *_):
+            self.stop.signal = 15
+
+    monkeypatch.setattr(jobs, "Workers", Stopped)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert jobs.train_cells(SimpleNamespace(also={}), "cells", None, []) == []
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(SystemExit) as caught:
+        jobs.train_cells(SimpleNamespace(also={}), "cells", None, [])
+    assert caught.value.code == 143
 
 
 @pytest.mark.oracle

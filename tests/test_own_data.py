@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from tests.conftest import ROOT, TINY, attempt, refused, user_environment
 from tests.test_tasks import config_for, sources  # noqa: F401, a fixture
 from transformer_jax import TASK_LAWS, load_run
+from transformer_jax.data.tasks import LanguageModelling, batch_rows
+from transformer_jax.data.tasks.batch import take_rows
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.runs.directory import RunDirectory
@@ -112,6 +115,19 @@ def test_every_task_keeps_the_laws_of_tasks(sources):  # noqa: F811
                 raise AssertionError(f"{name}: {law.__name__}: {error}") from error
 
 
+def test_rows_are_those_of_a_task_of_ones_own_that_changes_the_batch():
+    class Later(LanguageModelling):
+        def batch(self, seed, step):
+            return super().batch(seed, step + 1)
+
+    task = make_task(load_config(TINY, {}))
+    later = Later(**{field.name: getattr(task, field.name) for field in fields(task)})
+    first, other = (batch_rows(each, 0, step, [2, 5]) for each, step in ((task, 1), (later, 0)))
+    np.testing.assert_array_equal(first["targets"], other["targets"])
+    np.testing.assert_array_equal(first["targets"], task.batch(0, 1)["targets"][[2, 5]])
+    TASK_LAWS["pure_batches"](later)
+
+
 class Broken:
     """A task with one thing changed."""
 
@@ -124,6 +140,9 @@ class Broken:
     def batch(self, seed, step):
         self.calls += 1
         return self._changed("batch", self.task.batch(seed, step))
+
+    def batch_rows(self, seed, step, rows):
+        return self._changed("rows", take_rows(self.batch(seed, step), rows))
 
     def evaluation_batches(self, split, batch_size):
         if "splits" in self.changes:
@@ -157,6 +176,8 @@ def with_padding(batch, task, size):
         ("whole_batches", "3 rows of|rows of", {
             "batch": lambda b, *_: {**b, "inputs": {"tokens": b["inputs"]["tokens"][:3]}}}),
         ("pure_batches", "came otherwise later", {"batch": with_targets}),
+        ("pure_batches", "step 7: batch_rows gives other rows", {
+            "rows": lambda b, *_: {**b, "targets": b["targets"][::-1]}}),
         ("whole_splits", "other examples in batches of another size", {"once": True}),
         ("whole_splits", "nothing has a weight", {
             "held": lambda b, *_: {**b, "weights": 0 * b["weights"]}}),

@@ -8,15 +8,40 @@ import time
 import numpy as np
 import pytest
 
-from tests.conftest import TINY, attempt, command, refused, start_command
+from tests.conftest import TINY, attempt, command, refused, start_python
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
 from transformer_jax.processes import SILENT_SECONDS, agreed, join_processes, largest
 
 STEPS = [
     *("--config.training.steps=260", "--config.checkpoint.every=20", "--config.logging.every=1"),
-    *("--config.evaluation.every=130", "--config.sample.num_tokens=10"),
+    *("--config.evaluation.every=20", "--config.sample.num_tokens=10"),
+    *("--config.hooks.functions=parameter_norms,residual_norms", "--config.hooks.every=20"),
+    "--config.evaluation.metrics=brier_score",
 ]
+# Each process says which rows of a batch it makes, and looks whether its devices got theirs.
+OWN_ROWS = """
+from transformer_jax.processes import join_processes
+
+join_processes()
+import jax
+import numpy as np
+
+from tests.conftest import tiny_config
+from transformer_jax.training.ahead import in_one_call
+from transformer_jax.training.prepared import prepare
+
+for mesh in ({"data": 8}, {"data": 2, "tensor": 4}, {"fsdp": 4, "sequence": 2}, {"tensor": 8}):
+    prepared = prepare(tiny_config(**{f"mesh__{axis}": size for axis, size in mesh.items()}))
+    whole, batch = prepared.stacked_batches(0, 3, 1), prepared.own_batch(0, 3)
+    own = in_one_call([batch], prepared.capacity)
+    _, _, placed, _ = prepared.on_devices((0, None, own, 1))
+    for array, all_of_it in zip(*map(jax.tree.leaves, (placed, whole)), strict=True):
+        assert array.shape == all_of_it.shape
+        for shard in array.addressable_shards:
+            np.testing.assert_array_equal(shard.data, all_of_it[shard.index])
+    print("rows", len(batch["targets"]), "of", whole["targets"].shape[1])
+"""
 
 
 def test_one_process_agrees_with_itself():
@@ -49,14 +74,14 @@ def test_what_several_processes_do_not_do_is_refused(monkeypatch):
     refused(attempt("train", f"--config={TINY}", "--fast"), "--fast: one process")
 
 
-def processes(workdir, *arguments):
-    """Two processes of one run, four devices each."""
+def in_two_processes(*words):
+    """Starts a program in two processes of four devices each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     return [
-        start_command(
-            *("train", "--config=tiny", f"--workdir={workdir}", *STEPS, *arguments),
+        start_python(
+            *words,
             JAX_NUM_CPU_DEVICES="4",
             JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
             JAX_NUM_PROCESSES="2",
@@ -64,6 +89,23 @@ def processes(workdir, *arguments):
         )
         for number in range(2)
     ]
+
+
+def processes(workdir, *arguments):
+    """Two processes of one run."""
+    return in_two_processes(
+        *("-m", "experiments.train", "--config=tiny", f"--workdir={workdir}", *STEPS, *arguments)
+    )
+
+
+@pytest.mark.commands
+def test_a_process_makes_the_rows_of_its_own_devices():
+    both = in_two_processes("-c", OWN_ROWS)
+    for process in both:
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        rows = [line for line in said.splitlines() if line.startswith("rows")]
+        assert rows == ["rows 4 of 8"] * 3 + ["rows 8 of 8"], said
 
 
 def wait_for_step(workdir, step, both):
@@ -79,8 +121,13 @@ def wait_for_step(workdir, step, both):
 
 
 def losses_of(workdir):
+    """The loss of each step, at the end, and what hooks and a further metric gave at step 20."""
     rows = load_run(workdir).metrics
-    return np.array([row["train/loss"] for row in rows]), rows[-1]["test/loss"]
+    (early,) = (row for row in rows if row["step"] == 20)
+    hooks = sorted(name for name in early if name.startswith(("parameter_", "residual_")))
+    assert len(hooks) > 4
+    early = [early[name] for name in ("eval/brier_score", *hooks)]
+    return np.array([row["train/loss"] for row in rows]), rows[-1]["test/loss"], np.array(early)
 
 
 @pytest.mark.commands
@@ -117,6 +164,7 @@ def test_two_processes_are_one_run_through_signals_and_kills(tmp_path):
     assert last.returncode == 0, last.stderr
     assert "resuming from step" in last.stdout
     assert not list(run.glob("checkpoints/.writing*"))
-    (one, test), (many, test_of_many) = losses_of(alone), losses_of(run)
+    (one, test, early), (many, test_of_many, early_of_many) = losses_of(alone), losses_of(run)
     np.testing.assert_allclose(one, many, atol=1e-4)
     assert test == pytest.approx(test_of_many, abs=1e-4)
+    np.testing.assert_allclose(early, early_of_many, rtol=1e-4)

@@ -18,6 +18,7 @@ from html.parser import HTMLParser
 import pytest
 
 from experiments import answers, results
+from experiments import pages as pages_of_studies
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from tests.test_many_tasks import study as made_up_study
 from transformer_jax.errors import InvalidInput
@@ -488,7 +489,7 @@ FOUND = sorted((ROOT / "experiments" / "results").glob("*/study.json"))
 
 
 def test_the_pages_of_studies_are_written_from_their_verdicts():
-    for name, text in answers.pages().items():
+    for name, text in pages_of_studies.pages().items():
         file = ROOT / "experiments" / (f"results/{name}" if name else "") / "README.md"
         assert file.read_text() == text, "python -m experiments.results"
         for link in re.findall(r"\]\(([^)]*)\)", text):

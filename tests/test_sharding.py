@@ -236,9 +236,33 @@ def test_a_run_goes_on_over_another_mesh(tmp_path):
         done = command("train", "--config=tiny", *arguments, **EIGHT)
         assert done.returncode == 0, done.stderr
     assert "arrays" in done.stdout
+    # What is trained is scored and sampled over another mesh than it was trained on.
+    for verb, more in (("evaluate", ["--split=test"]), ("sample", ["--temperature=0"])):
+        on_one, on_many = (
+            command(verb, f"--workdir={whole}", "--json", *more, *mesh, **EIGHT)
+            for mesh in ([], ["--mesh=fsdp=2,tensor=4"])
+        )
+        assert on_many.returncode == 0, on_many.stderr
+        one_said, many_said = (json.loads(done.stdout) for done in (on_one, on_many))
+        if verb == "sample":
+            assert one_said == many_said
+        else:
+            assert one_said["means"] == pytest.approx(many_said["means"], abs=5e-6)
     manifest = json.loads((parts / "manifest.json").read_text())
     assert manifest["mesh"]["fsdp"] == -1
     assert manifest["launches"][1]["mesh"]["fsdp"] == 1
+
+
+def test_a_run_is_loaded_over_devices_that_are_there(tiny_run):
+    run = load_run(tiny_run, mesh={"data": 1})
+    assert run.sharding is None
+    for mesh, words in (
+        ("fsdp=8", ["mesh.fsdp=8: it needs 8 devices, there is 1"]),
+        ("fdsp=1", ["mesh.fdsp", "mesh.fsdp?"]),
+        ("fsdp", ["--mesh", "fsdp: expected each axis once, with a number of devices"]),
+        ("fsdp=2,fsdp=4", ["--mesh", "fsdp=2,fsdp=4: expected each axis once"]),
+    ):
+        refused(attempt("sample", f"--workdir={tiny_run}", f"--mesh={mesh}"), *words)
 
 
 def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):

@@ -40,7 +40,8 @@ from transformer_jax.studies.judging.comparability import scored_otherwise
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.report import write_report
-from transformer_jax.studies.running import batched, fairness, launch
+from transformer_jax.studies.running import batched, launch, planning
+from transformer_jax.studies.running.costs import cost_of, matched_value
 from transformer_jax.studies.running.details import look_closer, read_details
 from transformer_jax.studies.running.launch import CellsLost, run
 from transformer_jax.studies.running.planning import ArmBuilder
@@ -501,7 +502,7 @@ def test_cells_spread_over_devices_have_the_bits_of_a_loop(tmp_path):
     assert (manifest["how"], manifest["device"]["count"]) == ("devices", 2)
 
 
-# ---------------------------------------------------------------- pairs and fairness
+# ---------------------------------------------------------------- pairs and costs
 
 
 def test_seeds_pair_initial_values():
@@ -636,7 +637,7 @@ def test_counted_operations_are_the_compilers(changes):
 
 def test_costs_by_hand():
     """Width 32, depth 2, length 16, 65 symbols, tied: 12 d^2 a block, and the tables."""
-    cost = fairness.cost_of(prepare(tiny_config()))
+    cost = cost_of(prepare(tiny_config()))
     norms = 5 * 32
     assert cost.without_embeddings == 2 * 12 * 32**2 + norms
     assert cost.parameters == cost.without_embeddings + 65 * 32 + 16 * 32
@@ -681,7 +682,7 @@ def test_tables_on_both_sides_of_a_model_are_embeddings():
     path = str(ROOT / "configs" / "translation.py")
     small = {"data.length": "64", "model.width": "32", "model.position": "learned"}
     prepared = prepare(load_config(path, small))
-    cost = fairness.cost_of(prepared)
+    cost = cost_of(prepared)
     tables = sum(
         leaf.size
         for place, leaf in jax.tree_util.tree_leaves_with_path(prepared.template.params)
@@ -691,9 +692,9 @@ def test_tables_on_both_sides_of_a_model_are_embeddings():
 
 
 def test_matching_finds_the_nearest_value():
-    assert fairness.matched_value(lambda v: v**2, 50, 4) == (7, 49)
-    assert fairness.matched_value(lambda v: v**2, 50, 100, 4) == (8, 64)
-    assert fairness.matched_value(float, 3, 64) == (3, 3.0)
+    assert matched_value(lambda v: v**2, 50, 4) == (7, 49)
+    assert matched_value(lambda v: v**2, 50, 100, 4) == (8, 64)
+    assert matched_value(float, 3, 64) == (3, 3.0)
 
 
 def test_a_design_is_a_value_whatever_becomes_of_its_file(tmp_path):
@@ -924,7 +925,7 @@ def test_what_was_solved_for_stays(done, tmp_path, monkeypatch):
     path = study_file(tmp_path, {"one": {}, "two": {"model.depth": 2}}, match=match)
     study = run(load_design(path, {}), tmp_path / "runs" / "s", (0,), progress=Silent())
     solved = study.arms["two"]["matched"]
-    monkeypatch.setattr(fairness, "matched_value", lambda *_: (_ for _ in ()).throw(AssertionError))
+    monkeypatch.setattr(planning, "matched_value", lambda *_: (_ for _ in ()).throw(AssertionError))
     again = run(load_design(path, {}), tmp_path / "runs" / "s", (0,), progress=Silent())
     assert again.arms["two"]["matched"] == solved
 
@@ -1002,7 +1003,7 @@ def test_more_updates_are_a_change_under_any_schedule(tmp_path):
 
 def test_a_field_without_effect_matches_nothing(tmp_path):
     with pytest.raises(ValueError, match="does not grow"):
-        fairness.matched_value(lambda _: 3.0, 10.0, 4)
+        matched_value(lambda _: 3.0, 10.0, 4)
 
 
 def test_details_of_other_windows_are_found_by_what_they_are(done, tmp_path):

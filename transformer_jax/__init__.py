@@ -33,7 +33,7 @@ together; CONTRIBUTING.md says what a new component, task, metric or optimizer n
   studies/            inference: statistics gives each contrast its word, from one interval; asking:
                       a question as a value, its cells; judging: judge, what a verdict goes through,
                       and who withholds one; reporting; running: launch: from plan to verdict,
-                      workers: train the cells, fairness: what arms cost, whether changes took
+                      workers: train the cells; costs of arms; manipulation: their changes took
   sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -187,13 +188,13 @@ def wait_for_all(what: str) -> None:
 
 
 def whole(tree: Any) -> Any:
-    """Returns a tree whose arrays this process has whole; those of several processes as numpy."""
+    """Returns a tree whose arrays this process has whole; those of several on one device of it."""
 
     def gathered(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
             return leaf
         if leaf.is_fully_replicated:
-            return np.asarray(leaf)
-        return multihost_utils.process_allgather(leaf, tiled=True)
+            return jnp.asarray(np.asarray(leaf))
+        return jnp.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
     return tree if jax.process_count() == 1 else jax.tree.map(gathered, tree)

@@ -177,6 +177,13 @@ class Sharding:
             lambda leaf: NamedSharding(self.mesh, self.spec(cuts, np.shape(leaf))), batch
         )
 
+    def rows_of_process(self, batch: Any) -> np.ndarray:
+        """Returns which examples of a batch [B, ...] the devices of this process get, [R] int64."""
+        targets = batch["targets"]
+        places = self.of_batch(targets, 0).addressable_devices_indices_map(np.shape(targets))
+        numbers = np.arange(len(targets))
+        return np.unique(np.concatenate([numbers[index[0]] for index in places.values()]))
+
     def cut(self, value: Array, cuts: Cuts) -> Array:
         """Returns a value inside a program, cut so; the last part of a batch may be smaller."""
         spec = self.spec(cuts, value.shape, uneven="batch")
@@ -265,18 +272,31 @@ def keep_everywhere(tree: Any) -> Any:
 
 
 def put(tree: Any, places: Any) -> Any:
-    """Returns a tree of numpy arrays on devices; of several processes each puts its own parts.
+    """Returns a tree of arrays on devices; of several processes each puts its own parts.
 
     Args:
-      tree: the arrays, equal in all processes.
+      tree: of numpy, or on devices; what a process has whole is equal in all of them.
       places: a sharding for each.
     """
 
     def placed(array: Any, there: NamedSharding) -> Array:
+        is_there = isinstance(array, Array)
+        if is_there and (jax.process_count() == 1 or not array.is_fully_addressable):
+            return jax.device_put(array, there)
         array = np.asarray(array)
         return jax.make_array_from_callback(array.shape, there, lambda index: array[index])
 
     return jax.tree.map(placed, tree, places)
+
+
+def put_own(array: np.ndarray, whole: jax.ShapeDtypeStruct) -> Array:
+    """Returns an array over the devices of all processes, of which each gives its own part.
+
+    Args:
+      array: the rows of this process, see Sharding.rows_of_process, whole in all other dimensions.
+      whole: the shape of all, and where it lies.
+    """
+    return jax.make_array_from_process_local_data(whole.sharding, array, whole.shape)
 
 
 def over_devices(function: Callable, *cuts: Cuts) -> Callable:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.order import SPLITS
-from transformer_jax.data.tasks.batch import Batch, Task, rows_of_batch
+from transformer_jax.data.tasks.batch import Batch, Task, batch_rows, rows_of_batch, take_rows
 
 _STEPS = (0, 1, 7)
 _SIZES = (4, 7)  # of batches in which the same split is evaluated
@@ -48,7 +48,7 @@ def whole_batches(task: Task) -> None:
 
 
 def pure_batches(task: Task) -> None:
-    """The batch of a seed and a step is the same whenever it is asked for, and of one shape."""
+    """The batch of a seed and a step is always the same, whole or in rows, and of one shape."""
     before = [task.batch(1, step) for step in _STEPS]
     task.batch(2, 3)
     shapes = None
@@ -57,6 +57,9 @@ def pure_batches(task: Task) -> None:
         assert _bytes(batch) == _bytes(again), f"the batch of step {step} came otherwise later"
         shapes = shapes or _shapes(batch)
         assert _shapes(batch) == shapes, f"step {step}: {_shapes(batch)} after {shapes}"
+        some = np.arange(0, len(batch["targets"]), 2)
+        rows = _bytes(batch_rows(task, 1, step, some))
+        assert rows == _bytes(take_rows(batch, some)), f"step {step}: batch_rows gives other rows"
 
 
 def whole_splits(task: Task) -> None:

@@ -32,13 +32,14 @@ class Standard:
 
 @dataclasses.dataclass(frozen=True)
 class MaximalUpdate(Standard):
-    """muP: a learning rate found at the base width serves every width.
+    """muP: a learning rate found at the base width is meant to serve every width.
 
     Yang et al. 2022, arXiv:2203.03466, table 8 and section 5, for Adam and optimizers like it. With
     r = width / base_width: kernels of blocks start with std / sqrt(r) and learn at rate / r, the
     output layer reads vectors / r, and scores are divided by d_k in place of its root, so that all
     is as it was where r = 1. Weight decay times rate stays what it is. Embeddings, norms and biases
-    keep their deviation and rate. Worked out for decoders and vision transformers.
+    keep their deviation and rate. Worked out for decoders and vision transformers. How activations
+    and their changes go with the width is measured (`experiments.coordinates`), the best rate not.
 
     Attributes:
       base_width: width for which initial deviation and learning rate were chosen.

@@ -11,7 +11,6 @@ from jax.sharding import SingleDeviceSharding
 from ml_collections import ConfigDict
 
 from transformer_jax.data.sources.files import EMBEDDED, OwnSource, is_there
-from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.tables import names_own
@@ -137,7 +136,6 @@ def make_plan(
     task = stand_in(config, allow)
     prepared = prepare(config, allow=allow, task=task, devices=device.targets)
     sharding = prepared.sharding
-    batch = prepared.task.batch(0, 0)
     options = {} if thorough else device.quick_options
     started = time.monotonic()
     refused, compiled = None, None
@@ -179,7 +177,7 @@ def make_plan(
         laid_out_bytes(compiled) if compiled else None,
         held,
         prepared.num_parameters,
-        count_of_batch(batch, prepared.task.counted),
+        prepared.count_of_update,
         prepared.task.counted,
         TRAINING_OVER_FORWARD * prepared.forward_operations,
         step_flops,

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.layers.fused import kernels_taken
 from transformer_jax.options.config import flatten
 from transformer_jax.options.constraints import remarks_on
@@ -51,10 +50,9 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
     sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
     source = config.data.task if is_own(config.data.task) else config.data.source
     progress.say(f"data   {source}: {splits} {task.counted}; {sizes}")
-    count = count_of_batch(task.batch(config.seed, 0), task.counted)
     progress.say(
         f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "
-        f"{config.training.steps:,} updates of {count:,} {task.counted} "
+        f"{config.training.steps:,} updates of {prepared.count_of_update:,} {task.counted} "
         f"on {jax.devices()[0].device_kind}"
         + ("" if prepared.sharding is None else f", {prepared.sharding}")
     )

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,8 +18,25 @@ from transformer_jax.models import MODELS, make_with_known_fields, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN, names_own
+from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
 from transformer_jax.training.objectives import OBJECTIVES, in_chunks
 from transformer_jax.training.own import chosen, faults_of
+
+
+def make_run_sharding(
+    config: ConfigDict, allow: Collection[str] = (), devices: Sequence[Any] | None = None
+) -> Sharding | None:
+    """Returns how a config's arrays lie over the devices of its `mesh`; None: on one.
+
+    Args:
+      config: whole.
+      allow: modules of the user's own that may be imported.
+      devices: that the mesh is made of; jax's if not given.
+    Raises:
+      InvalidInput: there are not so many.
+    """
+    rules = chosen(RULES, config.mesh.rules, "mesh.rules", allow)()
+    return make_sharding({axis: config.mesh[axis] for axis in AXES}, rules, devices)
 
 
 def make_task(

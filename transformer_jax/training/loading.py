@@ -1,10 +1,12 @@
 """A trained model out of its run directory, or out of a folder of Hugging Face."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.translation import with_end
@@ -20,7 +22,8 @@ from transformer_jax.options import config as configs
 from transformer_jax.options.schema import problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.training.build import make_model
+from transformer_jax.sharding import Sharding, with_places
+from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
 from transformer_jax.training.own import (
     changed_code,
@@ -90,7 +93,10 @@ def _classes_of(settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def load_run(
-    workdir: str | Path, say: Callable[[str], None] = print, allow: Collection[str] = ()
+    workdir: str | Path,
+    say: Callable[[str], None] = print,
+    allow: Collection[str] = (),
+    mesh: Mapping[str, int] | None = None,
 ) -> Run:
     """Loads the newest whole checkpoint of a run; writes nothing, so a read-only copy will do.
 
@@ -103,14 +109,22 @@ def load_run(
       say: takes one line about each checkpoint that is skipped.
       allow: modules of the run's own classes that may be imported; without them a run that names
         such a class is refused, and nothing of it is executed.
+      mesh: devices over which its parameters are spread, {"fsdp": 8} say, by the axes of `mesh` in
+        a config; one device if not given, whatever it was trained on. A model of Hugging Face is
+        spread once it is loaded.
     Returns:
       The run, ready to apply, with the mean of the weights if it was trained with one.
     Raises:
-      InvalidInput: no run, no whole checkpoint, a damaged or foreign one, or another tokenizer
-        than the run was trained with.
+      InvalidInput: no run, no whole checkpoint, a damaged or foreign one, another tokenizer
+        than the run was trained with, or a mesh of more devices than there are.
     """
     if is_of_huggingface(workdir):
-        return _run_of_huggingface(workdir)
+        run = _run_of_huggingface(workdir)
+        sharding = _over(mesh, run.config, allow)
+        if sharding is None:
+            return run
+        params = jax.device_put(run.params, sharding.of_state(run.params))
+        return dataclasses.replace(run, params=params, sharding=sharding)
     directory = RunDirectory(workdir)
     config, manifest = directory.config(), directory.manifest()
     tokenizer = directory.tokenizer(own_tokenizer(config, allow))
@@ -127,6 +141,9 @@ def load_run(
     model = make_model(config.model, sizes, allow)
     optimizer = make_optimizer(config, allow)
     template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
+    sharding = _over(mesh, config, allow)
+    if sharding is not None:
+        template = with_places(template, sharding.of_state(template))
     restored = Checkpoints(directory.file("checkpoints"), say=say).restore(template, read_only=True)
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
@@ -135,7 +152,18 @@ def load_run(
     params = evaluated_params(restored.state.opt_state, restored.state.params)
     num_texts = sizes.get("num_types", 1)
     rows = directory.metrics()
-    return Run(config, model, params, tokenizer, restored.step, classes, num_texts, rows)
+    facts = (restored.step, classes, num_texts, rows)
+    return Run(config, model, params, tokenizer, *facts, sharding=sharding)
+
+
+def _over(
+    mesh: Mapping[str, int] | None, config: ConfigDict, allow: Collection[str]
+) -> Sharding | None:
+    if not mesh:
+        return None
+    asked = configs.changed(configs.defaults(), {f"mesh.{axis}": n for axis, n in mesh.items()})
+    asked.mesh.rules = config.mesh.rules
+    return make_run_sharding(asked, allow)
 
 
 def refuse_unlike(run: Run, task: Any, source: str) -> None:

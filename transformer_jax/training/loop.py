@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.tasks import count_of_batch
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options import config as configs
+from transformer_jax.options.rule import is_own
 from transformer_jax.processes import agreed, is_first, refuse_other, whole
 from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
@@ -209,7 +209,7 @@ class Training:
         self.task, self.allow = prepared.task, prepared.allow
         self.score = score_of(prepared)
         order = seeds_of(self.config).order
-        self.batches = BatchesAhead(lambda step: prepared.task.batch(order, step))
+        self.batches = BatchesAhead(lambda step: prepared.own_batch(order, step))
         config, directory = self.config, self.directory
         steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
         self.log = StepLog(
@@ -273,7 +273,8 @@ class Training:
             self.progress.say(remark)
         # Tried before anything is trained; what they give is left.
         self._call_hooks(state)
-        try_metrics(self._run(state), self.task, self.score, self.allow)
+        if any(map(is_own, self.config.evaluation.metrics)):
+            try_metrics(self._run(state, whole), self.task, self.score, self.allow)
         return state
 
     # ---- going on
@@ -300,8 +301,8 @@ class Training:
         started = time.monotonic()
         seed, next_step = seeds_of(self.config).dropout, self.directory.step + num_steps
         batches = self.batches.take(range(self.directory.step, next_step))
-        first, batches = batches[0], in_one_call(batches, self.prepared.capacity)
-        arguments = (np.uint32(seed), state, batches, np.int32(num_steps))
+        stacked = in_one_call(batches, self.prepared.capacity)
+        arguments = (np.uint32(seed), state, stacked, np.int32(num_steps))
         seconds = time.monotonic() - started
         # Whoever drives this generator (coroutine.run_alone; in a study batched.run_together) runs
         # prepared.advance with these arguments, which is step.make_run_steps. Cells share a task,
@@ -313,7 +314,7 @@ class Training:
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
         taken = int(records.finite.sum())  # the first step that is not finite ends the call
-        count = count_of_batch(first, self.task.counted)
+        count = self.prepared.count_of_update
         mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
         means = (records.loss[:taken], records.gradient_norm[:taken])
         rows = self.log.add(self.directory.step + 1, *means, self.seconds_per_step, count, mfu)
@@ -338,6 +339,7 @@ class Training:
             scored[split] = score_split(run, self.task, self.score, split, is_last)
             row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
         asked = self.config.evaluation.metrics
+        run = self._run(state, whole) if asked else run
         for split, prefix in names.items() if asked else ():
             curve = self.prepared.curve([*before, row], self._is_alone) if is_last else None
             at = Measured(run, self.task, split, scored[split], curve)
@@ -351,7 +353,7 @@ class Training:
     def _call_hooks(self, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         """Calls the hooks that the config names; see hooks."""
         order, step = seeds_of(self.config).order, self.directory.step
-        seen = unstack_blocks(state)
+        seen = whole(unstack_blocks(state)) if self.config.hooks.functions else state
         new, numbers = call_hooks(self._run, seen, self.task, order, step, self.allow)
         return state if new is seen else self.prepared.stack(new), numbers
 

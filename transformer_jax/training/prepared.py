@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.alike import with_results_in_loops
 from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
-from transformer_jax.data.tasks import Batch, Task, count_of_batch
+from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Encoder
@@ -24,14 +24,12 @@ from transformer_jax.models.stacking import stack_blocks, unstack_blocks
 from transformer_jax.options.rule import is_own
 from transformer_jax.programs import Traced, trace
 from transformer_jax.sharding import (
-    AXES,
-    RULES,
     Sharding,
     cut_examples,
     keep_everywhere,
     keep_state,
-    make_sharding,
     put,
+    put_own,
     sharded,
     with_places,
 )
@@ -39,6 +37,7 @@ from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import (
     make_model,
     make_objective,
+    make_run_sharding,
     make_task,
 )
 from transformer_jax.training.compatibility import (
@@ -53,7 +52,7 @@ from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_o
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.own import chosen, faults_of, own_modules
+from transformer_jax.training.own import faults_of, own_modules
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
@@ -112,9 +111,7 @@ class Prepared:
         Raises:
           InvalidInput: there are not so many.
         """
-        mesh = self.config.mesh
-        rules = chosen(RULES, mesh.rules, "mesh.rules", self.allow)()
-        return make_sharding({axis: mesh[axis] for axis in AXES}, rules, self.devices)
+        return make_run_sharding(self.config, self.allow, self.devices)
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Draws the state at step 0."""
@@ -184,7 +181,7 @@ class Prepared:
         stacked = self._stack(state, jnp.stack)
         if self.sharding is None:
             return stacked
-        return jax.device_put(stacked, self.sharding.of_state(stacked))
+        return put(stacked, self.sharding.of_state(stacked))
 
     def _stack(self, tree: Any, join: Callable) -> Any:
         return tree if self._unit is None else stack_blocks(tree, self._unit, join)
@@ -226,20 +223,39 @@ class Prepared:
     @property
     def shapes(self) -> tuple:
         """Shapes of what `advance` takes, and over several devices where it lies."""
+        return np.uint32(0), self.stacked_template, self._shapes_of_batches, np.int32(1)
+
+    @functools.cached_property
+    def _shapes_of_batches(self) -> Batch:
         batches = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((self.capacity, *leaf.shape), leaf.dtype),
             self.task.batch(0, 0),
         )
-        if self.sharding is not None:
-            batches = with_places(batches, self.sharding.of_batch(batches, 1))
-        return np.uint32(0), self.stacked_template, batches, np.int32(1)
+        if self.sharding is None:
+            return batches
+        return with_places(batches, self.sharding.of_batch(batches, 1))
 
     def on_devices(self, arguments: tuple) -> tuple:
-        """Returns what `advance` takes with each device's part of the batches on it."""
+        """Returns what `advance` takes with each device's part of the batches on it.
+
+        Args:
+          arguments: of `advance`; the batches as `own_batch` gives them, stacked.
+        """
         if self.sharding is None:
             return arguments
         seed, state, batches, num_steps = arguments
-        return seed, state, put(batches, self.sharding.of_batch(batches, 1)), num_steps
+        return seed, state, jax.tree.map(put_own, batches, self._shapes_of_batches), num_steps
+
+    def own_batch(self, seed: int, step: int) -> Batch:
+        """Returns the training batch of a step; of several processes, this one's rows of it."""
+        if self.sharding is None or jax.process_count() == 1:
+            return self.task.batch(seed, step)
+        return batch_rows(self.task, seed, step, self._own_rows)
+
+    @functools.cached_property
+    def _own_rows(self) -> np.ndarray:
+        assert self.sharding is not None
+        return self.sharding.rows_of_process(self.task.batch(0, 0))
 
     def train(self, state: TrainState, order: int, dropout: int) -> TrainState:
         """Takes all steps at once, without a directory: for measurements that nobody resumes.
@@ -328,9 +344,13 @@ class Prepared:
           rows: up to the end.
           alone: whether its times are the run's own.
         """
-        per_update = count_of_batch(self.task.batch(0, 0), self.task.counted)
         operations = TRAINING_OVER_FORWARD * self.forward_operations
-        return curve_of(rows, self.task.counted, per_update, operations, alone)
+        return curve_of(rows, self.task.counted, self.count_of_update, operations, alone)
+
+    @functools.cached_property
+    def count_of_update(self) -> int:
+        """Tokens or examples that an update sees, see Task.counted."""
+        return count_of_batch(self.task.batch(0, 0), self.task.counted)
 
     @functools.cached_property
     def num_parameters(self) -> int:

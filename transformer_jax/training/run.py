@@ -14,11 +14,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
-from transformer_jax.data.tokenizers import (
-    BPETokenizer,
-    HuggingFaceTokenizer,
-    Tokenizer,
-)
+from transformer_jax.data.tokenizers import BPETokenizer, HuggingFaceTokenizer, Tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after, generate_from, stream_from
 from transformer_jax.options import config as configs
@@ -27,6 +23,7 @@ from transformer_jax.options.schema import RULES, stated
 from transformer_jax.processes import whole
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
+from transformer_jax.sharding import Sharding
 from transformer_jax.training.stop_strings import ends_of, sure_length, text_before
 
 _ROWS_AT_ONCE = 64
@@ -48,6 +45,7 @@ class Run:
       metrics: rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
       begins: tokens that a translation begins with, of a model of Hugging Face whose texts are
         framed otherwise than ours; else empty.
+      sharding: how load_run spread the parameters over devices; None where it did not.
     """
 
     config: ConfigDict
@@ -59,6 +57,7 @@ class Run:
     num_texts: int = 1
     metrics: Sequence[Mapping[str, Any]] = ()
     begins: tuple[int, ...] = ()
+    sharding: Sharding | None = None
 
     def plot(self) -> Any:
         """Returns the loss over the updates as a figure of matplotlib.

@@ -5,7 +5,7 @@ Each row of TASKS makes a Task from options of a config; it declares those that 
 
 from collections.abc import Callable
 
-from transformer_jax.data.tasks.batch import Batch, Task, count_of_batch
+from transformer_jax.data.tasks.batch import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tasks.classification import (
     Classification,
     image_classification,
@@ -36,5 +36,6 @@ __all__ = [
     "SyntheticTask",
     "Task",
     "Translation",
+    "batch_rows",
     "count_of_batch",
 ]

@@ -36,7 +36,8 @@ class Task(Protocol):
     options of its own. It may have `words`, the names of its tokens, to be shown by, and
     `clusters(split)`, which examples of a split belong together, [N] int. `reads_from_left` says
     whether no prediction may see later tokens; unsaid, a task whose targets are the next inputs
-    does. A model with something of the user's own in it is tried by that before it trains.
+    does. A model with something of the user's own in it is tried by that before it trains. It may
+    have `batch_rows(seed, step, rows)`, see the function of that name.
     """
 
     @property
@@ -103,6 +104,37 @@ def _facts_of(task: Task) -> dict[str, Any]:
                 digest.update(row)
                 counts[split] += 1
     return {"sha256": digest.hexdigest(), "counts": counts}
+
+
+def batch_rows(task: Task, seed: int, step: int, rows: np.ndarray) -> Batch:
+    """Returns some rows of the training batch of a step, for a host that needs no others.
+
+    A task whose data is large has a method of this name, which makes no other rows.
+
+    Args:
+      task: the data.
+      seed: of the data order.
+      step: optimizer updates so far.
+      rows: their numbers in the batch, [R] int.
+    """
+    kinds: list[Any] = [*type(task).__mro__]
+    rows_of, whole_of = (
+        next((kind for kind in kinds if name in vars(kind)), object)
+        for name in ("batch_rows", "batch")
+    )
+    # Where a class inherits its rows and has a batch of its own, they are rows of another batch.
+    if rows_of is object or not issubclass(rows_of, whole_of):
+        return take_rows(task.batch(seed, step), rows)
+    return rows_of.batch_rows(task, seed, step, rows)
+
+
+def take_rows(batch: Batch, rows: np.ndarray | slice) -> Batch:
+    """Returns some rows of a batch."""
+    return Batch(
+        inputs={name: array[rows] for name, array in batch["inputs"].items()},
+        targets=batch["targets"][rows],
+        weights=batch["weights"][rows],
+    )
 
 
 def rows_of_batch(batch: Batch) -> list[bytes]:

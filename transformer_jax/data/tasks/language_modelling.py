@@ -124,12 +124,16 @@ class LanguageModelling:
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
+        return self.batch_rows(seed, step, slice(None))
+
+    def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
+        """Returns some rows of it, [R] int or a slice; no other text is read."""
         drawn = (seed, step, self.batch_size)
         if self.parts:
             starts = mixed_window_starts(*drawn, self.parts, self.length)
         else:
             starts = window_starts(*drawn, len(self.splits["train"]) - 1, self.length)
-        return self._examples("train", starts)
+        return self._examples("train", starts[rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
         """Yields the whole split in batches of one shape; rows beyond the end have weight 0.

@@ -98,10 +98,14 @@ class MaskedLanguageModelling:
 
     def batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step: a pure function of its arguments."""
+        return self.batch_rows(seed, step, slice(None))
+
+    def batch_rows(self, seed: int, step: int, rows: np.ndarray | slice) -> Batch:
+        """Returns some rows of it, [R] int or a slice; no other text is read."""
         places, window = len(self.splits["train"]), self.length - 1
         starts = window_starts(seed, step, self.batch_size, places, window)
         draws = step_generator(seed, step, "mask").random((3, self.batch_size, window))
-        return self._examples("train", starts, draws)
+        return self._examples("train", starts[rows], draws[:, rows])
 
     def evaluation_batches(self, split: str, batch_size: int) -> Iterator[Batch]:
         """Yields the whole split in batches of one shape; rows beyond the end have weight 0."""

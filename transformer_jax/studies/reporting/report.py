@@ -151,7 +151,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
     )
 
 
-# ---------------------------------------------------------------- fairness
+# ---------------------------------------------------------------- arms
 
 
 def _ledger(study: Study) -> list[str]:

@@ -40,7 +40,8 @@ _ROWS = 64  # of an evaluated batch whose bytes are looked at
 # lies elsewhere is in the programs, or keeps records.
 _ROOTS = (
     *(vars(Training)[name] for name in ("_take_steps", "_advance", "_add_evaluation")),
-    *(Prepared.start, Prepared.stacked_batches, seeds_of, evaluated_params, score_split, evaluate),
+    *(Prepared.start, Prepared.stacked_batches, Prepared.own_batch, seeds_of, evaluated_params),
+    *(score_split, evaluate),
     *(Run.translate, Run.source_tokens, Run.target_begin.fget),
 )
 _FOLLOWED = (

@@ -117,6 +117,7 @@ def train_cells(
     Returns:
       How each cell ended.
     Raises:
+      SystemExit: a signal came, under Slurm; the cells were saved.
       Stop: here the same arm would be another: other code, jax or device than where the study was
         launched.
     """
@@ -135,4 +136,7 @@ def train_cells(
                     )
         cells = [arms[name].cell(Path(root), seed) for name, _, _, seed, _ in batch]
         Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))
+        if stop.signal is not None and "SLURM_JOB_ID" in os.environ:
+            # No result is left: a job that goes back into the queue has not ended. sacct tells.
+            raise SystemExit(128 + stop.signal)
         return [cell.state() for cell in cells]

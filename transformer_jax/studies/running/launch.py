@@ -34,8 +34,8 @@ from transformer_jax.studies.running import tuning
 from transformer_jax.studies.running.adoption import adopt as taken_over
 from transformer_jax.studies.running.branches import branches_of, drop_kept_states
 from transformer_jax.studies.running.cluster import Cluster
+from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
 from transformer_jax.studies.running.details import look_closer
-from transformer_jax.studies.running.fairness import scored_on_other_data, unmatched
 from transformer_jax.studies.running.jobs import run_as_jobs
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
 from transformer_jax.studies.running.until import (

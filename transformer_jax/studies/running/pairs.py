@@ -22,7 +22,7 @@ from transformer_jax.studies.inference import evidence
 from transformer_jax.studies.judging.adequacy import whether_learned
 from transformer_jax.studies.judging.comparability import scored_otherwise
 from transformer_jax.studies.judging.referee import CannotTrain
-from transformer_jax.studies.running import fairness
+from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
 from transformer_jax.studies.running.planning import ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
 
@@ -57,7 +57,7 @@ class TrainedPairs:
         for arm in self._arms.values():
             arm.place("loop")
         tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
-        if fairness.scored_on_other_data(tasks, _BASE):
+        if scored_on_other_data(tasks, _BASE):
             self._refuse("what it is scored on is not the base's, so that no scores compare")
         with progress.busy("looking whether the change took"):
             builder.certificates(self._arms, {})
@@ -70,9 +70,7 @@ class TrainedPairs:
             message = str(error).partition("gate: by=")[2]
             raise InvalidInput(f"--gate={message}") from error
         costs = {name: arm.cost for name, arm in self._arms.items()}
-        self.cost: Sequence[str] = [
-            line.partition(": ")[2] for line in fairness.unmatched(costs, _BASE)
-        ]
+        self.cost: Sequence[str] = [line.partition(": ")[2] for line in unmatched(costs, _BASE)]
 
     def missing(self, seeds: Sequence[int]) -> int:
         """How many pairs are not there yet."""

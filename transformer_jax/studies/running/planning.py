@@ -22,7 +22,6 @@ from transformer_jax.runs.provenance import surroundings
 from transformer_jax.studies.asking.budgets import WHOLE, Branching
 from transformer_jax.studies.asking.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.asking.design import Design
-from transformer_jax.studies.running import fairness
 from transformer_jax.studies.running.batched import (
     Group,
     computed,
@@ -31,6 +30,14 @@ from transformer_jax.studies.running.batched import (
     members_at_once,
 )
 from transformer_jax.studies.running.computation import computation_of, digest_of
+from transformer_jax.studies.running.costs import Cost, cost_of, explicit, matched_value, step_of
+from transformer_jax.studies.running.manipulation import (
+    ManipulationCheck,
+    check_manipulation,
+    probe,
+    refuse_looking_ahead,
+    refuse_without_effect,
+)
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.evaluation import score_of
@@ -64,7 +71,7 @@ class Arm:
     changes: dict[str, Any]
     config: ConfigDict
     prepared: Prepared
-    cost: fairness.Cost
+    cost: Cost
     data: str
     hash: str = ""
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -125,7 +132,7 @@ class ArmBuilder:
         config = self.design.config_of(arm, changes=more)
         prepared, (_, digest) = self.prepared(config), self._data(config)
         changes = {**self.design.arms[arm], **more}
-        return Arm(name, changes, config, prepared, fairness.cost_of(prepared), digest)
+        return Arm(name, changes, config, prepared, cost_of(prepared), digest)
 
     def arms(self) -> dict[str, Arm]:
         """All arms of the design, made equal where it says so."""
@@ -149,7 +156,7 @@ class ArmBuilder:
         def measured(prepared: Prepared) -> float:
             if what == "time":
                 return seconds_per_step(prepared)
-            cost = fairness.cost_of(prepared)
+            cost = cost_of(prepared)
             return cost.parameters if what == "params" else cost.flops
 
         target, solved = measured(base.prepared), {}
@@ -160,9 +167,9 @@ class ArmBuilder:
                 return measured(self.prepared(self.design.config_of(name, changes=changes)))
 
             config = self.design.config_of(name, changes=solved)
-            start, step = fairness.explicit(field, config), fairness.step_of(field, config)
+            start, step = explicit(field, config), step_of(field, config)
             try:
-                solved[field], _ = fairness.matched_value(cost_at, target, start, step)
+                solved[field], _ = matched_value(cost_at, target, start, step)
             except ValueError as error:
                 raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
         arm = self.make(name, name, solved)
@@ -179,7 +186,7 @@ class ArmBuilder:
 
     def certificates(
         self, arms: Mapping[str, Arm], before: Mapping[str, Any]
-    ) -> dict[str, fairness.ManipulationCheck | dict]:
+    ) -> dict[str, ManipulationCheck | dict]:
         """Looks whether each arm's change took; refuses those whose did not.
 
         Args:
@@ -192,7 +199,7 @@ class ArmBuilder:
         }
         if len(certificate) == len(arms):
             return certificate
-        base_probe, base_values = fairness.probe(base.prepared), flatten(base.config)
+        base_probe, base_values = probe(base.prepared), flatten(base.config)
         for name, arm in arms.items():
             # What an arm says again as the base has it is no change.
             changes = {k: v for k, v in arm.changes.items() if base_values.get(k) != v}
@@ -203,11 +210,11 @@ class ArmBuilder:
                 return self.prepared(design.config_of(name))
 
             is_base = name == self.design.base
-            its = base_probe if is_base else fairness.probe(arm.prepared)
-            certificate[name] = fairness.check_manipulation(its, base_probe, changes, without)
-            fairness.refuse_looking_ahead(name, certificate[name])
+            its = base_probe if is_base else probe(arm.prepared)
+            certificate[name] = check_manipulation(its, base_probe, changes, without)
+            refuse_looking_ahead(name, certificate[name])
             if not is_base:
-                fairness.refuse_without_effect(name, certificate[name], changes)
+                refuse_without_effect(name, certificate[name], changes)
         return certificate
 
 
