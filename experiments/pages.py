@@ -274,7 +274,7 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
         count = its.get("seeds_needed")
         if its["verdict"] == UNRESOLVED and count:
             needs.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
-        elif its["verdict"] == UNRESOLVED and its.get("errors"):
+        elif its["verdict"] == UNRESOLVED and its.get("regrets"):
             needs.append(f"{arm}: {NOT_BY_SEEDS}")
     heading = "**Seeds that would decide it**, by the spread that was seen: "
     return [f"{heading}{'; '.join(needs)}."] if needs else []

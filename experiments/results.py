@@ -34,7 +34,7 @@ from transformer_jax.studies.judging.budgets import over_budgets
 from transformer_jax.studies.judging.decision import decide, share_of_level
 from transformer_jax.studies.judging.judge import evidence_of, look_of
 from transformer_jax.studies.judging.trend import trend_of
-from transformer_jax.studies.judging.trials import domain_of, errors_of
+from transformer_jax.studies.judging.trials import domain_of, regret_of
 from transformer_jax.studies.reporting.figures import draw_forest
 
 _KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", *FIGURES)
@@ -179,8 +179,9 @@ def decided_again(folder: Path) -> dict[str, Any]:
         verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)
     over_budgets(verdicts["arms"], verdicts.get("budgets", {}), study.sealed, baselines)
     level = share * level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
-    errors = {name: errors_of(study, name) for name in study.arms}
-    trend = trend_of(study.sealed, outcomes, refusals, level, errors, learned, baselines, contrasts)
+    regrets = {name: regret_of(study, name) for name in study.arms}
+    known = (level, regrets, learned, baselines, contrasts)
+    trend = trend_of(study.sealed, outcomes, refusals, *known)
     found = {"level": level, "coverage": 1 - FOR_MEANS * level}
     return verdicts | found | ({"trend": trend} if trend else {})
 

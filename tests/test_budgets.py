@@ -16,6 +16,7 @@ from transformer_jax.studies.asking.budgets import branch_points, common_updates
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.tuned import NO_REGRETS, Regret, Regrets
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.budgets import NOT_TESTED, over_budgets
 from transformer_jax.studies.judging.comparability import computed_otherwise
@@ -168,7 +169,7 @@ SEALED = {
 NOISE = np.array([-0.02, -0.01, 0.0, 0.01, 0.02, 0.005, -0.005, 0.0])
 
 
-def judged(whole, *shorter, learned=None, errors=()):
+def judged(whole, *shorter, learned=None, regrets=NO_REGRETS):
     """What is said of an arm whose mean gains are those, at all updates and at shorter budgets."""
 
     def outcomes(gain, updates):
@@ -189,7 +190,7 @@ def judged(whole, *shorter, learned=None, errors=()):
         name: {int(seed): Outcome(*told) for seed, told in by.items()}
         for name, by in outcomes(whole, 400).items()
     }
-    evidence = Evidence(at_all["base"], at_all["arm"], 0.02, errors=errors)
+    evidence = Evidence(at_all["base"], at_all["arm"], 0.02, regrets=regrets)
     found = decide(SEALED, {"arm": evidence}, {"arm": []})
     over_budgets(found, budgets, SEALED, {"scores": {}})
     return found["arm"] | {"tables": budgets}
@@ -222,7 +223,8 @@ def test_a_shorter_budget_counts_only_while_the_longer_holds():
 
 
 def test_what_a_parabola_missed_is_uncertain_at_shorter_budgets_too():
-    plain, tuned = judged(0.2, 0.2, 0.2), judged(0.2, 0.2, 0.2, errors=((0.3, 4.0),))
+    large = Regrets((Regret(0.1, 4.0),), (Regret(0.05, 4.0, 1.0),))
+    plain, tuned = judged(0.2, 0.2, 0.2), judged(0.2, 0.2, 0.2, regrets=large)
     for found in (plain["budgets"]["0.5"], plain), (tuned["budgets"]["0.5"], tuned):
         shorter, whole = (np.ptp(its["interval"]) for its in found)
         assert shorter == pytest.approx(whole, rel=1e-6)

@@ -17,6 +17,7 @@ from transformer_jax.studies.asking.expected import how_it_came, read_expected
 from transformer_jax.studies.asking.trend import read_trend, weights_of
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
+from transformer_jax.studies.inference.tuned import Regret
 from transformer_jax.studies.judging.decision import family_of
 from transformer_jax.studies.judging.trend import trend_of
 from transformer_jax.studies.reporting import charts, tables
@@ -50,9 +51,11 @@ def outcomes_of(by_arm):
     return {n: {s: Outcome(float(v)) for s, v in enumerate(y)} for n, y in by_arm.items()}
 
 
-def judged(by_arm, sealed=SEALED, refusals=None, errors=None, learned=None, known=None, arms=HEADS):
+def judged(
+    by_arm, sealed=SEALED, refusals=None, regrets=None, learned=None, known=None, arms=HEADS
+):
     refusals = {name: (refusals or {}).get(name, []) for name in HEADS}
-    return trend_of(sealed, by_arm, refusals, LEVEL, errors or {}, learned, known, arms)
+    return trend_of(sealed, by_arm, refusals, LEVEL, regrets or {}, learned, known, arms)
 
 
 def test_the_line_and_its_interval_are_scipys():
@@ -131,9 +134,13 @@ def test_equal_scores_have_no_trend():
 
 def test_what_tuning_may_miss_widens_it():
     by_arm = outcomes_of(scores(0.02))
-    (low, high), errors = judged(by_arm)["interval"], {"1": ((0.01, 3.0),)}
-    wide = judged(by_arm, errors=errors)["interval"]
-    assert wide[0] < low < high < wide[1]
+    (low, high), large = judged(by_arm)["interval"], (Regret(0.01, 3.0),)
+    of_first, of_last = (judged(by_arm, regrets={n: large})["interval"] for n in ("1", "16"))
+    # The first value's score counts against what the line gains, the last one's for it.
+    assert of_first[0] < low - 0.005
+    assert of_first[1] == pytest.approx(high)
+    assert of_last[1] > high + 0.005
+    assert of_last[0] == pytest.approx(low)
 
 
 def test_a_base_that_has_not_learned_has_no_trend():

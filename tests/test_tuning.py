@@ -17,9 +17,17 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.settings import first_space, grown, with_middles
-from transformer_jax.studies.asking.tuning import Tuning, read_tuning, shortened, tuned_of
+from transformer_jax.studies.asking.study import as_plain
+from transformer_jax.studies.asking.tuning import (
+    Tuned,
+    Tuning,
+    read_tuning,
+    shortened,
+    tuned_of,
+)
 from transformer_jax.studies.inference import statistics, tuned
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.judging.trials import regret_of
 from transformer_jax.studies.running.launch import run
 from transformer_jax.studies.running.tuning import tune
 
@@ -419,16 +427,17 @@ def _verdicts(curvature, noise, studies, step=0.0, height=0.0, margin=1e-9, effe
             {seed: Outcome(loss(name, its.chosen, seed)) for seed in range(5)}
             for name, its in chosen.items()
         )
-        refined = [its.refined for its in chosen.values() if its.refined]
-        errors = [(its["missed"], its["freedom"]) for its in refined]
-        (contrast,) = statistics.compare(base, {"a": arm}, margin, False, errors=errors)
+        study = SimpleNamespace(arms={n: {"tuning": as_plain(its)} for n, its in chosen.items()})
+        regrets = tuned.Regrets(*(regret_of(study, name) for name in ("base", "arm")))
+        (contrast,) = statistics.compare(base, {"a": arm}, margin, False, regrets=regrets)
         found += contrast.verdict in ("better", "worse")
     return found / studies
 
 
 @pytest.fixture
 def cheap_configs(monkeypatch):
-    """Options of a config that is not read again for each of thousands of trials."""
+    """Options that are not read again for each of thousands of trials, and no count of seeds."""
+    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
     flat = {"schedule.name": "constant", "training.steps": 1000}
     monkeypatch.setattr("transformer_jax.studies.running.tuning.flatten", lambda config: flat)
 
@@ -484,26 +493,84 @@ def test_from_how_many_trials_a_direction_holds():
     assert tuned.holds_from(robust, [3.0, 3.0, 3.0, 3.0], False, 1) == 1
 
 
-def test_two_errors_are_welchs():
-    random = np.random.default_rng(0)
-    ours, theirs = random.normal(0.5, 1, 5), random.normal(0, 3, 9)
-    parts = [(np.std(of, ddof=1) / math.sqrt(len(of)), len(of) - 1) for of in (ours, theirs)]
-    mean = float(ours.mean() - theirs.mean())
-    error, freedom, p = tuned.widened(mean, *parts[0], [parts[1]])
-    expected = stats.ttest_ind(ours, theirs, equal_var=False)
-    assert p == pytest.approx(expected.pvalue)
-    assert (error, freedom) == pytest.approx((mean / expected.statistic, expected.df))
+SURE = (0.004, 4)  # error of a mean, and its degrees of freedom
 
 
-def test_a_verdict_holds_the_error_of_tuning():
+def test_what_a_mean_and_regrets_exceed_is_what_draws_exceed():
+    random, count = np.random.default_rng(0), 1_000_000
+    one, other = tuned.Regret(0.001, 2, 0.02), tuned.Regret(0.0005, 4)
+    error = SURE[0] * random.standard_t(SURE[1], count)
+    capped = np.minimum(one.mean * random.standard_t(2, count) ** 2, one.most)
+    for regrets, drawn in (
+        ((one,), error + capped),
+        ((one, other), error + capped + other.mean * random.standard_t(4, count) ** 2),
+    ):
+        for level in (0.1, 0.01):
+            way = tuned.reach(*SURE, regrets, level)
+            assert way == pytest.approx(np.quantile(drawn, 1 - level), rel=0.02)
+            assert tuned.tail(*SURE, regrets, way) == pytest.approx(level, rel=1e-6)
+    assert tuned.reach(*SURE, (), 0.01) == pytest.approx(0.004 * stats.t.ppf(0.99, 4))
+    large = tuned.Regret(10.0, 2)
+    assert tuned.reach(1e-6, 4, (large,), 0.01) == pytest.approx(
+        10 * stats.f.isf(0.01, 1, 2), rel=0.01
+    )
+
+
+def test_the_base_s_regret_is_on_one_side_and_the_arm_s_on_the_other():
     base = {s: Outcome(1.0 + 0.01 * s) for s in range(5)}
     arm = {s: Outcome(0.95 + 0.011 * s) for s in range(5)}
-    (sure,) = statistics.compare(base, {"a": arm}, 0.01, False)
-    (unsure,) = statistics.compare(base, {"a": arm}, 0.01, False, errors=[(0.05, 4)])
-    assert sure.verdict == "better"
-    assert unsure.verdict == "unresolved"
-    assert unsure.mean == sure.mean
-    assert unsure.p > sure.p
+    of = lambda *sides: statistics.compare(
+        base, {"a": arm}, 0.01, False, regrets=tuned.Regrets(*sides)
+    )[0]
+    large = (tuned.Regret(0.03, 4),)
+    sure, below, above, both = of(), of(large), of((), large), of(large, large)
+    assert sure.verdict == above.verdict == "better"
+    assert below.verdict == both.verdict == "unresolved"
+    assert (above.interval[0], below.interval[1]) == pytest.approx(sure.interval)
+    assert both.interval == (below.interval[0], above.interval[1])
+    assert above.interval[1] > sure.interval[1] + 0.03
+    assert (above.p, above.mean, above.standard_error) == pytest.approx(
+        (sure.p, sure.mean, sure.standard_error)
+    )
+    assert sure.p < 0.05 < below.p == both.p
+    arm = {s: Outcome(1.0 + 0.011 * s) for s in range(5)}
+    assert of().p_equivalence < of((), large).p_equivalence
+
+
+def test_a_regret_of_a_parabola_ends_at_its_farther_neighbour():
+    x = np.log([1e-3, 2e-3, 4e-3])
+    noise = [[0.001, 0, -0.001], [-0.001, 0, 0.001]]
+    fit = tuned.parabola(x, 0.1 * (x - np.log(2.4e-3)) ** 2 + noise)
+    record = {
+        "tuning": as_plain(
+            Tuned({}, [], 3, refined={"between": [1e-3, 2e-3, 4e-3], **fit._asdict()})
+        )
+    }
+    (regret,) = regret_of(SimpleNamespace(arms={"a": record}), "a")
+    assert regret.freedom == 2
+    assert regret.mean == pytest.approx(0.1 * fit.deviation**2, rel=1e-3)
+    assert regret.most == pytest.approx(0.1 * math.log(2.4) ** 2, rel=1e-3)
+    flat = tuned.parabola(x, [[0.1, 0.0, -0.1], [-0.1, 0.0, 0.1]])
+    record["tuning"]["refined"] |= flat._asdict()
+    (unknown,) = regret_of(SimpleNamespace(arms={"a": record}), "a")
+    assert unknown == (flat.missed, 2, None)
+    for none in ({"tuning": None}, {}):
+        assert regret_of(SimpleNamespace(arms={"a": none}), "a") == ()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("freedom", [2, 4])
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 10.0])
+def test_a_regret_of_one_arm_alone_gives_no_more_false_words(freedom, ratio):
+    """The old procedure, Welch's with regrets as normal errors, said up to eight times as many."""
+    random, studies, level = np.random.default_rng(0), 2000, 0.05
+    false = 0
+    for _ in range(studies):
+        error = math.sqrt(random.chisquare(4) / 4)
+        regret = tuned.Regret(ratio * random.chisquare(freedom) / freedom, freedom)
+        mean = random.normal() + ratio * random.normal() ** 2
+        false += mean > tuned.reach(error, 4, (regret,), level)
+    assert false / studies < level + 3 * math.sqrt(level * (1 - level) / studies)
 
 
 # ---------------------------------------------------------------- what is declared

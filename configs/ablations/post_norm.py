@@ -5,7 +5,10 @@ Command:   python -m experiments.ablate --config=configs/ablations/post_norm.py 
 Takes:     40 minutes on 2 CPU cores.
 
 Limits: as of norms_wide.py: one text of characters, 6 blocks of width 128, windows of 64, one
-initial size for all, which is pre-norm's. Deeper models may part pre- and post-norm more.
+initial size for all, which is pre-norm's. Deeper models may part pre- and post-norm more. Both arms
+were unresolved by the procedure of the day, which took what an arm may miss of its own best for an
+error on both sides; docs/error-rates.md says what changed. How much better post-norm is at its best
+rate is not known, since seeds fall apart at twice the rate that was taken.
 """
 
 from configs.ablations import norms_wide

@@ -140,7 +140,7 @@ STATEMENTS = (
         "model.wiring, model.norm",
         claims=(
             Claim("norms_wide", "no norm", "worse"),
-            Claim("norms_wide", "post", "different"),
+            Claim("post_norm", "post", "different"),
         ),
         studies=("norms", "norm_kinds"),
     ),

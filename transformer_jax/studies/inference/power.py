@@ -1,12 +1,11 @@
 """How many seeds a question needs, and what few seeds can show."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from scipy import optimize, stats
 
-from transformer_jax.studies.inference.tuned import widened
+from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets, reach
 
 ALPHA = 0.05
 FEWEST_FOR_EQUIVALENCE = 5
@@ -48,8 +47,8 @@ def _equivalence_at(margin: float, freedom: float, level: float) -> float:
     cut = stats.t.ppf(1 - level, freedom)
     shares = (np.arange(2000) + 0.5) / 2000
     deviation = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
-    reach = margin - cut * deviation
-    return float(np.mean(np.where(reach > 0, 2 * stats.norm.cdf(reach) - 1, 0)))
+    room = margin - cut * deviation
+    return float(np.mean(np.where(room > 0, 2 * stats.norm.cdf(room) - 1, 0)))
 
 
 def seeds_needed(
@@ -57,19 +56,19 @@ def seeds_needed(
     count: int,
     margin: float,
     level: float = ALPHA,
-    more: Sequence[tuple[float, float]] = (),
+    regrets: Regrets = NO_REGRETS,
 ) -> int | None:
     """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
 
     The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)). None where that is
-    more than anybody runs, or where no number helps: what is uncertain beside the seeds stays.
+    more than anybody runs, or where no number helps: what tuning may have missed stays.
 
     Args:
       deviation: s_d, of `count` seeds.
       count: seeds so far.
       margin: the smallest difference that matters.
       level: of the contrast's interval, 1 minus its coverage.
-      more: (standard error, degrees of freedom) of what is uncertain beside the seeds.
+      regrets: of tuning; the larger side of the interval counts for both.
     """
     if count < 2 or not deviation > 0:
         return None
@@ -77,10 +76,13 @@ def seeds_needed(
     bound = deviation * math.sqrt(freedom / stats.chi2.ppf(0.2, freedom))
 
     def suffices(n: int) -> bool:
-        error, freedom, _ = widened(0.0, bound / math.sqrt(n), n - 1, more)
+        error = bound / math.sqrt(n)
+        if any(regrets):
+            widest = max(reach(error, n - 1, side, level / 2) for side in regrets)
+            error = widest / float(stats.t.ppf(1 - level / 2, n - 1))
         return (
-            _power_at(margin / error, freedom, level) >= _POWER
-            and _equivalence_at(margin / error, freedom, level / 2) >= _POWER
+            _power_at(margin / error, n - 1, level) >= _POWER
+            and _equivalence_at(margin / error, n - 1, level / 2) >= _POWER
         )
 
     low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE

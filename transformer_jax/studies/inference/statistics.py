@@ -28,7 +28,7 @@ from transformer_jax.studies.inference.solved import (
     reached_by,
     sooner_p,
 )
-from transformer_jax.studies.inference.tuned import widened
+from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets, with_regrets
 
 FEWEST_FOR_A_VERDICT = 3
 _MOST_SIGN_FLIPS = 20  # 2^20 sums at most
@@ -230,7 +230,7 @@ def compare(
     paired: bool = True,
     primary: Collection[str] | None = None,
     target: float | None = None,
-    errors: Sequence[tuple[float, float]] = (),
+    regrets: Regrets = NO_REGRETS,
 ) -> list[Contrast]:
     """Compares every arm with the base over the seeds that both have.
 
@@ -246,7 +246,7 @@ def compare(
       primary: arms that the question is about, None: all; others get the interval of one contrast,
         and no words.
       target: score from which on a run has solved it; then words are about that and not the mean.
-      errors: (standard error, degrees of freedom) of what is uncertain beside the seeds.
+      regrets: what base and arm may lose as they are not at their best, see tuned.
     """
     asked = [name for name in arms if primary is None or name in primary]
     size = max(family or 0, len(asked), 1)
@@ -255,7 +255,7 @@ def compare(
     for name, outcomes in arms.items():
         is_asked = name in asked
         pair = _Pair(base, outcomes, sign, paired)
-        contrast = pair.contrast(name, margin, level, size if is_asked else 1, errors)
+        contrast = pair.contrast(name, margin, level, size if is_asked else 1, regrets)
         if target is not None:
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
             contrast = _by_target(contrast, *runs, level, size if is_asked else 1)
@@ -346,16 +346,16 @@ class _Pair:
         self.ranked = [[_worst(o, sign) for o in group.values()] for group in (outcomes, base)]
 
     def contrast(
-        self, arm: str, margin: float, level: float, size: int, errors: Sequence[tuple] = ()
+        self, arm: str, margin: float, level: float, size: int, regrets: Regrets
     ) -> Contrast:
         """What is said of it, as one of `size` contrasts at a look of a level."""
         count, share, deviation = self.count, FOR_MEANS / size, self.error * math.sqrt(self.count)
-        error, freedom, p = self.error, self.freedom, self.p
-        if errors and error > 0:
-            error, freedom, p = widened(self.mean, error, freedom, errors)
-        low, high = bounds = interval(self.mean, error, freedom, share * level)
+        mean, p, of_seeds, own = self.mean, self.p, (self.error, self.freedom), share * level
+        low, high = interval(mean, *of_seeds, own)
+        p_equivalence = equivalence_p(mean, *of_seeds, margin)
+        if any(regrets) and self.error > 0:
+            low, high, p, p_equivalence = with_regrets(mean, *of_seeds, margin, own, regrets)
         p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
-        p_equivalence = equivalence_p(self.mean, error, freedom, margin)
         verdict, words = self._without_mean(p_divergence <= level)
         p_ranks = ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
         if not verdict:
@@ -365,9 +365,9 @@ class _Pair:
             arm=arm,
             seeds=self.seeds,
             differences=self.differences,
-            mean=self.mean,
-            standard_error=error,
-            interval=bounds,
+            mean=mean,
+            standard_error=self.error,
+            interval=(low, high),
             p=min(1.0, p / share),
             p_alone=p,
             p_equivalence=min(1.0, 2 * p_equivalence / share),
@@ -375,7 +375,7 @@ class _Pair:
             correlation=self.correlation,
             diverged=self.diverged,
             p_divergence=p_divergence,
-            seeds_needed=seeds_needed(deviation, count, margin, share * level, errors),
+            seeds_needed=seeds_needed(deviation, count, margin, own, regrets),
             verdict=verdict,
             words=words,
             p_ranks=p_ranks,

@@ -1,11 +1,56 @@
-"""What tuning adds to a comparison: the error of the optimum, and what fewer trials would give."""
+"""What tuning adds to a comparison: the regret of a choice, and what fewer trials would give."""
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, special, stats
+
+_NODES = 11  # the logarithm of how many points a regret is integrated over
+
+
+class Regret(NamedTuple):
+    """What of its score an arm loses as what it chose is not its best: never less than nothing.
+
+    By all that its tuning shows it is `mean` T^2, T of Student's t, and `most` at most. The loss
+    near an optimum x* is c (x - x*)^2 above its own, (x - x*) over its standard error is Student's,
+    and x* lies between the values that the parabola was laid through.
+
+    Attributes:
+      mean: c times the squared standard error.
+      freedom: degrees of freedom of that.
+      most: c times the squared way to the farther neighbour; None: it is not known.
+    """
+
+    mean: float
+    freedom: float
+    most: float | None = None
+
+    def times(self, weight: float) -> "Regret":
+        """Returns that of a score that is multiplied."""
+        most = None if self.most is None else weight * self.most
+        return Regret(weight * self.mean, self.freedom, most)
+
+
+class Regrets(NamedTuple):
+    """Of both sides of a difference: by the base's it is too high, by the arm's too low."""
+
+    base: tuple[Regret, ...] = ()
+    arm: tuple[Regret, ...] = ()
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> "Regrets":
+        """Returns what `plain` gave."""
+        return cls(*(tuple(Regret(*its) for its in plain[side]) for side in cls._fields))
+
+    def plain(self) -> dict[str, list]:
+        """Returns lists, as files have them."""
+        return {side: [list(its) for its in getattr(self, side)] for side in self._fields}
+
+
+NO_REGRETS = Regrets()
 
 
 class Refined(NamedTuple):
@@ -55,25 +100,106 @@ def parabola(values: Any, losses: Any) -> Refined:
     return Refined(at, deviation, missed, freedom, True)
 
 
-def widened(
-    mean: float, error: float, freedom: float, more: Sequence[tuple[float, float]]
-) -> tuple[float, float, float]:
-    """Returns standard error, degrees of freedom and two-sided p of a mean with further errors.
+class Judged(NamedTuple):
+    """What is said of a difference: its interval, and two p.
 
-    Welch 1947, Biometrika 34, 28-35, and Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
+    Attributes:
+      low: lower limit.
+      high: upper limit.
+      p: two-sided, of no difference.
+      p_equivalence: one-sided, of a difference of the margin or more.
+    """
+
+    low: float
+    high: float
+    p: float
+    p_equivalence: float
+
+
+def with_regrets(
+    mean: float, error: float, freedom: float, margin: float, level: float, regrets: Regrets
+) -> Judged:
+    """Judges the difference of two arms at their own best, by that of what they chose.
+
+    It is the one that was seen, with the arm's regret and without the base's. So its lower limit
+    needs the base's alone, and its upper one the arm's.
 
     Args:
-      mean: of paired differences.
-      error: its standard error.
+      mean: of paired differences, larger is better.
+      error: its standard error, > 0.
       freedom: of `error`.
-      more: (standard error, degrees of freedom) of what is uncertain beside the seeds.
+      margin: the smallest difference that matters.
+      level: 1 minus the coverage.
+      regrets: of base and arm.
     """
-    parts = [(e**2, f) for e, f in [(error, freedom), *more] if e > 0 and f > 0]
-    total = sum(variance for variance, _ in parts)
-    if not total > 0:
-        return error, freedom, 0.0 if mean else 1.0
-    joint = total**2 / sum(variance**2 / f for variance, f in parts)
-    return math.sqrt(total), joint, float(2 * stats.t.sf(abs(mean) / math.sqrt(total), joint))
+    seeds, below, above = (error, freedom), regrets.base, regrets.arm
+    return Judged(
+        mean - reach(*seeds, below, level / 2),
+        mean + reach(*seeds, above, level / 2),
+        min(1.0, 2 * tail(*seeds, below if mean > 0 else above, abs(mean))),
+        max(tail(*seeds, below, margin + mean), tail(*seeds, above, margin - mean)),
+    )
+
+
+def reach(error: float, freedom: float, regrets: Sequence[Regret], level: float) -> float:
+    """Returns what the error of a mean and regrets together exceed with probability `level`.
+
+    A limit of a generalized confidence interval (Weerahandi 1993, JASA 88, 899-905): the mean and
+    each regret are drawn by what was seen of them.
+
+    Args:
+      error: standard error of the mean, > 0.
+      freedom: of `error`.
+      regrets: that move the mean to this side.
+      level: of this side alone.
+    """
+    alone = error * float(stats.t.ppf(1 - level, freedom))
+    if not regrets:
+        return alone
+    points, far = _lost(tuple(regrets)), max(alone, error)
+    while _beyond(points, error, freedom, far) > level:
+        far *= 4
+    excess = lambda way: _beyond(points, error, freedom, way) - level  # noqa: E731
+    return float(optimize.brentq(excess, alone, far, rtol=1e-9))
+
+
+def tail(error: float, freedom: float, regrets: Sequence[Regret], way: float) -> float:
+    """Returns the probability of which `reach` is the inverse: that they exceed a way."""
+    return _beyond(_lost(tuple(regrets)), error, freedom, way)
+
+
+def _beyond(
+    points: tuple[np.ndarray, np.ndarray], error: float, freedom: float, way: float
+) -> float:
+    lost, weights = points
+    return float(weights @ special.stdtr(freedom, (lost - way) / error))
+
+
+@functools.lru_cache(maxsize=64)
+def _lost(regrets: tuple[Regret, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Draws of what regrets take together [P], and their weights: of Sobol, more in the tails."""
+    even, weights = _points(len(regrets))
+    lost = np.zeros(len(even))
+    for column, its in enumerate(regrets):
+        most = math.inf if its.most is None else its.most
+        lost += np.minimum(its.mean * _squares(len(regrets), column, its.freedom), most)
+    return lost, weights
+
+
+@functools.cache
+def _points(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points of a cube [P, count], and their weights."""
+    even = stats.qmc.Sobol(max(count, 1), scramble=False).random_base2(_NODES + 2 * (count > 1))
+    even = even[:, :count] + 0.5 / len(even)
+    weights = np.prod(2 * (1 - even), axis=1)
+    return even, weights / weights.sum()
+
+
+@functools.lru_cache(maxsize=64)
+def _squares(count: int, column: int, freedom: float) -> np.ndarray:
+    """Squares of Student's t at a column of the points [P]."""
+    tails = (1 - _points(count)[0][:, column]) ** 2
+    return special.stdtrit(freedom, tails / 2) ** 2  # of both sides
 
 
 def expected_best(scores: Sequence[float], larger_is_better: bool) -> list[tuple[float, float]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import BETTER, SAME, WORSE
+from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL, cannot_tell
 from transformer_jax.studies.judging.decision import UNTUNED, Evidence, decide
 
@@ -43,7 +44,7 @@ def over_budgets(
                 {seed: base[seed] for seed in outcomes[name] if seed in base},
                 outcomes[name],
                 arm["level"],
-                errors=tuple((error, freedom) for error, freedom in arm.get("errors", ())),
+                regrets=Regrets.of(arm["regrets"]) if "regrets" in arm else NO_REGRETS,
                 family=arm.get("family", 0),
             )
             for name, arm in by_arm.items()

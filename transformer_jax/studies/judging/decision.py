@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets
 
 UNTUNED = ", at the base's hyper-parameters"  # stands behind verdicts between untuned arms
 
@@ -18,7 +19,7 @@ class Evidence(NamedTuple):
       arm: the same of the arm.
       level: of this look at it.
       computes_the_same: whether both give every test example the same loss; None: not known.
-      errors: what is uncertain beside the seeds, see trials.errors_of.
+      regrets: what base and arm may lose as they are not at their best, see trials.regret_of.
       family: contrasts that were asked together with this one in earlier studies, the most.
     """
 
@@ -26,7 +27,7 @@ class Evidence(NamedTuple):
     arm: Mapping[int, Outcome]
     level: float
     computes_the_same: bool | None = None
-    errors: tuple[tuple[float, float], ...] = ()
+    regrets: Regrets = NO_REGRETS
     family: int = 0
 
 
@@ -56,7 +57,7 @@ def decide(
       refusals: arm -> why it gets no verdict.
     """
     family, verdicts = family_of(sealed, [*evidence]), {}
-    for name, (base, arm, level, computes_the_same, errors, before) in evidence.items():
+    for name, (base, arm, level, computes_the_same, regrets, before) in evidence.items():
         if refusals[name]:
             words = f"refused: {refusals[name][0]}"
             verdicts[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
@@ -64,7 +65,7 @@ def decide(
             (contrast,) = statistics.compare(
                 base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level,
                 max(family, before), primary=sealed.get("primary"), target=sealed.get("target"),
-                errors=errors,
+                regrets=regrets,
             )  # fmt: skip
             verdicts[name] = as_plain(contrast)
             if contrast.verdict == statistics.IDENTICAL:
@@ -78,7 +79,7 @@ def decide(
                 "" if sealed["tuning"] else untuned(verdicts[name]["verdict"])
             )
         verdicts[name] |= {"refusals": refusals[name], "level": level}
-        verdicts[name] |= {"errors": [list(error) for error in errors]} if errors else {}
+        verdicts[name] |= {"regrets": regrets.plain()} if any(regrets) else {}
         verdicts[name] |= {"family": before} if before > family else {}
     return verdicts
 

@@ -29,13 +29,14 @@ from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.tuned import Regrets
 from transformer_jax.studies.judging.adequacy import cannot_tell, whether_learned
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.budgets import over_budgets
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
 from transformer_jax.studies.judging.decision import Evidence, decide, family_of, share_of_level
 from transformer_jax.studies.judging.trend import trend_of
-from transformer_jax.studies.judging.trials import domain_of, errors_of
+from transformer_jax.studies.judging.trials import domain_of, regret_of
 
 _PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
 
@@ -84,9 +85,9 @@ def judge(study: Study) -> dict[str, Any]:
     budgets = _scores_of_budgets(study)
     over_budgets(by_arm, budgets, sealed, study.record.get("baselines"))
     level = share * statistics.level_of_look(len(seeds), sealed["looks"], earlier)
-    errors = {name: errors_of(study, name) for name in study.arms}
+    regrets = {name: regret_of(study, name) for name in study.arms}
     baselines = study.record.get("baselines")
-    trend = trend_of(sealed, outcomes, refusals, level, errors, learned, baselines, contrasts)
+    trend = trend_of(sealed, outcomes, refusals, level, regrets, learned, baselines, contrasts)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -149,9 +150,9 @@ def evidence_of(
         sealed["looks"], study.looks_before(arm, own)
     )
     family = max((look.family for look in looks), default=0)
-    errors = errors_of(study, arm, study.base)
+    regrets = Regrets(regret_of(study, study.base), regret_of(study, arm))
     evidence = Evidence(
-        pooled_pairs.base, pooled_pairs.arm, level, computes_the_same, errors, family
+        pooled_pairs.base, pooled_pairs.arm, level, computes_the_same, regrets, family
     )
     return evidence, bool(pooled_pairs.counts)
 

@@ -43,7 +43,7 @@ def judge_ladder(studies: Sequence[Study], key: str, values: Sequence[float]) ->
             return {"word": f"{NOT_PRIMARY}: no word"}
         if any(study.sealed.get("target") is not None for study in studies):
             return {"word": f"{NONE}: with a target no mean is judged"}
-        if any(v["arms"][arm].get("errors") for v in verdicts):
+        if any(v["arms"][arm].get("regrets") for v in verdicts):
             return {"word": f"{NONE}: what a parabola missed is not in intervals over rungs"}
         if any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ())):
             return {"word": f"{NONE}: some runs diverged"}

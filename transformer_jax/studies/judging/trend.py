@@ -7,6 +7,7 @@ from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.asking.trend import weights_of
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies.inference.tuned import Regret, Regrets
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL, at_an_end, ends_of
 from transformer_jax.studies.judging.decision import family_of, untuned
 
@@ -18,7 +19,7 @@ def trend_of(
     outcomes: Mapping[str, Mapping[int, Outcome]],
     refusals: Mapping[str, Sequence[str]],
     level: float,
-    errors: Mapping[str, Sequence[tuple[float, float]]],
+    regrets: Mapping[str, Sequence[Regret]],
     learned: Mapping[str, Any] | None,
     baselines: Mapping[str, Any] | None,
     as_sealed: Collection[str],
@@ -34,7 +35,7 @@ def trend_of(
       outcomes: arm -> seed -> outcome.
       refusals: arm -> why it gets no verdict.
       level: of this look.
-      errors: arm -> (error, degrees of freedom) of what it chose by a parabola.
+      regrets: arm -> of what it chose by a parabola, see trials.regret_of.
       learned: of whether_learned; None: there is no gate.
       baselines: what study.json says of simple methods.
       as_sealed: arms beside the base that are what was sealed.
@@ -63,12 +64,19 @@ def trend_of(
         gain = sum(weight * its[arm] for arm, weight in weights.items())
         gain = gain if max(its.values()) > min(its.values()) else 0.0  # no dust of rounding
         flat[seed], leant[seed] = Outcome(mean), Outcome(mean + gain)
+    of_sign: dict[bool, tuple[Regret, ...]] = {
+        is_added: tuple(
+            its.times(abs(weight))
+            for arm, weight in weights.items()
+            if weight and (weight > 0) == is_added
+            for its in regrets.get(arm, ())
+        )
+        for is_added in (False, True)
+    }
     (contrast,) = statistics.compare(
         flat, {key: leant}, sealed["margin"], sealed["larger_is_better"], level,
-        family_of(sealed, [arm for arm in outcomes if arm != sealed["base"]]), errors=[
-            (abs(weights[arm]) * error, freedom)
-            for arm, its in errors.items() if arm in weights for error, freedom in its
-        ],
+        family_of(sealed, [arm for arm in outcomes if arm != sealed["base"]]),
+        regrets=Regrets(of_sign[False], of_sign[True]),
     )  # fmt: skip
     trend = as_plain(contrast)
     trend["words"] += "" if sealed["tuning"] else untuned(trend["verdict"])

@@ -1,21 +1,28 @@
-"""What tuning adds to a verdict: the error of an optimum, and from how many trials it holds."""
+"""What tuning adds to a verdict: the regret of a choice, and from how many trials it holds."""
 
 import math
 from typing import Any
 
+from transformer_jax.studies.asking.settings import grows_by_factors
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.asking.tuning import tuned_of
-from transformer_jax.studies.inference.tuned import holds_from
+from transformer_jax.studies.inference.tuned import Regret, holds_from
 
 
-def errors_of(study: Study, *arms: str) -> tuple[tuple[float, float], ...]:
-    """Returns (error of the score, degrees of freedom) of arms, where parabolas chose."""
-    errors = []
-    for name in arms:
-        tuned = tuned_of(study.arms[name])
-        if tuned is not None and tuned.refined:
-            errors.append((tuned.refined["missed"], tuned.refined["freedom"]))
-    return tuple(errors)
+def regret_of(study: Study, arm: str) -> tuple[Regret, ...]:
+    """Returns the regret of what an arm's parabola chose; () where none did."""
+    tuned = tuned_of(study.arms[arm])
+    if tuned is None or not tuned.refined:
+        return ()
+    its = tuned.refined
+    if not its["missed"]:
+        return ()
+    if not its["is_inside"]:  # by so much its three values may come apart
+        return (Regret(its["missed"], its["freedom"]),)
+    ends, mean = its["between"][::2], its["missed"] / math.sqrt(3)  # see parabola
+    first, last = map(math.log, ends) if grows_by_factors(its["between"]) else ends
+    farthest = max(its["at"] - first, last - its["at"])
+    return (Regret(mean, its["freedom"], mean * (farthest / its["deviation"]) ** 2),)
 
 
 def domain_of(study: Study, arm: str, mean: float | None) -> dict[str, Any]:

@@ -214,7 +214,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             note = f"{name}: pairing correlation {arm['correlation']:+.2f}"
             if arm["verdict"] == "unresolved" and arm.get("seeds_needed"):
                 note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
-            elif arm["verdict"] == "unresolved" and arm.get("errors"):
+            elif arm["verdict"] == "unresolved" and arm.get("regrets"):
                 note += f"; {NOT_BY_SEEDS}"
             if beyond_this_text(arm):
                 note += f"; also beyond this text: {beyond_this_text(arm)}"
