@@ -54,6 +54,11 @@ WITHDRAWN = {
     "up to three times the parameters; as many bytes at as many operations would tell",
 }
 
+# Studies whose words changed with the procedure, after their scores were seen: what was said.
+SAID_FIRST = {
+    "post_norm": "post and post without warm-up unresolved",
+    "depth_wide": "depth 1 worse",
+}
 # What no committed study asks so that it could be answered.
 NEXT = (
     "Under muP, does the best learning rate stay from width 64 to 512? Tests measure how "

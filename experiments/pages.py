@@ -13,6 +13,7 @@ from experiments.answers import (
     HERE,
     NEXT,
     RESULTS,
+    SAID_FIRST,
     WITHDRAWN,
     Study,
     domain_of,
@@ -28,10 +29,12 @@ from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.tuning import Tuned, tuned_of
 from transformer_jax.studies.inference.statistics import (
+    BETTER,
     FOR_MEANS,
     UNRESOLVED,
     benjamini_hochberg,
 )
+from transformer_jax.studies.inference.tuned import Regrets, reach
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.decision import UNTUNED
 from transformer_jax.studies.reporting.tables import (
@@ -43,6 +46,7 @@ from transformer_jax.studies.reporting.tables import (
     budget_rows,
     clock,
     expected_of,
+    of_trials,
     signed,
     spell,
     spell_interval,
@@ -92,7 +96,11 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
 
     answered = [study for study in studies if not undecided(study)]
     answers = [
-        [linked(s.name, s.verdicts["question"]), f"Beside {s.verdicts['base']}: {words_of(s)}."]
+        [
+            linked(s.name, s.verdicts["question"]),
+            f"Beside {s.verdicts['base']}: {words_of(s)}."
+            + " (Words changed with the procedure, see the page.)" * (s.name in SAID_FIRST),
+        ]
         for s in answered
     ]
     open_ones = [
@@ -160,6 +168,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         "",
         answer,
         "",
+        *_said_first(name, verdicts),
         f"This speaks for {domain_of(study)}. {_learned(study)}",
         f"Measured by {verdicts['metric']}; + is better. What matters is {verdicts['margin']:g} or "
         f"more: {record['sealed']['margin_reason']}.",
@@ -189,6 +198,10 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     if tuned:
         chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
         lines += [f"Chosen by each arm: {chosen}.", ""]
+        of_first = [
+            f"{arm}: {words}" for arm, its in verdicts["arms"].items() for words in of_trials(its)
+        ]
+        lines += [f"Over numbers of trials: {'; '.join(of_first)}.", ""]
     beyond = {
         arm: words for arm, its in verdicts["arms"].items() if (words := beyond_this_text(its))
     }
@@ -221,10 +234,36 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     return "\n".join(lines)
 
 
+def _said_first(name: str, verdicts: Mapping[str, Any]) -> list[str]:
+    """What was said before the procedure changed, and what half the level would say now."""
+    if name not in SAID_FIRST:
+        return []
+    lows = []
+    for arm, its in verdicts["arms"].items():
+        if its["verdict"] == BETTER and "regrets" in its:
+            size = max(verdicts["contrasts"], its.get("family", 0))
+            seeds = (its["standard_error"], len(its["differences"]) - 1)
+            level = FOR_MEANS * its["level"] / size / 2
+            low = its["mean"] - reach(*seeds, Regrets.of(its["regrets"]).base, level / 2)
+            lows.append(f"of {arm} {signed(low)}")
+    doubt = "; fresh seeds would have to confirm it. At half the level, as for two procedures, "
+    doubt = f"{doubt}lower limits are {', '.join(lows)}" if lows else ""
+    return [
+        f"**Said first**, by the procedure it was sealed under: {SAID_FIRST[name]}. How tuning "
+        "counts was changed [after its scores were seen](../../../docs/error-rates.md#tuned-arms), "
+        f"for all studies{doubt}.",
+        "",
+    ]
+
+
 def _chosen(tuned: Tuned) -> str:
     """What an arm chose, and what it may lose as that is not quite its best."""
     setting = spell_setting(tuned.chosen)
-    return setting + (f" (may miss {tuned.refined['missed']:.2g} there)" if tuned.refined else "")
+    return setting + (
+        f" (off its best by {tuned.refined['missed']:.2g}, root mean square)"
+        if tuned.refined
+        else ""
+    )
 
 
 def _learned(study: Study) -> str:

@@ -124,7 +124,8 @@ def _write_studies(folder: Path) -> None:
     overview = written.pop("").replace("../docs/verdicts.md", "../verdicts.md")
     (folder / "index.md").write_text(overview, encoding="utf-8")
     for name, text in written.items():
-        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+        there = text.replace("../../../docs/", "../")
+        (folder / f"{name}.md").write_text(there, encoding="utf-8")
         for figure in FIGURES:
             drawn = RESULTS / name / figure
             if drawn.exists():

@@ -8,6 +8,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +30,7 @@ import jax
 import numpy as np
 import pytest
 from jax._src import compiler
+from jax._src.interpreters import mlir
 
 from experiments.command import execute, use_compilation_cache
 from transformer_jax.options.config import flatten, load_config
@@ -84,6 +86,17 @@ def _options_without_emitters(*arguments, env_options_overrides=None, **options)
 
 # No public option reaches programs of single operations; without this one the suite is slower.
 compiler.get_compile_options = _options_without_emitters
+# To make a context of MLIR takes as long as to lower a small program, and one serves them all.
+_CONTEXTS, _make_context = threading.local(), mlir.make_ir_context
+
+
+def _context_of_thread():
+    if not hasattr(_CONTEXTS, "made"):
+        _CONTEXTS.made = _make_context()
+    return _CONTEXTS.made
+
+
+mlir.make_ir_context = _context_of_thread
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -124,6 +137,7 @@ def _forget_programs():
     pages = int(statm.read_text().split()[1]) if statm.exists() else _MOST_BYTES
     if pages * os.sysconf("SC_PAGE_SIZE") > _MOST_BYTES:
         jax.clear_caches()
+        vars(_CONTEXTS).clear()
         gc.collect()
 
 

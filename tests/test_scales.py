@@ -184,7 +184,10 @@ def rung_of(mean, verdict="better", target=None, **more):
         ({}, "holds"),
         ({"verdict": "not primary"}, "not primary: no word"),
         ({"target": 0.9}, "unresolved: with a target no mean is judged"),
-        ({"regrets": {"base": [], "arm": [[0.1, 4.0, None]]}}, "unresolved: what a parabola missed is not in intervals"),
+        (
+            {"regrets": {"base": [], "arm": [[0.1, 4.0, None]]}},
+            "unresolved: what a parabola missed is not in intervals",
+        ),
         ({"verdict": "cannot tell"}, "cannot tell (at 1, 2, 4)"),
     ],
 )

@@ -510,6 +510,10 @@ def test_what_a_mean_and_regrets_exceed_is_what_draws_exceed():
             assert way == pytest.approx(np.quantile(drawn, 1 - level), rel=0.02)
             assert tuned.tail(*SURE, regrets, way) == pytest.approx(level, rel=1e-6)
     assert tuned.reach(*SURE, (), 0.01) == pytest.approx(0.004 * stats.t.ppf(0.99, 4))
+    for dust in (1e-33, 1e-17, 1e-12):  # no more than rounding
+        assert tuned.reach(*SURE, (tuned.Regret(dust, 2),), 0.01) == pytest.approx(
+            tuned.reach(*SURE, (), 0.01), rel=1e-6
+        )
     large = tuned.Regret(10.0, 2)
     assert tuned.reach(1e-6, 4, (large,), 0.01) == pytest.approx(
         10 * stats.f.isf(0.01, 1, 2), rel=0.01

@@ -5,10 +5,11 @@ Command:   python -m experiments.ablate --config=configs/ablations/post_norm.py 
 Takes:     40 minutes on 2 CPU cores.
 
 Limits: as of norms_wide.py: one text of characters, 6 blocks of width 128, windows of 64, one
-initial size for all, which is pre-norm's. Deeper models may part pre- and post-norm more. Both arms
-were unresolved by the procedure of the day, which took what an arm may miss of its own best for an
-error on both sides; docs/error-rates.md says what changed. How much better post-norm is at its best
-rate is not known, since seeds fall apart at twice the rate that was taken.
+initial size for all, which is pre-norm's. Deeper models may part pre- and post-norm more. Rates
+were found at half the updates, where both were equal at the best of the first rates: were the
+base's best one elsewhere after all updates, and cost it as much as a neighbour of it, post-norm
+would stay better, and post-norm without warm-up not. Their upper limits say nothing, since seeds
+fall apart at the next rate. Whether post-norm needs warm-up is asked beside pre-norm alone.
 """
 
 from configs.ablations import norms_wide

@@ -121,6 +121,8 @@ def with_regrets(
 ) -> Judged:
     """Judges the difference of two arms at their own best, by that of what they chose.
 
+    Best is what is best in runs as long as those that the parabola was read in.
+
     It is the one that was seen, with the arm's regret and without the base's. So its lower limit
     needs the base's alone, and its upper one the arm's.
 
@@ -157,6 +159,8 @@ def reach(error: float, freedom: float, regrets: Sequence[Regret], level: float)
     if not regrets:
         return alone
     points, far = _lost(tuple(regrets)), max(alone, error)
+    if _beyond(points, error, freedom, alone) <= level:  # regrets that are dust
+        return alone
     while _beyond(points, error, freedom, far) > level:
         far *= 4
     excess = lambda way: _beyond(points, error, freedom, way) - level  # noqa: E731

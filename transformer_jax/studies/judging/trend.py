@@ -11,6 +11,7 @@ from transformer_jax.studies.inference.tuned import Regret, Regrets
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL, at_an_end, ends_of
 from transformer_jax.studies.judging.decision import family_of, untuned
 
+_DUST = 1e-9  # what rounding leaves of a weight of 0
 _KEPT = ("seeds", "differences", "mean", "interval", "p", "p_alone", "verdict", "words")
 
 
@@ -68,7 +69,7 @@ def trend_of(
         is_added: tuple(
             its.times(abs(weight))
             for arm, weight in weights.items()
-            if weight and (weight > 0) == is_added
+            if abs(weight) > _DUST and (weight > 0) == is_added
             for its in regrets.get(arm, ())
         )
         for is_added in (False, True)

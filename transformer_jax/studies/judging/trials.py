@@ -8,6 +8,8 @@ from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.tuned import Regret, holds_from
 
+_DUST = 1e-9  # of a score: what rounding leaves of trials that differ equally in all seeds
+
 
 def regret_of(study: Study, arm: str) -> tuple[Regret, ...]:
     """Returns the regret of what an arm's parabola chose; () where none did."""
@@ -15,7 +17,7 @@ def regret_of(study: Study, arm: str) -> tuple[Regret, ...]:
     if tuned is None or not tuned.refined:
         return ()
     its = tuned.refined
-    if not its["missed"]:
+    if its["missed"] < _DUST:
         return ()
     if not its["is_inside"]:  # by so much its three values may come apart
         return (Regret(its["missed"], its["freedom"]),)

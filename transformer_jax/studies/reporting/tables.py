@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
 NOT_BY_SEEDS = (
-    "no number of seeds has 80 % power, since the best value of what it or the base chose is not "
-    "known well enough: take more seeds, or smaller steps, for the tuning"
+    "no number of seeds has 80 % power for every word, since the best value of what it or the base "
+    "chose is not known well enough: take more seeds, or smaller steps, for the tuning"
 )
 _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
@@ -222,7 +222,7 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
         if "stopped" in arm:
             stopped = arm["stopped"]
             notes.append(f"{name}: stopped after {len(stopped['seeds'])} seeds: {stopped['why']}")
-        notes += [f"{name}: {note}" for note in [*asked_elsewhere(arm), *_of_trials(arm)]]
+        notes += [f"{name}: {note}" for note in [*asked_elsewhere(arm), *of_trials(arm)]]
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (
             arm["p_alone"] <= verdicts["level"]
@@ -250,7 +250,7 @@ def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _of_trials(arm: Mapping[str, Any]) -> list[str]:
+def of_trials(arm: Mapping[str, Any]) -> list[str]:
     """From how many trials on the expected best of arm and base differs as their mean does."""
     tuned = arm.get("tuned")
     if not tuned or arm.get("mean") is None:
