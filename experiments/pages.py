@@ -245,9 +245,9 @@ def _said_first(name: str, verdicts: Mapping[str, Any]) -> list[str]:
             seeds = (its["standard_error"], len(its["differences"]) - 1)
             level = FOR_MEANS * its["level"] / size / 2
             low = its["mean"] - reach(*seeds, Regrets.of(its["regrets"]).base, level / 2)
-            lows.append(f"of {arm} {signed(low)}")
+            lows.append(f"{arm}: {signed(low)}")
     doubt = "; fresh seeds would have to confirm it. At half the level, as for two procedures, "
-    doubt = f"{doubt}lower limits are {', '.join(lows)}" if lows else ""
+    doubt = f"{doubt}the lower limits are {'; '.join(lows)}" if lows else ""
     return [
         f"**Said first**, by the procedure it was sealed under: {SAID_FIRST[name]}. How tuning "
         "counts was changed [after its scores were seen](../../../docs/error-rates.md#tuned-arms), "
