@@ -5,8 +5,8 @@ is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is t
 the last step over the whole fixed evaluation set. Nothing here knows of models, files or jax.
 
 Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
-the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects together in at least
-1 - 0.8 a of all studies, and then no word is false. The other 0.2 a are for arms that diverge.
+the interval mean -+ t(1 - 0.4 a / m, n - 1) SE, wider by regrets of tuning; all m hold their true
+effects together in 1 - 0.8 a of all studies, and then no word is false. 0.2 a are for divergence.
 
 Where a target says what is solved and what not, words are about that, see solved.
 """
@@ -50,8 +50,8 @@ class Contrast(NamedTuple):
       mean: of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
       interval: simultaneous over all m contrasts, see above; every word is read off it.
-      p: of the paired t test, min(1, m p / 0.8); at most the level where the interval excludes 0.
-      p_alone: of the paired t test of this contrast alone, for overviews of many studies.
+      p: paired t test's, with regrets, min(1, m p / 0.8); at most the level if 0 is not inside.
+      p_alone: the same p of this contrast alone, for overviews of many studies.
       p_equivalence: of two one-sided tests, min(1, 2 m p / 0.8); at most the level where the
         interval lies within the margin.
       p_sign_flip: exact, from 6 seeds on, of this contrast alone; a printed check.

@@ -121,10 +121,9 @@ def with_regrets(
 ) -> Judged:
     """Judges the difference of two arms at their own best, by that of what they chose.
 
-    Best is what is best in runs as long as those that the parabola was read in.
-
     It is the one that was seen, with the arm's regret and without the base's. So its lower limit
-    needs the base's alone, and its upper one the arm's.
+    needs the base's alone, and its upper one the arm's. Best is what is best in runs as long as
+    those that the parabola was read in.
 
     Args:
       mean: of paired differences, larger is better.
