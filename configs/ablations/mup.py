@@ -1,8 +1,8 @@
 """Question: does the best learning rate stay where it is as the model grows wider.
 
 Command:   python -m experiments.ablate --config=configs/ablations/mup.py --seeds=5 \
-             --ladder=model.width=64,128,256 --workdir=runs/mup_ladder
-           The same without muP, at runs/standard_ladder: --config.model.parametrisation=standard
+             --ladder=model.width=64,128,256,512 --workdir=runs/mup_ladder
+           The same without muP: --config.model.parametrisation=standard --workdir=runs/standard_ladder
 Takes:     about 25 minutes each on 2 CPU cores.
 
 The rate was found at width 64, with seeds 1000 and 1001 (validation loss, means of both): 2.089 at
