@@ -9,8 +9,8 @@ Example:
     --workdir=runs/parts
   python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5 \
     --ladder=model.head_dim=16,32,64,128 --workdir=runs/scale_ladder
-  python -m experiments.ablate --config=configs/shakespeare.py --arm=model.norm=rms_norm \
-    --suite=configs/digits.py,configs/masked_lm.py --workdir=runs/norm_suite
+  python -m experiments.ablate --config=shakespeare --arm=model.norm=layer_norm,rms_norm \
+    --suite --seeds=3 --workdir=runs/norm_suite
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ from transformer_jax.studies.asking.arms import DROPS
 from transformer_jax.studies.asking.cells import HOWS
 from transformer_jax.studies.asking.design import design_of, parse_seeds
 from transformer_jax.studies.asking.ladder import ladder_of
-from transformer_jax.studies.asking.suite import suite_of
+from transformer_jax.studies.asking.suite import EMBEDDED, suite_of
 from transformer_jax.studies.reporting.ladder import as_text
 from transformer_jax.studies.reporting.suite import as_text as suite_as_text
 from transformer_jax.studies.running.cluster import KINDS, parse_cluster
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         return shorter_warmup(file, stated, lambda line: say(f"{line}, in {file.path}"))
 
     if is_suite:
-        designs = suite_of(_files_of(arguments.suite), arguments.file, stated, *arms, own)
+        designs = suite_of(_files_of(arguments), arguments.file, stated, *arms, own)
     else:
         designs = {"": design_of(arguments.file, arguments.overrides, *arms)}
     first = next(iter(designs.values()))
@@ -95,9 +95,14 @@ def main(argv: list[str]) -> dict[str, Any]:
     return {"ladder": arguments.workdir, "verdicts": judged}
 
 
-def _files_of(names: str) -> str:
-    """The configs of a --suite, of which each may be a name."""
-    return ",".join(preset(name, "--suite") for name in names.split(",") if name)
+def _files_of(arguments: Any) -> str:
+    """The configs of a --suite, of which each may be a name; or those of other embedded data."""
+    if arguments.suite is not EMBEDDED:
+        return ",".join(preset(name, "--suite") for name in arguments.suite.split(",") if name)
+    paths = [preset(name, "--suite") for name in EMBEDDED]
+    own = (arguments.config.data.task, arguments.config.data.source)
+    others = {path: ConfigFile(path, "--suite").config({}).data for path in paths}
+    return ",".join(path for path, data in others.items() if (data.task, data.source) != own)
 
 
 def _parser() -> Parser:
@@ -134,8 +139,11 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--suite",
+        nargs="?",
+        const=EMBEDDED,
         metavar="FILE,FILE",
-        help="the same on the data of these configs too: does it matter in general?",
+        help="the same on the data of these configs too: does it matter in general? Without files "
+        f"on what comes with the package: {', '.join(EMBEDDED)}",
     )
     parser.add_argument("--how", choices=HOWS, help="force how members are computed")
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")

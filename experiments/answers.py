@@ -25,7 +25,9 @@ FIGURES = {
     "forest.svg": "Paired differences",
     "sweep.svg": "Scores over the option",
     "curves.svg": "Learning curves",
+    "ladder.svg": "What the rungs found",
 }
+ABOUT = "about.json"  # what a ladder speaks for, and how to repeat it
 GATE = "gate.json"  # what the base of a study that sealed no gate is beside a simple method
 
 # Studies that cannot decide what they ask, whatever came out.
@@ -61,8 +63,6 @@ SAID_FIRST = {
 }
 # What no committed study asks so that it could be answered.
 NEXT = (
-    "Under muP, does the best learning rate stay from width 64 to 512? Tests measure how "
-    "activations and their changes grow with the width, and nothing more.",
     "Who needs fewer updates to recall and to find a subject, a transformer or a recurrent net? "
     "After a fixed number both answer everything, or nothing.",
     "What do residual connections do for deep decoders, each at its own learning rate?",

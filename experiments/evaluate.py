@@ -64,10 +64,11 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.training.build import make_task
     from transformer_jax.training.evaluation import evaluate, score_of
+    from transformer_jax.training.installed import refuse_missing_packages
     from transformer_jax.training.loading import load_run, refuse_unlike
     from transformer_jax.training.measuring import Measured, measured
     from transformer_jax.training.own import own_modules
-    from transformer_jax.training.showcases import demonstration_of, refuse_missing_packages
+    from transformer_jax.training.showcases import demonstration_of
 
     refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)

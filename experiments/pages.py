@@ -3,12 +3,14 @@
 import ast
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from experiments.answers import (
+    ABOUT,
     FIGURES,
     HERE,
     NEXT,
@@ -73,7 +75,12 @@ def pages(page: str = "results/{}/README.md", figure: str = "{figure}") -> dict[
         )
         for study in studies
     }
-    others = {path.parent.name: _of_several(path) for path in _several()}
+    others = {
+        path.parent.name: _of_several(
+            path, lambda drawn, name=path.parent.name: figure.format(name=name, figure=drawn)
+        )
+        for path in _several()
+    }
     others |= {path.parent.name: _times(path) for path in sorted(RESULTS.glob("*/speed.json"))}
     return {"": _overview(studies, others, page)} | found | others
 
@@ -110,7 +117,7 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
         "- "
         + f"{name}: "
         + linked(name, text.splitlines()[0].removeprefix("# "))
-        + (f" Not decided: {WITHDRAWN[name]}." if name in WITHDRAWN else "")
+        + (f" Not decided: {WITHDRAWN[name]}." if name in WITHDRAWN else _in_short(text))
         for name, text in others.items()
     ]
     return "\n".join(
@@ -135,6 +142,12 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
             "",
         ]
     )
+
+
+def _in_short(text: str) -> str:
+    """The words of a ladder or a suite."""
+    found = re.findall(r"^- \*\*(.+?)\*\*", text, re.MULTILINE)
+    return f" {'; '.join(found)}." if found else ""
 
 
 _HEAD = """# What the studies found
@@ -162,7 +175,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     answer = (
         f"**Not decided:** {why_not}." if why_not else f"**Beside {base}:** {'; '.join(means)}."
     )
-    device, packages = record["environment"]["device"], record["environment"]["packages"]
+    packages = record["environment"]["packages"]
     lines = [
         f"# {verdicts['question']}",
         "",
@@ -177,11 +190,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         "",
         *[f"{line}\n" for line in _limits(record["config_path"])],
         *[f"{line}\n" for line in ([] if why_not else _seeds_needed(verdicts))],
-        f"**To repeat it**, {clock(record['seconds'])} on {device['count']} {device['kind']} "
-        f"({record['environment']['cores']} cores):",
-        "",
-        f"```sh\n{record['commands'][0]}\n```",
-        "",
+        *_to_repeat(record["seconds"], record["environment"], record["commands"][0]),
         f"**Predicted beforehand:** {verdicts['prediction']}",
         "",
     ]
@@ -234,6 +243,13 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
     return "\n".join(lines)
 
 
+def _to_repeat(seconds: float, environment: Mapping[str, Any], command: str) -> list[str]:
+    """The command, and how long it took."""
+    device = environment["device"]
+    on = f"{device['count']} {device['kind']} ({environment['cores']} cores)"
+    return [f"**To repeat it**, {clock(seconds)} on {on}:", "", f"```sh\n{command}\n```", ""]
+
+
 def _said_first(name: str, verdicts: Mapping[str, Any]) -> list[str]:
     """What was said before the procedure changed, and what half the level would say now."""
     if name not in SAID_FIRST:
@@ -260,7 +276,7 @@ def _chosen(tuned: Tuned) -> str:
     """What an arm chose, and what it may lose as that is not quite its best."""
     setting = spell_setting(tuned.chosen)
     return setting + (
-        f" (off its best by {tuned.refined['missed']:.2g}, root mean square)"
+        f" (may miss its best score by {tuned.refined['missed']:.2g}, root mean square)"
         if tuned.refined
         else ""
     )
@@ -378,12 +394,28 @@ def _several() -> list[Path]:
     return sorted([*RESULTS.glob("*/ladder.md"), *RESULTS.glob("*/suite.md")])
 
 
-def _of_several(path: Path) -> str:
+def _of_several(path: Path, figure: Callable[[str], str]) -> str:
     """What a ladder or a suite says, with why it decides nothing if it does not."""
     head, _, text = path.read_text(encoding="utf-8").partition("\n")
     reason = WITHDRAWN.get(path.parent.name)
     text = text.replace("**", "") if reason else text  # no word stands out that decides nothing
-    return "\n".join([head, *(["", f"**Not decided:** {reason}."] if reason else []), text])
+    lines = [head, *(["", f"**Not decided:** {reason}."] if reason else []), text]
+    if (path.parent / "ladder.svg").exists():
+        lines += [f"![{FIGURES['ladder.svg']}]({figure('ladder.svg')})", ""]
+    if (path.parent / ABOUT).exists():
+        about = read_json(path.parent / ABOUT)
+        changed = "".join(f", {key}={value}" for key, value in about["overrides"].items())
+        learned = about["learned"] and f" Its base has learned: {about['learned']}."
+        lines += [
+            f"The largest rung speaks for {about['domain']}{changed}.{learned} What matters is "
+            f"{about['margin']}.",
+            "",
+            *[f"{line}\n" for line in _limits(about["config_path"])],
+            *_to_repeat(about["seconds"], about["environment"], about["commands"][0]),
+            f"**Predicted beforehand:** {about['prediction']}",
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def _times(path: Path) -> str:

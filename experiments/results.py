@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.answers import FIGURES, GATE, RESULTS
+from experiments.answers import ABOUT, FIGURES, GATE, RESULTS, Study, domain_of
 from experiments.command import Parser, execute
 from experiments.pages import write
 from transformer_jax.errors import InvalidInput
@@ -18,23 +18,14 @@ from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.ladder import rung_path
-from transformer_jax.studies.asking.register import Register, contrasts_of
+from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.study import changed_since, load_study
 from transformer_jax.studies.asking.suite import FILE as SUITE
 from transformer_jax.studies.asking.suite import study_path
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.scales import TURNS, turns
-from transformer_jax.studies.inference.statistics import (
-    FOR_MEANS,
-    IDENTICAL,
-    level_of_look,
-)
-from transformer_jax.studies.judging.adequacy import cannot_tell, whether_learned
-from transformer_jax.studies.judging.budgets import over_budgets
-from transformer_jax.studies.judging.decision import decide, share_of_level
-from transformer_jax.studies.judging.judge import evidence_of, look_of
-from transformer_jax.studies.judging.trend import trend_of
-from transformer_jax.studies.judging.trials import domain_of, regret_of
+from transformer_jax.studies.inference.statistics import FOR_MEANS, IDENTICAL
+from transformer_jax.studies.judging.adequacy import whether_learned
+from transformer_jax.studies.judging.judge import Scores, decided, look_of
 from transformer_jax.studies.reporting.figures import draw_forest
 
 _KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", *FIGURES)
@@ -57,8 +48,6 @@ def main(argv: list[str]) -> None:
         for folder in sorted((RESULTS).iterdir()):
             if (folder / "verdicts.json").exists():
                 judge_again(folder)
-            if (folder / "ladder.json").exists():
-                _judge_ladder_again(folder)
     for path in arguments.add:
         add(Path(path))
     if arguments.score_bases:
@@ -77,7 +66,7 @@ def add(path: Path) -> None:
         return
     if (path / SUITE).exists():
         suite = read_json(inside(path, SUITE))
-        studies = [study_path(path, name) for name in suite["configs"]]
+        studies = [load_study(study_path(path, name)) for name in suite["configs"]]
         _copy(path, studies, (SUITE, "suite.md", "suite.html"))
         return
     study = load_study(path)
@@ -151,39 +140,22 @@ def decided_again(folder: Path) -> dict[str, Any]:
     What needs the cells (refusals, what holds beyond this text) stays as it was found with them.
     """
     study, verdicts = load_study(folder), read_json(folder / "verdicts.json")
-    outcomes = {arm: _outcomes_of(value) for arm, value in verdicts["values"].items()}
-    refusals = {arm: found["refusals"] for arm, found in verdicts["arms"].items()}
+    before = verdicts["arms"]
+    scores = Scores(
+        {arm: _outcomes_of(value) for arm, value in verdicts["values"].items()},
+        {arm: its["refusals"] for arm, its in before.items()},
+        verdicts.get("learned"),
+        verdicts.get("budgets", {}),
+    )
     shown = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
-    own = [len(seeds) for seeds, _ in shown][: verdicts["look"] - 1]
-    contrasts, register = contrasts_of(study.sealed), Register(RESULTS)
-    share = share_of_level(study.sealed)
-    evidence, asked_before = {}, {}
-    for arm in verdicts["arms"]:
-        looks = register.looks(contrasts[arm], "same", study.identity)
-        same = None if verdicts["arms"][arm]["verdict"] == IDENTICAL else False
-        evidence[arm], has_earlier = evidence_of(study, arm, outcomes, looks, own, same)
-        asked_before[arm] = [look.told() for look in looks] if has_earlier else []
-    decided = decide(study.sealed, evidence, refusals)
-    baselines = study.record.get("baselines")
-    learned = verdicts.get("learned")
-    cannot_tell(decided, outcomes, study.sealed, learned, baselines)
-    for arm, found in verdicts["arms"].items():
-        beyond = {"beyond_this_text": found.get("beyond_this_text")}
-        related = register.looks(contrasts[arm], "related", study.identity)
-        more = {
-            "asked_before": asked_before[arm],
-            "related": [look.told() for look in related],
-            **({"stopped": study.stopped[arm]} if arm in study.stopped else {}),
-            **domain_of(study, arm, decided[arm].get("mean")),
-        }
-        verdicts["arms"][arm] = decided[arm] | more | ({} if found["refusals"] else beyond)
-    over_budgets(verdicts["arms"], verdicts.get("budgets", {}), study.sealed, baselines)
-    level = share * level_of_look(len(verdicts["seeds"]), study.sealed["looks"], own)
-    regrets = {name: regret_of(study, name) for name in study.arms}
-    known = (level, regrets, learned, baselines, contrasts)
-    trend = trend_of(study.sealed, outcomes, refusals, *known)
-    found = {"level": level, "coverage": 1 - FOR_MEANS * level}
-    return verdicts | found | ({"trend": trend} if trend else {})
+    earlier = [len(seeds) for seeds, _ in shown][: verdicts["look"] - 1]
+    same = {arm: None if its["verdict"] == IDENTICAL else False for arm, its in before.items()}
+    register, seeds = Register(RESULTS), verdicts["seeds"]
+    by_arm, level, trend = decided(study, register, scores, seeds, earlier, same)
+    for arm, its in before.items():
+        by_arm[arm] |= {} if its["refusals"] else {"beyond_this_text": its.get("beyond_this_text")}
+    known = {"level": level, "coverage": 1 - FOR_MEANS * level, "arms": by_arm}
+    return verdicts | known | ({"trend": trend} if trend else {})
 
 
 def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
@@ -193,28 +165,28 @@ def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
     return {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
 
 
-def _judge_ladder_again(folder: Path) -> None:
-    """Reads off stored intervals what they can still say: that an effect rises and falls."""
-    ladder = read_json(folder / "ladder.json")
-    for arm, verdict in ladder["arms"].items():
-        if "intervals" in verdict and turns(verdict["intervals"]) and verdict["word"] != TURNS:
-            print(f"{folder.name}, {arm}: {verdict['word']} -> {TURNS}")
-            text = (folder / "ladder.md").read_text(encoding="utf-8")
-            text = text.replace(f"- **{arm}: {verdict['word']}**", f"- **{arm}: {TURNS}**")
-            (folder / "ladder.md").write_text(text, encoding="utf-8")
-            verdict["word"] = TURNS
-    write_json(folder, "ladder.json", ladder)
-
-
 def _add_ladder(path: Path) -> None:
     ladder = read_json(inside(path, "ladder.json"))
-    studies = [rung_path(path, ladder["key"], value) for value in ladder["values"]]
-    _copy(path, studies, ("ladder.json", "ladder.md", "forecast.json"))
+    rungs = [load_study(rung_path(path, ladder["key"], value)) for value in ladder["values"]]
+    folder = _copy(path, rungs, ("ladder.json", "ladder.md", "forecast.json", "ladder.svg"))
+    largest, verdicts = rungs[-1], rungs[-1].verdicts()
+    learned = verdicts.get("learned") or {}
+    about = {key: largest.record[key] for key in ("config_path", "commands", "environment")}
+    changed = {k: v for k, v in largest.record["overrides"].items() if k != ladder["key"]}
+    about |= {
+        "overrides": {k: v for k, v in changed.items() if k not in ladder.get("together", ())},
+        "seconds": sum(rung.record["seconds"] for rung in rungs),
+        "prediction": verdicts["prediction"],
+        "margin": f"{verdicts['margin']:g} or more: {largest.sealed['margin_reason']}",
+        "domain": domain_of(Study(folder.name, largest.record, verdicts, None)),
+        "learned": learned["told"] if learned.get("passed") else "",
+    }
+    write_json(folder, ABOUT, about)
 
 
-def _copy(path: Path, studies: Iterable[Path], names: Iterable[str]) -> None:
+def _copy(path: Path, studies: Iterable[Any], names: Iterable[str]) -> Path:
     """Copies what several studies say together; refuses what is not to be shown."""
-    for study in map(load_study, studies):
+    for study in studies:
         if study.record["exploratory"]:
             raise InvalidInput(f"{study.path}: exploratory: no result to show")
     folder = RESULTS / path.absolute().name
@@ -222,6 +194,7 @@ def _copy(path: Path, studies: Iterable[Path], names: Iterable[str]) -> None:
     for name in names:
         if inside(path, name).exists():
             shutil.copy(inside(path, name), folder / name)
+    return folder
 
 
 if __name__ == "__main__":

@@ -18,11 +18,6 @@ from experiments.pages import pages
 from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
-_WRITTEN = (
-    *("index.md", "how-to.md", "runs.md", "weights.md", "inside.md", "catalogue.md", "options.md"),
-    *("devices.md", "glossary.md", "stable.md", "study.md", "troubleshooting.md", "verdicts.md"),
-    *("costs.md", "costs.svg", "speed.md", "error-rates.md", "own-loop.md", "extra.css"),
-)
 # What the reference shows, in reading order: heading -> modules.
 _REFERENCE = {
     "Shapes and masks": ("shapes", "masks"),
@@ -101,11 +96,8 @@ def write_sources(docs: Path) -> None:
     Args:
       docs: a folder to make.
     """
-    docs.mkdir(parents=True)
-    for name in _WRITTEN:
-        shutil.copy(ROOT / "docs" / name, docs / name)
-    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    (docs / "changes.md").write_text(changes, encoding="utf-8")
+    shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("mkdocs.yml"))
+    shutil.copy(ROOT / "CHANGELOG.md", docs / "changes.md")
     course = ["-m", "experiments.course", f"--markdown={docs / 'course.md'}"]
     done = subprocess.run(
         [sys.executable, *course, f"--out={docs.parent / 'course.html'}"],

@@ -13,10 +13,8 @@ Example:
 Exit code: 0 kept, 10 dropped, 11 undecided (the same change again goes on); 2 a wrong change.
 """
 
-import contextlib
 import re
 import sys
-from collections.abc import Generator
 from typing import Any
 
 from experiments.command import Parser, Result, execute, seconds_of, use_compilation_cache
@@ -66,7 +64,7 @@ def main(argv: list[str]) -> Any:
     from transformer_jax.studies.judging.referee import Referee
     from transformer_jax.studies.running.pairs import TrainedPairs
 
-    with _locked(RunDirectory(journal.path)), StopSignal() as stop:
+    with RunDirectory(journal.path).locked("--base"), StopSignal() as stop:
         _begin(journal, arguments)
         progress = Progress(sys.stderr)
         referee = Referee(
@@ -79,17 +77,6 @@ def main(argv: list[str]) -> Any:
     outcome["metric"] = _metric_of(journal)
     print(told_of(outcome))
     return Result(outcome, EXIT[outcome["outcome"]])
-
-
-@contextlib.contextmanager
-def _locked(directory: Any) -> Generator[None]:
-    """The folder for this process alone; what is refused is called as it was given."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(directory.locked())
-        except InvalidInput as error:
-            raise InvalidInput(str(error).replace("--workdir", "--base")) from error
-        yield
 
 
 def _metric_of(journal: Any) -> str:

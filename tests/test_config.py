@@ -14,8 +14,8 @@ import pytest
 from configs import reference
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options import SameAs, schema, tables
 from transformer_jax.options import config as configs
-from transformer_jax.options import schema, tables
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.explained import as_markdown
 from transformer_jax.options.rule import bounded
@@ -28,7 +28,6 @@ from transformer_jax.options.tables import (
     rows_of,
 )
 from transformer_jax.options.task_traits import TRAITS
-from transformer_jax.options.types import SameAs
 from transformer_jax.training.prepared import prepare
 
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.py") if path.name != "__init__.py")
@@ -105,12 +104,13 @@ def test_what_is_read_from_the_source_is_what_python_makes_of_it():
 
 
 def test_types_of_options_all_have_a_rule():
-    from transformer_jax.options import declared, types
+    from transformer_jax import options
+    from transformer_jax.options import declared
 
-    named = {name for name in vars(types) if name[0].isupper()} - {
+    named = {name for name in vars(options) if name[0].isupper()} - {
         *("Annotated", "Literal", "SameAs", "Choice", "Several")
     }
-    assert named == {*declared.SPECIAL, *declared._NAMED}
+    assert named == {*declared._SPECIAL, *declared._NAMED}
 
 
 def test_tables_of_tasks_are_complete():

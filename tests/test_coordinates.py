@@ -1,4 +1,4 @@
-"""muP: under it no place's size goes with the width, and a learning rate serves all widths."""
+"""muP: under it no place's size goes with the width; configs/ablations/mup.py asks of the rate."""
 
 import pytest
 

@@ -23,7 +23,7 @@ from experiments.command import default_workdir, preset
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax import load_run, load_study
 from transformer_jax.data.tokenizers import ByteTokenizer
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 from transformer_jax.options.config import flatten
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import suggest
@@ -71,6 +71,12 @@ def test_a_missing_package_is_one_line_that_names_the_extra(package, arguments, 
     done = command(*arguments, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     refused(done, f"needs the package {package}: pip install 'transformer_jax[{extra}]'")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_needs_a_package_names_it_and_the_extra():
+    require("json", "reading")
+    with pytest.raises(InvalidInput, match=r"writing needs nowhere: pip install '.*\[slurm\]'"):
+        require("nowhere", "writing", "slurm")
 
 
 def test_ctrl_c_while_a_command_is_imported_is_one_word(tmp_path):

@@ -38,7 +38,16 @@ ALLOWED = {
     "runs": ("errors", "options", "data", "paths", "processes"),
     "training": (
         *("errors", "options", "models", "generation", "interop", "data", "hub", "paths", "runs"),
-        *("alike", "inspection", "layers", "metrics", "processes", "programs", "sharding"),
+        *(
+            "alike",
+            "inspection",
+            "layers",
+            "metrics",
+            "processes",
+            "programs",
+            "shapes",
+            "sharding",
+        ),
     ),
     "planning": ("errors", "options", "data", "runs", "training"),
     "studies": (

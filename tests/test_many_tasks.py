@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments import ablate
 from experiments.command import shorter_warmup
 from tests.conftest import TINY, attempt, refused
+from transformer_jax.data.sources import files
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.suite import begin_suite, suite_of
+from transformer_jax.studies.asking.suite import EMBEDDED, begin_suite, suite_of
 from transformer_jax.studies.inference import many_tasks
 from transformer_jax.studies.inference.many_tasks import random_effects
 from transformer_jax.studies.judging.suite import judge_suite
@@ -167,6 +169,13 @@ def judged(**studies):
     return found["arms"]["arm"], found
 
 
+def test_what_tuning_may_have_missed_takes_the_word_of_a_suite_away():
+    tuned = study(0.12)
+    tuned.verdicts()["arms"]["arm"]["regrets"] = {"base": [], "arm": [[0.1, 4.0, None]]}
+    arm, _ = judged(text=study(0.1), letters=tuned, images=study(0.11), more=study(0.1))
+    assert arm["word"].startswith("no verdict: letters: what a parabola missed")
+
+
 def test_data_sets_are_pooled_in_one_unit():
     three = {"text": study(0.1), "letters": study(0.12), "images": study(0.11, metric="accuracy")}
     arm, found = judged(**three)
@@ -285,13 +294,27 @@ def test_each_base_of_a_suite_has_a_warm_up_of_its_own_share(tmp_path):
     assert own == {"tiny": 10, "long": 2}
 
 
+def test_a_suite_without_files_is_of_what_comes_with_the_package():
+    read = ablate._parser().read
+    alone = read(["--config=digits", "--workdir=x", "--suite", "--seeds=3"])
+    designs = suite_of(ablate._files_of(alone), alone.file, {}, ["model.norm=layer_norm,rms_norm"])
+    assert list(designs) == ["digits", *(name for name in EMBEDDED if name != "digits")]
+    there = {name for names in files.EMBEDDED.values() for name in names}
+    assert {design.config.data.source for design in designs.values()} <= there
+    tiny = read(["--config=tiny", "--workdir=x", "--suite"])  # the text of shakespeare.py
+    assert ablate._files_of(tiny) == ",".join(f"configs/{name}.py" for name in EMBEDDED[1:])
+    named = read(["--config=digits", "--workdir=x", "--suite=tiny,masked_lm"])
+    assert ablate._files_of(named) == "configs/tiny.py,configs/masked_lm.py"
+
+
 def test_suites_that_cannot_be_are_refused(tmp_path):
     arm = ("ablate", f"--config={TINY}", "--arm=model.num_heads=1", f"--workdir={tmp_path}")
     refused(attempt(*arm, "--suite=configs/digts.py"), "--suite=configs/digts.py: no such file")
     refused(attempt(*arm, f"--suite={TINY}"), "'tiny' is there twice")
     for nothing in ("--suite=,", "--suite="):
         refused(attempt(*arm, nothing), "expected FILE,FILE")
-    refused(attempt(*arm, "--suite=configs/digits.py", "--until=decided"), "--suite: not with")
+    for suite in ("--suite=configs/digits.py", "--suite"):
+        refused(attempt(*arm, suite, "--until=decided"), "--suite: not with")
     refused(attempt(*arm, "--suite=configs/digits.py", "--ladder=model.width=8,16,32"), "--ladder")
     # All data is looked for before anything runs.
     refused(attempt(*arm, "--suite=configs/series.py"), "my_series.npz")

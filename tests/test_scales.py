@@ -1,6 +1,7 @@
 """Ladders over scale and ledgers of noise: what they say of made-up runs whose truth is known."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,9 +13,11 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of
+from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference import scales, statistics, variance_components
 from transformer_jax.studies.judging import judge as judging
 from transformer_jax.studies.judging.ladder import axis_of, judge_ladder
+from transformer_jax.studies.reporting import ladder as reporting
 from transformer_jax.studies.running.ladder import _seal_forecast
 
 VALUES = (16, 32, 64, 128)
@@ -55,14 +58,15 @@ def test_a_line_is_tested_by_what_is_left_within_seeds(rng):
     line = np.polyval(np.polyfit(x, d.mean(1), 1), x)
     lack = 5 * ((d.mean(1) - line) ** 2).sum() / 2
     noise = ((centred - centred.mean(1, keepdims=True)) ** 2).sum() / 12
-    assert scales.lack_of_fit_p(d, x) == pytest.approx(stats.f.sf(lack / noise, 2, 12))
+    assert scales.lack_of_fit_p(d, line) == pytest.approx(stats.f.sf(lack / noise, 2, 12))
     assert scales.lack_of_fit_p(np.outer(x, np.ones(5)), x) == 1.0
+    assert scales.lack_of_fit_p(d, line, numbers=4) is None
     lines = [
         np.outer(x, [0.2] * 5) + rng.normal(size=(4, 5)) + rng.normal(size=5) for _ in range(2000)
     ]
-    assert np.mean([scales.lack_of_fit_p(d, x) <= 0.05 for d in lines]) == pytest.approx(
-        0.05, abs=0.015
-    )
+    fitted = [np.polyval(np.polyfit(x, d.mean(1), 1), x) for d in lines]
+    p = [scales.lack_of_fit_p(d, line) for d, line in zip(lines, fitted, strict=True)]
+    assert np.mean(np.array(p) <= 0.05) == pytest.approx(0.05, abs=0.015)
 
 
 def test_words_of_effects_that_hold_are_seldom_others(rng):
@@ -194,6 +198,39 @@ def rung_of(mean, verdict="better", target=None, **more):
 def test_a_ladder_has_no_word_where_its_rungs_have_none(rung, word):
     found = judge_ladder([rung_of(0.2, **rung) for _ in range(3)], "an.option", (1, 2, 4))
     assert found["arms"]["arm"]["word"].startswith(word)
+
+
+def test_a_ladder_tells_where_the_best_value_of_an_option_goes():
+    key, rates = "optimizer.learning_rate", {"a": 1e-3, "b": 2e-3, "c": 4e-3}
+
+    def rung(best):
+        def loss(rate):
+            return math.log(rate / best) ** 2
+
+        values = {
+            arm: {"mean": loss(rate), "by_seed": {str(s): s + loss(rate) for s in range(3)}}
+            for arm, rate in rates.items()
+        }
+        sealed = {"arms": {arm: {key: rate} for arm, rate in rates.items()}}
+        return SimpleNamespace(
+            sealed=sealed | {"larger_is_better": False}, base_config={key: 1e-3}, metric="loss",
+            verdicts=lambda: {"values": values},
+        )  # fmt: skip
+
+    found = as_plain(reporting._optima([rung(2e-3), rung(0.5e-3), rung(2.6e-3)]))
+    assert found[key]["by_rung"][1] is None
+    assert found[key]["moved"]["at"] == pytest.approx(1.3)
+    (told,) = reporting._best_values({"optima": found, "values": [16, 32, 64]})
+    assert (
+        "0.002 [0.002, 0.002] at 16, none between the arms at 32, 0.0026 [0.0026, 0.0026]" in told
+    )
+    assert told.startswith(f"- **the best {key} moves by x 1.3 [1.3, 1.3] from first to last**: ")
+    outside = as_plain(reporting._optima([rung(2e-3), rung(0.5e-3)]))
+    (told,) = reporting._best_values({"optima": outside, "values": [16, 32]})
+    assert told.startswith(
+        f"- **the best {key} leaves the arms**: 0.002 [0.002, 0.002] at 16, none between the arms"
+    )
+    assert reporting._best_values({}) == []
 
 
 def test_a_score_of_zero_is_a_score(monkeypatch):

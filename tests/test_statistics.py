@@ -104,7 +104,8 @@ def test_power_is_scipys_noncentral_t():
     for effect, count, level in ((1.7, 5, 0.05), (0.6, 12, 0.0125)):
         drawn = np.random.default_rng(0).normal(effect, 1, (200_000, count))
         share = (ours.paired_t(drawn)[2] <= level).mean()
-        assert power.power_of_t(effect, count, level) == pytest.approx(share, abs=0.004)
+        shift = effect * math.sqrt(count)
+        assert power.power_of_t(shift, count - 1, level) == pytest.approx(share, abs=0.004)
 
 
 def test_what_can_be_found_has_the_power_that_is_promised():
@@ -113,7 +114,7 @@ def test_what_can_be_found_has_the_power_that_is_promised():
         level = 0.8 * ours.level_of_look(count, (count,)) / arms
         found = power.detectable(count, level)
         assert found == pytest.approx(effect, abs=0.06)
-        assert power.power_of_t(found, count, level) == pytest.approx(0.8)
+        assert power.power_of_t(found * math.sqrt(count), count - 1, level) == pytest.approx(0.8)
     assert power.detectable(1, 0.05) == math.inf
 
 
@@ -126,17 +127,19 @@ def test_power_of_equivalence_by_simulation():
             stats.t.cdf((mean - margin) / error, count - 1),
         )
         share = (p <= level).mean()
-        assert power.power_of_equivalence(margin, count, level) == pytest.approx(share, abs=0.01)
+        found = power.power_of_equivalence(margin * math.sqrt(count), count - 1, level)
+        assert found == pytest.approx(share, abs=0.01)
 
 
 def test_seeds_needed_never_looks_at_the_effect():
     few = power.seeds_needed(0.01, 5, 0.01)
     assert few == power.seeds_needed(0.01, 5, 0.01)
     bound = 0.01 * math.sqrt(4 / stats.chi2.ppf(0.2, 4))
-    assert power.power_of_t(0.01 / bound, few, 0.05) >= 0.8
+    assert power.power_of_t(0.01 / bound * math.sqrt(few), few - 1, 0.05) >= 0.8
+    fewer = 0.01 / bound * math.sqrt(few - 1), few - 2
     enough = [
-        power.power_of_t(0.01 / bound, few - 1, 0.05) >= 0.8,
-        power.power_of_equivalence(0.01 / bound, few - 1, 0.025) >= 0.8,
+        power.power_of_t(*fewer, 0.05) >= 0.8,
+        power.power_of_equivalence(*fewer, 0.025) >= 0.8,
     ]
     assert not all(enough)
     assert power.seeds_needed(0.01, 5, 0.01, 0.01) > few

@@ -130,6 +130,8 @@ def test_arms_of_the_command_line_are_lists_and_products():
         "num_heads=2 position=none",
         "num_heads=2 position=rotary",
     ]
+    holding_an_x = parse_arm("model.depth=1,2xmodel.max_length=16,32", flat)
+    assert list(holding_an_x)[-1] == "depth=2 max_length=32"
     assert parse_arm("model.encoder.pooling=max,mean", flat)["pooling=max"] == {
         "model.encoder.pooling": "max"
     }
@@ -150,6 +152,7 @@ def test_arms_with_one_last_name_keep_apart():
         ("model.num_heads=1,two", "num_heads=two"),
         ("model.num_heads", "KEY=VALUE"),
         ("model.position=rotari", "rotary"),
+        ("model.num_heads=1,2xmodle.position=none", "did you mean model.position"),
     ],
 )
 def test_a_wrong_arm_is_refused(text, words):
@@ -273,7 +276,7 @@ def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
 
     def counting(group, members, width, ended):
         members = list(members)
-        trained.extend(member.arm for member in members)
+        trained.extend(cell.arm for cell, _ in members)
         return honest(group, members, width, ended)
 
     monkeypatch.setattr("transformer_jax.studies.running.workers.run_together", counting)
@@ -725,13 +728,13 @@ def test_tuning_gives_every_arm_the_same_trials(tmp_path, monkeypatch):
         "extensions": 1,
     }
     path = Path(study_file(tmp_path, tuning=tuning))
-    honest = launch.tuning.tune
+    honest = launch.tuning.Search
 
     def edited_meanwhile(*arguments):
         path.write_text(path.read_text().replace("depth = 1", "depth = 2"))
         return honest(*arguments)
 
-    monkeypatch.setattr(launch.tuning, "tune", edited_meanwhile)
+    monkeypatch.setattr(launch.tuning, "Search", edited_meanwhile)
     study = run(load_design(str(path), {}), tmp_path / "s", range(3), progress=Silent())
     assert study.sealed["base_config"]["model.depth"] == 1
     tuned = {name: tuned_of(arm) for name, arm in study.arms.items()}

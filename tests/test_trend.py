@@ -300,9 +300,13 @@ def test_a_grid_of_two_options_has_a_line_for_each_group():
     assert chart["series"][1]["high"] == [-1.5, -2.5, -0.5]
     assert charts.best_of_sweeps(study, {"values": values}) == [
         "optimizer.learning_rate where optimizer.name=adamw: the best mean is that of 0.002 adamw, "
-        "0.0000",
+        "0.0000; by a parabola 0.00178 is the best value, 95 % [0.00178, 0.00178]",
         "optimizer.learning_rate where optimizer.name=lion: the best mean is that of 0.002 lion, "
-        "-3.0000",
+        "-3.0000; by a parabola 0.00178 is the best value, 95 % [0.00178, 0.00178]",
     ]
+    assert (
+        charts.optimum_of(study, {"values": values}, "optimizer.learning_rate", list(arms)[:2])
+        is None
+    )
     two = {name: values[name] for name in list(arms)[:2]}
     assert charts.sweep_charts(study, {"values": two}) == {}

@@ -29,7 +29,7 @@ from transformer_jax.studies.inference import statistics, tuned
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.trials import regret_of
 from transformer_jax.studies.running.launch import run
-from transformer_jax.studies.running.tuning import tune
+from transformer_jax.studies.running.tuning import Search
 
 CONFIG = tiny.get_config()
 RATE, DROPOUT, KIND = "optimizer.learning_rate", "model.dropout_rate", "model.activation"
@@ -87,7 +87,7 @@ def tuned_by(losses, arms=("base",), larger=False, margin=0.01, **tuning):
             for name, t in trials.items()
         }
 
-    return tune(design, _Builder(design), ready, run_trials), calls
+    return Search(design, _Builder(design), ready, run_trials).run(), calls
 
 
 def bowl(optimum, curvature=0.1):
@@ -395,6 +395,28 @@ def test_without_a_minimum_between_the_values_the_middle_stays():
     found = tuned.parabola([0.0, 1.0, 2.0], [[0.1, 0.0, -0.1], [-0.1, 0.0, 0.1]])
     assert (found.at, found.is_inside) == (1.0, False)
     assert found.missed > 0
+
+
+def test_an_optimum_in_factors_is_held_by_its_interval():
+    """Five seeds whose noise is a tenth of what a step of 2 costs; a factor of 2^(1/2) is found."""
+    random, x = np.random.default_rng(0), np.log([1e-3, 2e-3, 4e-3, 8e-3])
+
+    def seen(best, noise):
+        return tuned.optimum(np.exp(x), (x - math.log(best)) ** 2 + noise)
+
+    exact = seen(2.4e-3, np.zeros((5, 1)))
+    assert (exact.at, *exact.interval) == pytest.approx((2.4e-3,) * 3)
+    noises = random.normal(0, 0.05, (2, 2000, 5, 4))
+    pairs = [(seen(2.4e-3, a), seen(2.4e-3 * 2**0.5, b)) for a, b in zip(*noises, strict=True)]
+    held = [a.interval[0] < 2.4e-3 < a.interval[1] for a, _ in pairs]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+    ways = [tuned.moved(*pair) for pair in pairs]
+    held = [way.interval[0] < 2**0.5 < way.interval[1] for way in ways]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+    assert np.mean([way.interval[0] > 1 for way in ways]) > 0.9
+    assert seen(7e-3, np.zeros((5, 1))).at == pytest.approx(7e-3)  # though the last value is best
+    for beyond in (0.5e-3, 16e-3):
+        assert seen(beyond, np.zeros((5, 1))) is None
 
 
 def _verdicts(curvature, noise, studies, step=0.0, height=0.0, margin=1e-9, effect=0.0, **tuning):

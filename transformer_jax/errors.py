@@ -1,5 +1,7 @@
 """The errors that end a command with a message instead of a traceback."""
 
+import importlib.util
+
 
 class Stop(Exception):
     """Something that the person at the keyboard has to know, and no fault of the program."""
@@ -15,3 +17,9 @@ class InvalidInput(Stop, ValueError):
     """
 
     exit_code = 2
+
+
+def require(package: str, who: str, extra: str = "train") -> None:
+    """Raises InvalidInput where a package is not installed that `who` needs: it names the extra."""
+    if importlib.util.find_spec(package) is None:
+        raise InvalidInput(f"{who} needs {package}: pip install 'transformer_jax[{extra}]'")

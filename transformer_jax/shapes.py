@@ -14,6 +14,7 @@ Local arrays that meet in an einsum or a mask carry their letters as a suffix (`
 Public functions take any leading axes, written `...`.
 """
 
+import jax.numpy as jnp
 from jax import Array
 
 LETTERS = {
@@ -89,3 +90,14 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
                 raise ValueError(
                     f"{name}: expected what broadcasts to {tokens.shape}, got {array.shape}"
                 )
+
+
+def in_blocks(array: Array, size: int, axis: int) -> Array:
+    """Returns an axis of length L (counted from the end) as two, [blocks, size], zeros behind."""
+    length = array.shape[axis]
+    blocks = -(-length // size)
+    ahead = [(0, 0)] * array.ndim
+    ahead[axis] = (0, blocks * size - length)
+    axis_there = array.ndim + axis
+    shape = (*array.shape[:axis_there], blocks, size, *array.shape[axis_there + 1 :])
+    return jnp.pad(array, ahead).reshape(shape)

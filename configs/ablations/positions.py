@@ -4,7 +4,7 @@ Command:   python -m experiments.ablate --config=configs/ablations/positions.py 
              --workdir=runs/positions
 Takes:     54 minutes on 2 CPU cores.
 
-positions_long.py asks the same of windows four times as long, where its base has not learned.
+positions_256.py asks the same of windows four times as long, where only rotary ones have learned.
 
 Limits: one text of characters, one size, one shape of the sinusoidal table (base 10,000, as large
 as the learned one at the start); a rate for each arm, but one initial size and schedule for all.

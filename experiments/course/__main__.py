@@ -45,30 +45,32 @@ def main(argv: list[str]) -> None:
         return
     started = time.monotonic()
 
-    from experiments.course import outcomes, page
+    from experiments.course import page
+    from experiments.course.checks import WORKED
     from experiments.course.contextual import INSTALLED, similarities
+    from experiments.course.errata import ERRATA
+    from experiments.course.outcomes import outcome_of, run_check
     from experiments.course.real_models import tables
     from experiments.course.sentences import look_at_sentences
+    from experiments.course.statements import STATEMENTS
 
-    decided = outcomes.all_outcomes()
+    decided = [outcome_of(statement) for statement in STATEMENTS]
     for outcome in decided:
         sentence = outcome.seen.told if outcome.seen else "; ".join(outcome.verdicts)
         print(f"{outcome.statement.number:>2} {outcome.word:<17} {outcome.statement.says}")
         print(f"{'':20} {sentence or outcome.statement.note}")
-    worked, errata = outcomes.worked_numbers(), outcomes.demonstrations()
+    worked = {says: run_check(check) for says, check in WORKED.items()}
+    errata = [(row, run_check(row.demonstrate) if row.demonstrate else None) for row in ERRATA]
     looks = look_at_sentences()
     weights = Path(arguments.weights or INSTALLED)
     words = similarities(weights) if arguments.weights or weights.exists() else []
     seen = tables()
     if not seen:
         print("real weights, which `make minilm` and `make smollm2` install, are not here")
-    Path(arguments.out).write_text(
-        page.as_html(decided, worked, errata, looks, words, seen), encoding="utf-8"
-    )
+    parts = page.parts_of(worked, errata, looks, words, seen)
+    Path(arguments.out).write_text(page.as_html(decided, parts), encoding="utf-8")
     if arguments.markdown:
-        Path(arguments.markdown).write_text(
-            page.as_site_page(decided, worked, errata, looks, words, seen), encoding="utf-8"
-        )
+        Path(arguments.markdown).write_text(page.as_site_page(decided, parts), encoding="utf-8")
     checks = [o.seen for o in decided if o.seen] + list(worked.values())
     checks += [seen for _, seen in errata if seen]
     failed = [seen.told for seen in checks if seen.holds is False]

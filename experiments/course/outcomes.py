@@ -2,15 +2,13 @@
 
 import dataclasses
 import functools
-import time
 from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
 from experiments import answers
-from experiments.course.checks import WORKED, NotInstalled
-from experiments.course.errata import ERRATA, Erratum
-from experiments.course.statements import STATEMENTS, Claim, Statement
+from experiments.course.checks import NotInstalled
+from experiments.course.statements import Claim, Statement
 from transformer_jax.runs.files import read_json
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
@@ -44,12 +42,10 @@ class Seen:
     Attributes:
       holds: whether it did; None: what it needs is not here.
       told: what was seen, what was wrong, or what is needed.
-      seconds: that it took.
     """
 
     holds: bool | None
     told: str
-    seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +68,13 @@ class Outcome:
 @functools.cache
 def run_check(check: Callable[[], str]) -> Seen:
     """Runs a check once, whoever asks."""
-    started = time.monotonic()
     try:
         holds, sentence = True, check()
     except NotInstalled as error:
         holds, sentence = None, str(error)
     except AssertionError as error:
         holds, sentence = False, f"failed: {(str(error) or str(check.__doc__)).splitlines()[0]}"
-    return Seen(holds, sentence, time.monotonic() - started)
+    return Seen(holds, sentence)
 
 
 def outcome_of(statement: Statement) -> Outcome:
@@ -231,18 +226,3 @@ def words_of(study: str) -> str:
         scores = ", ".join(f"{arm} {its['mean']:.3f}" for arm, its in arms.items())
         found += f"; at {name}: {scores}"
     return f"{study}, {found}; {answers.domain_of(read)}"
-
-
-def all_outcomes() -> list[Outcome]:
-    """Decides every statement."""
-    return [outcome_of(statement) for statement in STATEMENTS]
-
-
-def worked_numbers() -> dict[str, Seen]:
-    """Runs the worked numbers."""
-    return {says: run_check(check) for says, check in WORKED.items()}
-
-
-def demonstrations() -> list[tuple[Erratum, Seen | None]]:
-    """Runs the demonstrations of the errata."""
-    return [(row, run_check(row.demonstrate) if row.demonstrate else None) for row in ERRATA]

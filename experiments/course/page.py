@@ -1,6 +1,7 @@
 """The course as one HTML page that opens offline, and as Markdown for the site."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,24 @@ from transformer_jax.studies.reporting.tables import as_markdown
 
 Demonstrated = Sequence[tuple[Erratum, Seen | None]]
 Words = Sequence[tuple[str, str, Sequence[float]]]  # of contextual.similarities
+
+
+class Part(NamedTuple):
+    """A section of the page.
+
+    Attributes:
+      title: its heading.
+      tables: caption, heads and rows of each.
+      says: what stands before them.
+      pictures: as HTML, before the tables.
+    """
+
+    title: str
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = ()
+    says: str = ""
+    pictures: str = ""
+
+
 _WORDS = "Words in several sentences"
 _TITLE = "What courses say about transformers, tested"
 _LEAD = (
@@ -83,88 +102,65 @@ def _sentence_rows(looks: Looks) -> list[list[str]]:
     return rows
 
 
-def as_html(
-    outcomes: Sequence[Outcome],
+def parts_of(
     worked: dict[str, Seen],
     errata: Demonstrated,
     looks: Looks,
     words: Words = (),
     seen: Sequence[Table] = (),
-) -> str:
-    """The page."""
-    body = "\n".join(
-        [
-            f"<h1>{escaped(_TITLE)}</h1>",
-            paragraph(_LEAD),
-            section("Outcomes", table(_HEADS, _overview(outcomes))),
-            section("What decided them", *map(_block, outcomes)),
-            section(
-                "Worked numbers",
-                table(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
-            ),
-            section(
-                "The worked example in the plane",
-                f'<div class="small">{"".join(map(as_svg, pictures_of_rotations()))}</div>',
-            ),
-            section(
-                "A mask at work",
-                *(
-                    table(_MASK_HEADS, _with_names(rows), caption)
-                    for caption, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
-                ),
-            ),
-            section("Errata", table(_ERRATA_HEADS, _rows_of_errata(errata))),
-            section(
-                "The attention of three sentences",
-                paragraph(_about(looks)),
-                *(_map_of(look) for look in looks.sentences),
-                table(_SENTENCE_HEADS, _sentence_rows(looks)),
-            ),
-            section(_WORDS, table(_WORD_HEADS, _word_rows(words)) if words else ""),
-            *(section(each.title, table(each.heads, each.rows)) for each in seen),
-        ]
-    )
-    return whole_page(_TITLE, body, {"arms": [], "charts": {}})
-
-
-def as_site_page(
-    outcomes: Sequence[Outcome],
-    worked: dict[str, Seen],
-    errata: Demonstrated,
-    looks: Looks,
-    words: Words = (),
-    seen: Sequence[Table] = (),
-) -> str:
-    """The same as Markdown."""
-    return "\n".join(
-        [
-            f"# {_TITLE}",
-            "",
-            _LEAD,
-            "",
-            as_markdown(_HEADS, _overview(outcomes)),
-            *(line for outcome in outcomes for line in _markdown_block(outcome)),
-            "## Worked numbers",
-            "",
-            as_markdown(["number", "ours"], [[s, w.told] for s, w in worked.items()]),
-            "## A mask at work",
-            *(
-                line
-                for caption, rows in zip(_MASK_STEPS, mask_at_work(), strict=True)
-                for line in ("", caption, "", as_markdown(_MASK_HEADS, _with_names(rows)))
-            ),
-            "## Errata",
-            "",
-            as_markdown(_ERRATA_HEADS, _rows_of_errata(errata)),
-            "## The attention of three sentences",
-            "",
+) -> list[Part]:
+    """Returns what follows the statements."""
+    rotations = f'<div class="small">{"".join(map(as_svg, pictures_of_rotations()))}</div>'
+    numbers = [[says, its.told] for says, its in worked.items()]
+    masks = zip(_MASK_STEPS, mask_at_work(), strict=True)
+    maps = "\n".join(map(_map_of, looks.sentences))
+    return [
+        Part("Worked numbers", [("", ["number", "ours"], numbers)]),
+        Part("The worked example in the plane", pictures=rotations),
+        Part("A mask at work", [(step, _MASK_HEADS, _with_names(rows)) for step, rows in masks]),
+        Part("Errata", [("", _ERRATA_HEADS, _rows_of_errata(errata))]),
+        Part(
+            "The attention of three sentences",
+            [("", _SENTENCE_HEADS, _sentence_rows(looks))],
             _about(looks),
-            "",
-            as_markdown(_SENTENCE_HEADS, _sentence_rows(looks)),
-            *([f"## {_WORDS}", "", as_markdown(_WORD_HEADS, _word_rows(words))] if words else []),
-            *(f"## {each.title}\n\n{as_markdown(each.heads, each.rows)}" for each in seen),
-        ]
-    )
+            maps,
+        ),
+        *([Part(_WORDS, [("", _WORD_HEADS, _word_rows(words))])] if words else []),
+        *(Part(each.title, [("", each.heads, each.rows)]) for each in seen),
+    ]
+
+
+def as_html(outcomes: Sequence[Outcome], parts: Sequence[Part]) -> str:
+    """The page."""
+    sections = [
+        section(
+            part.title,
+            paragraph(part.says),
+            part.pictures,
+            *(table(heads, rows, caption) for caption, heads, rows in part.tables),
+        )
+        for part in parts
+    ]
+    body = [
+        f"<h1>{escaped(_TITLE)}</h1>",
+        paragraph(_LEAD),
+        section("Outcomes", table(_HEADS, _overview(outcomes))),
+        section("What decided them", *map(_block, outcomes)),
+        *sections,
+    ]
+    return whole_page(_TITLE, "\n".join(body), {"arms": [], "charts": {}})
+
+
+def as_site_page(outcomes: Sequence[Outcome], parts: Sequence[Part]) -> str:
+    """The same as Markdown, without pictures."""
+    lines = [f"# {_TITLE}", "", _LEAD, "", as_markdown(_HEADS, _overview(outcomes))]
+    lines += [line for outcome in outcomes for line in _markdown_block(outcome)]
+    for part in parts:
+        if part.tables:
+            lines += [f"## {part.title}", "", *([part.says, ""] if part.says else [])]
+        for caption, heads, rows in part.tables:
+            lines += [*([caption, ""] if caption else []), as_markdown(heads, rows)]
+    return "\n".join(lines)
 
 
 def _block(outcome: Outcome) -> str:

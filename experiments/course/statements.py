@@ -96,7 +96,7 @@ STATEMENTS = (
         note="a model trained at one length reads windows of twice that, where a learned table has "
         "rows that were never trained; rotary and no positions stand beside them in the study",
         claims=(Claim("positions", "sinusoidal", "keeps", also="twice the length"),),
-        studies=("positions_long",),
+        studies=("positions_256",),
     ),
     Statement(
         5,
@@ -104,7 +104,7 @@ STATEMENTS = (
         "x + p",
         "model.position_options.sinusoidal.rms",
         claims=(Claim("positions", "sinusoidal", "same"),),
-        studies=("positions_long",),
+        studies=("positions_256",),
     ),
     Statement(
         6,

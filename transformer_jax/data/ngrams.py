@@ -49,19 +49,6 @@ class NGrams:
     orders: tuple[_Order, ...]
 
     @classmethod
-    def fit(cls, tokens: np.ndarray, vocab_size: int, order: int) -> "NGrams":
-        """Counts a text.
-
-        Args:
-          tokens: [N] int, the training text.
-          vocab_size: V.
-          order: longest n-gram, in tokens, at least 1.
-        """
-        begun = np.concatenate([np.full(order - 1, NOTHING), np.asarray(tokens, np.int64)])
-        rows = np.lib.stride_tricks.sliding_window_view(begun, order)
-        return cls.of_rows(rows, vocab_size)[-1]
-
-    @classmethod
     def of_rows(cls, rows: np.ndarray, vocab_size: int) -> "list[NGrams]":
         """Counts targets and what stands before each; returns a model of each order that there is.
 
@@ -123,11 +110,6 @@ class NGrams:
             known = (context >= 0) & (totals > 0)
             probability = np.where(known, own / np.maximum(totals, 1), probability)
         return np.log(probability)
-
-    def losses(self, batch: Batch) -> np.ndarray:
-        """Returns -weight * log p of each target of a batch, [B, L]: only its window is read."""
-        rows = rows_before(batch, len(self.orders))
-        return -self.log_probabilities(rows[..., :-1], rows[..., -1]) * batch["weights"]
 
 
 def rows_before(batch: Batch, order: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_jax.data.tokenizers import WordTokenizer
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 
 
 def word_vectors(
@@ -31,13 +31,10 @@ def word_vectors(
     Raises:
       InvalidInput: fewer words than numbers in a vector, no two words in a text, or no scipy.
     """
-    try:
-        from scipy.sparse import coo_array
-        from scipy.sparse.linalg import svds
-    except ImportError as error:
-        raise InvalidInput(
-            "word vectors need the package scipy: pip install 'transformer_jax[train]'"
-        ) from error
+    require("scipy", "counting neighbours of words")
+    from scipy.sparse import coo_array
+    from scipy.sparse.linalg import svds
+
     counts: collections.Counter[tuple[int, int]] = collections.Counter()
     for text in texts:
         counts.update(_near(tokenizer.encode(text).tolist(), window))

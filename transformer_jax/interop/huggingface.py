@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
@@ -413,11 +413,7 @@ def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -
 
 
 def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise InvalidInput(
-            "Hugging Face weights need the package safetensors: "
-            "pip install 'transformer_jax[huggingface]'"
-        ) from error
+    require("safetensors", "reading and writing weights of Hugging Face", "huggingface")
+    import safetensors.numpy
+
     return safetensors.numpy

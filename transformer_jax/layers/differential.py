@@ -1,17 +1,15 @@
 """Differential attention as its authors publish it."""
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.layers.core import Bias, Core, serve_groups, weighted_sum, weights_by
+from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.norms import RMSNorm
 from transformer_jax.layers.weights import attention_weights
-from transformer_jax.masks import Mask
 from transformer_jax.options import InitialSize, PositiveShare
 
 
@@ -57,18 +55,9 @@ class DiffTransformer(Core):
         self.norm = RMSNorm(self.epsilon)
 
     def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        *,
-        mask: Array | Mask | None,
-        bias: Bias | None,
-        gates: Mapping[str, Array],
-        dropout: Callable[[Array], Array] | None,
-        state: Any,
+        self, query: Array, key: Array, value: Array, *, mask: Any, bias: Any, dropout: Any, **_
     ) -> tuple[Array, Any]:
-        """See Core; no state is kept."""
+        """See Core; there are no gates, and no state is kept."""
         weights = weights_by(self._of_heads, query, key, mask, bias)
         weights = self._differences(weights if dropout is None else dropout(weights))
         of_pairs = jnp.concatenate(_pairs(serve_groups(value, self.num_heads)), axis=-1)

@@ -55,18 +55,9 @@ class FusedAttention(Core):
     interpret: bool = False
 
     def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        *,
-        mask: Array | Mask | None,
-        bias: Bias | None,
-        gates: Mapping[str, Array],
-        dropout: Callable[[Array], Array] | None,
-        state: Any,
+        self, query: Array, key: Array, value: Array, *, mask: Any, bias: Any, dropout: Any, **_
     ) -> tuple[Array, Any]:
-        """See Core; no state is kept."""
+        """See Core; there are no gates, and no state is kept."""
 
         def plain(query: Array, key: Array, value: Array) -> Array:
             weights = weights_by(self.weights, query, key, mask, bias)

@@ -1,16 +1,16 @@
 """Softmax attention that computes the neighbourhood of a window and nothing else."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.layers.core import Bias, Core, serve_groups, weighted_sum, weights_by
+from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.weights import attention_weights
 from transformer_jax.masks import Mask, Places
 from transformer_jax.options import Positive
+from transformer_jax.shapes import in_blocks
 
 
 class LocalAttention(Core):
@@ -31,18 +31,9 @@ class LocalAttention(Core):
     soft_cap: Positive | None = None
 
     def __call__(
-        self,
-        query: Array,
-        key: Array,
-        value: Array,
-        *,
-        mask: Array | Mask | None,
-        bias: Bias | None,
-        gates: Mapping[str, Array],
-        dropout: Callable[[Array], Array] | None,
-        state: Any,
+        self, query: Array, key: Array, value: Array, *, mask: Any, bias: Any, dropout: Any, **_
     ) -> tuple[Array, Any]:
-        """See Core; no state is kept."""
+        """See Core; there are no gates, and no state is kept."""
         value = serve_groups(value, query.shape[-3])
         window = _window_of(mask) if bias is None and query.shape[-2] == key.shape[-2] else None
         if window is None or 2 * window >= query.shape[-2]:
@@ -51,18 +42,18 @@ class LocalAttention(Core):
         assert isinstance(mask, Mask)
         key = serve_groups(key, query.shape[-3])
         after = 0 if "causal" in mask.names else 1
-        of_query, of_key = (_in_blocks(array, window, -2) for array in (query, key))
+        of_query, of_key = (in_blocks(array, window, -2) for array in (query, key))
         ours, theirs = jax.tree.map(
-            lambda part: _in_blocks(part, window, -1), (mask.query, mask.key)
+            lambda part: in_blocks(part, window, -1), (mask.query, mask.key)
         )
-        is_token = _in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
+        is_token = in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
         near = jax.tree.map(lambda part: _near(part, after, -1), theirs)
         allowed = Mask(ours, near, mask.rule).dense() & _near(is_token, after, -1)[:, None, :]
         # [..., blocks, b, keys] -> with an axis of heads before the blocks
         allowed = allowed[..., None, :, :, :]
         weights = self.weights(of_query, _near(of_key, after, -2), mask=allowed, bias=None)
         weights = weights if dropout is None else dropout(weights)
-        mixed = weighted_sum(weights, _near(_in_blocks(value, window, -2), after, -2))
+        mixed = weighted_sum(weights, _near(in_blocks(value, window, -2), after, -2))
         mixed = mixed.reshape(*value.shape[:-2], -1, value.shape[-1])[..., : query.shape[-2], :]
         counts = count_by_one(mask.query)[..., None, None, None]
         return jnp.where(counts, mixed, jnp.nan), None
@@ -80,17 +71,6 @@ def _window_of(mask: Array | Mask | None) -> int | None:
     if not tags.keys() <= {"causal", "window", "segment"} or tags.get("window", {}).get("sinks", 1):
         return None
     return tags["window"]["size"]
-
-
-def _in_blocks(array: Array, size: int, axis: int) -> Array:
-    """An axis of length L as two, [blocks, size], filled up with zeros."""
-    length = array.shape[axis]
-    blocks = -(-length // size)
-    ahead = [(0, 0)] * array.ndim
-    ahead[axis] = (0, blocks * size - length)
-    axis_there = array.ndim + axis
-    shape = (*array.shape[:axis_there], blocks, size, *array.shape[axis_there + 1 :])
-    return jnp.pad(array, ahead).reshape(shape)
 
 
 def _near(array: Array, after: int, axis: int) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.options.types import SitesOfBlock
+from transformer_jax.options import SitesOfBlock
 
 Policy = Callable[..., Any]
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.masks import Mask
+from transformer_jax.shapes import in_blocks
 
 
 def running_sums(
@@ -65,7 +66,8 @@ def running_sums(
     if length == chunk:
         state, mixed = read(state, tokens)
         return mixed, state
-    state, mixed = jax.lax.scan(read, state, tuple(_in_chunks(array, chunk) for array in tokens))
+    chunks = tuple(jnp.moveaxis(in_blocks(array, chunk, -2), -3, 0) for array in tokens)
+    state, mixed = jax.lax.scan(read, state, chunks)
     mixed = jnp.moveaxis(mixed, 0, -3)
     return mixed.reshape(*mixed.shape[:-3], -1, mixed.shape[-1])[..., :length, :], state
 
@@ -73,14 +75,6 @@ def running_sums(
 def _square(column: Array) -> tuple[int, ...]:
     """(..., C, 1) -> (..., C, C)."""
     return (*column.shape[:-1], column.shape[-2])
-
-
-def _in_chunks(array: Array, chunk: int) -> Array:
-    """[..., L, K] -> [chunks, ..., C, K], zeros at the end."""
-    ahead = [(0, 0)] * (array.ndim - 2)
-    padded = jnp.pad(array, [*ahead, (0, -array.shape[-2] % chunk), (0, 0)])
-    parts = padded.reshape(*array.shape[:-2], -1, chunk, array.shape[-1])
-    return jnp.moveaxis(parts, -3, 0)
 
 
 def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | None:

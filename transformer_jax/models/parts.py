@@ -27,8 +27,7 @@ from transformer_jax.models.block import make_block, terms_of_type
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.models.layer_list import Layer, layer_list
 from transformer_jax.models.scanned import run_block, scan_blocks
-from transformer_jax.options import Count, Natural, Positive, Share, Switch
-from transformer_jax.options.types import LayerPattern
+from transformer_jax.options import Count, LayerPattern, Natural, Positive, Share, Switch
 from transformer_jax.sites import is_looked_into, site
 
 _LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead

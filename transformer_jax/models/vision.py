@@ -10,8 +10,7 @@ from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.layers.stems import STEMS, grid_of
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer
-from transformer_jax.options import Count
-from transformer_jax.options.types import ModelVariant
+from transformer_jax.options import Count, ModelVariant
 from transformer_jax.sites import site
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);

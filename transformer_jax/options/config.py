@@ -12,6 +12,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options import SameAs
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import intervenes
 from transformer_jax.options.rule import is_own, suggest
@@ -25,7 +26,6 @@ from transformer_jax.options.schema import (
     unknown_key,
 )
 from transformer_jax.options.tables import OWN
-from transformer_jax.options.types import SameAs
 
 _UNREADABLE = object()  # no rule accepts it
 
@@ -308,9 +308,11 @@ def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
     return dict(section[row]) if row in section else {}
 
 
-def differences(old: ConfigDict, new: ConfigDict) -> dict[str, tuple[Any, Any]]:
-    """Returns full key -> (old value, new value) for every value that differs."""
+def differences(
+    old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
+) -> dict[str, tuple[Any, Any]]:
+    """Returns full key -> (old value, new value) for what differs; not of keys that begin so."""
     old_flat, new_flat = flatten(old), flatten(new)
-    keys = list(dict.fromkeys([*old_flat, *new_flat]))
+    keys = [key for key in {**old_flat, **new_flat} if not key.startswith(but)]
     pairs = {key: (old_flat.get(key), new_flat.get(key)) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

@@ -18,11 +18,12 @@ _OF_ATTENTION = {  # what would do nothing where a mixer takes its place
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
     "attention_chunk": None,
 }
+_UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # makes blocks differ
 
 
 def problems_between(flat: Mapping[str, Any]) -> list[str]:
     """Returns what has no meaning together in a flattened config, one line each."""
-    checks = [*_of_positions(flat), *_of_attention(flat), *_of_blocks(flat)]
+    checks = [*_of_positions(flat), *_of_attention(flat), *_of_mup(flat), *_of_blocks(flat)]
     checks += [*_of_layers(flat), *_of_task(flat), *_of_training(flat)]
     return [problem for problem, is_wrong in checks if is_wrong]
 
@@ -54,6 +55,12 @@ def remarks_on(flat: Mapping[str, Any]) -> list[str]:
 
 
 Checks = list[tuple[str, Any]]
+
+
+def _given(flat: Mapping[str, Any], usual: Mapping[str, Any]) -> list[str]:
+    """KEY=VALUE of the model's options that are not what they usually are."""
+    values = {name: flat[f"model.{name}"] for name in usual}
+    return [f"model.{name}={v}" for name, v in values.items() if v != usual[name]]
 
 
 def _of_positions(flat: Mapping[str, Any]) -> Checks:
@@ -101,17 +108,9 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
 
 def _of_attention(flat: Mapping[str, Any]) -> Checks:
     attention, projections = flat["model.attention"], flat["model.projections"]
-    idle = [
-        f"model.{name}={flat[f'model.{name}']}"
-        for name, plain in _OF_ATTENTION.items()
-        if flat[f"model.{name}"] != plain
-    ]
+    idle = _given(flat, _OF_ATTENTION)
     mask, architecture, task = flat["model.mask"], flat["model.architecture"], flat["data.task"]
-    own_sizes = [
-        f"model.{name}={flat[f'model.{name}']}"
-        for name in ("num_kv_heads", "head_dim", "value_dim")
-        if flat[f"model.{name}"] is not None
-    ]
+    own_sizes = _given(flat, dict.fromkeys(("num_kv_heads", "head_dim", "value_dim")))
     prefix, unscored = (
         flat["model.mask_options.prefix.length"],
         flat["data.language_modelling.unscored"],
@@ -153,26 +152,10 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
 
 
 def _of_layers(flat: Mapping[str, Any]) -> Checks:
-    said = [
-        f"model.{name}={flat[f'model.{name}']}"
-        for name, plain in (("layers", ""), ("distinct_blocks", None), ("skips", "none"))
-        if flat[f"model.{name}"] != plain
-    ]
-    computed = [
-        f"model.{name}={flat[f'model.{name}']}"
-        for name, plain in (("scan_layers", False), ("remat", "none"), ("attention_chunk", None))
-        if flat[f"model.{name}"] != plain
-    ]
-    tied = [
-        f"model.{name}={flat[f'model.{name}']}"
-        for name, plain in (
-            ("distinct_blocks", None),
-            ("skips", "none"),
-            ("position_in_every_layer", False),
-        )
-        if flat[f"model.{name}"] != plain
-    ]
-    architecture, is_mup = flat["model.architecture"], flat["model.parametrisation"] == "mup"
+    given = _given(flat, _UNLIKE)
+    given += _given(flat, {"scan_layers": False, "remat": "none", "attention_chunk": None})
+    kept = {"distinct_blocks": None, "skips": "none", "position_in_every_layer": False}
+    tied, architecture = _given(flat, kept), flat["model.architecture"]
     return [
         (
             f"model.sharing={flat['model.sharing']}: without model.distinct_blocks all blocks have "
@@ -185,70 +168,69 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
             flat["model.scan_layers"] and tied,
         ),
         (
-            f"{', '.join(said + computed)}: {architecture} has no blocks",
-            said + computed and architecture.startswith("recurrent_") and not is_own(architecture),
-        ),
-        (
-            "model.parametrisation=mup: it is worked out for blocks that are alike; "
-            f"{', '.join(said)}",
-            said and is_mup,
+            f"{', '.join(given)}: {architecture} has no blocks",
+            given and architecture.startswith("recurrent_") and not is_own(architecture),
         ),
     ]
 
 
-def _of_blocks(flat: Mapping[str, Any]) -> Checks:
-    parametrisation, attention = flat["model.parametrisation"], flat["model.attention"]
+def _of_mup(flat: Mapping[str, Any]) -> Checks:
+    """What muP is not worked out for."""
     initialisation, optimizer = flat["model.initialisation"], flat["optimizer.name"]
-    architecture = flat["model.architecture"]
-    is_mup, mixer = parametrisation == "mup", flat["model.mixer"]
-    stem = flat["model.vision_transformer.stem"]
-    is_convolutional = architecture == "vision_transformer" and stem == "convolutional"
-    return [
+    attention, mixer = flat["model.attention"], flat["model.mixer"]
+    architecture, unlike = flat["model.architecture"], _given(flat, _UNLIKE)
+    vision = "model.vision_transformer" if architecture == "vision_transformer" else ""
+    checks = [
         (
-            f"model.parametrisation=mup: model.initialisation={initialisation} sets deviations by "
-            "the width itself; take depth_scaled or normal",
-            is_mup and initialisation in ("xavier", "fan_in"),
+            f"model.initialisation={initialisation} sets deviations by the width itself; take "
+            "depth_scaled or normal",
+            initialisation in ("xavier", "fan_in"),
         ),
         (
-            f"model.parametrisation=mup: its learning rates are for Adam and the like; "
-            f"optimizer.name={optimizer}, expected adamw, adam, lion or schedule_free",
-            is_mup and optimizer not in ("adamw", "adam", "lion", "schedule_free"),
+            f"its learning rates are for Adam and the like; optimizer.name={optimizer}, expected "
+            "adamw, adam, lion or schedule_free",
+            optimizer not in ("adamw", "adam", "lion", "schedule_free"),
         ),
         (
-            "model.parametrisation=mup: all that is inside a block has to grow with the width; "
+            "all that is inside a block has to grow with the width; "
             f"model.mlp_dim={flat['model.mlp_dim']}, expected None",
-            is_mup and flat["model.mlp_dim"] is not None,
+            flat["model.mlp_dim"] is not None,
+        ),
+        (f"it is not worked out for model.mixer={mixer}", mixer != "attention"),
+        (
+            f"model.attention={attention} has no scale to set",
+            attention in ("linear", "gated_delta", "differential", "diff_transformer"),
         ),
         (
-            f"model.parametrisation=mup: it is not worked out for model.mixer={mixer}",
-            is_mup and mixer != "attention",
+            f"it is worked out for decoder and vision_transformer, not for {architecture}",
+            architecture not in ("decoder", "vision_transformer"),
         ),
         (
-            f"model.parametrisation=mup: model.attention={attention} has no scale to set",
-            is_mup and attention in ("linear", "gated_delta", "differential", "diff_transformer"),
+            "model.vision_transformer.variant sets a width of its own; give model.width",
+            vision and flat[f"{vision}.variant"],
         ),
         (
-            f"model.parametrisation=mup: it is worked out for decoder and vision_transformer, not "
-            f"for {architecture}",
-            is_mup and architecture not in ("decoder", "vision_transformer"),
+            "it sets the scale of the scores, and values have to grow; expected None for "
+            "model.attention_scale and model.value_dim",
+            flat["model.attention_scale"] or flat["model.value_dim"],
         ),
         (
-            "model.parametrisation=mup: model.vision_transformer.variant sets a width of its own; "
-            "give model.width",
-            is_mup
-            and architecture == "vision_transformer"
-            and flat["model.vision_transformer.variant"],
+            "embeddings keep their size; expected model.scale_embeddings=False",
+            flat["model.scale_embeddings"],
         ),
         (
-            "model.parametrisation=mup: it sets the scale of the scores, and values have to grow; "
-            "expected None for model.attention_scale and model.value_dim",
-            is_mup and (flat["model.attention_scale"] or flat["model.value_dim"]),
+            "it is not worked out for model.vision_transformer.stem=convolutional; expected linear",
+            vision and flat[f"{vision}.stem"] == "convolutional",
         ),
-        (
-            "model.parametrisation=mup: embeddings keep their size; expected "
-            "model.scale_embeddings=False",
-            is_mup and flat["model.scale_embeddings"],
-        ),
+        (f"it is worked out for blocks that are alike; {', '.join(unlike)}", unlike),
+    ]
+    is_mup = flat["model.parametrisation"] == "mup"
+    return [(f"model.parametrisation=mup: {why}", is_mup and wrong) for why, wrong in checks]
+
+
+def _of_blocks(flat: Mapping[str, Any]) -> Checks:
+    architecture = flat["model.architecture"]
+    return [
         (
             f"model.scale_embeddings=True: {architecture} has no such field; expected decoder, or "
             "model.encoder_decoder.scale_embeddings",
@@ -261,11 +243,6 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
             "model.encoder_decoder.share_embeddings=False; expected True",
             not flat["model.encoder_decoder.tie_output"]
             and not flat["model.encoder_decoder.share_embeddings"],
-        ),
-        (
-            "model.parametrisation=mup: it is not worked out for "
-            "model.vision_transformer.stem=convolutional; expected linear",
-            is_mup and is_convolutional,
         ),
         (
             "model.wiring=no_residual: model.stochastic_depth would leave whole examples 0; give 0",

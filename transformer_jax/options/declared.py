@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.options import SameAs
 from transformer_jax.options.rule import SPECIAL, Rule, bounded, one_of, optional, some_of, text
-from transformer_jax.options.types import SameAs
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -161,7 +161,7 @@ def rule_of(annotation: ast.expr) -> Rule | None:
     if isinstance(annotation, ast.Subscript):
         return _rule_of_subscript(ast.unparse(annotation.value), annotation.slice)
     name = ast.unparse(annotation)
-    return SPECIAL.get(name) or (rule_of(_NAMED[name]) if name in _NAMED else None)
+    return _SPECIAL.get(name) or (rule_of(_NAMED[name]) if name in _NAMED else None)
 
 
 def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
@@ -181,10 +181,15 @@ def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
 
 parsed_file = functools.cache(parse_file)  # of the package's own files, which do not change
 
-# The names of types.py that stand for an annotation.
+# The names of __init__.py that stand for an annotation.
 _NAMED = {
     ast.unparse(node.targets[0]): node.value
-    for node in parsed_file(Path(__file__).with_name("types.py")).body
+    for node in parsed_file(Path(__file__).with_name("__init__.py")).body
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript)
-    if ast.unparse(node.value).startswith(("Annotated[", "tuple[Literal["))
+    if ast.unparse(node.value).startswith("Annotated[")
 }
+_TABLE = literal_in(parsed_file(PACKAGE / "sites.py"), "SITES")
+_SITES = [ast.literal_eval(key) for key in _TABLE.keys if key]
+_OF_BLOCK = [key.removeprefix("block_*.") for key in _SITES if key.startswith("block_*.")]
+_OF_BLOCK.remove("residual")  # what a block ends with is kept anyway
+_SPECIAL = {**SPECIAL, "SitesOfBlock": some_of(*_OF_BLOCK)}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from transformer_jax.options import SameAs
 from transformer_jax.options.schema import OPTIONS
 from transformer_jax.options.tables import SECTIONS, Option, says_of_section
-from transformer_jax.options.types import SameAs
 
 _HEAD = """# Options
 

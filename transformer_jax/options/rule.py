@@ -152,26 +152,15 @@ def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule
     return Rule(words, example, parse, lambda value: isinstance(value, tuple) and accepts(value))
 
 
-def name_or_path(*names: str) -> Rule:
-    """One of some names, something that looks like a path (a / or .json in it), or MODULE.NAME."""
+def own_or_one_of(
+    *names: str, more: str = "", accepts: Callable[[str], bool] = lambda value: False
+) -> Rule:
+    """One of some names, MODULE.NAME (a class or function of the user's), or `more`."""
     return Rule(
-        f"one of: {', '.join(names)}, the path of a tokenizer.json, or MODULE.NAME of your own",
+        f"one of: {', '.join(names)}{more}, or MODULE.NAME of your own",
         names[0],
         str,
-        lambda value: (
-            value in names or "/" in str(value) or str(value).endswith(".json") or is_own(value)
-        ),
-        names,
-    )
-
-
-def own_or_one_of(*names: str) -> Rule:
-    """One of some names, or MODULE.NAME: a class or function of the user's."""
-    return Rule(
-        f"one of: {', '.join(names)}, or MODULE.NAME of your own",
-        names[0],
-        str,
-        lambda value: value in names or is_own(value),
+        lambda value: value in names or is_own(value) or accepts(str(value)),
         names,
     )
 
@@ -218,12 +207,16 @@ def _are_shares(value: tuple) -> bool:
     )
 
 
-# Types that are more than a bound, see types.py.
+# Types that are more than a bound, see __init__.py.
 SPECIAL: dict[str, Rule] = {
     "Switch": truth(),
     "Text": text("a non-empty string", "shakespeare", bool),
     "AnyText": text("a string", "<|endoftext|>"),
-    "TokenizerName": name_or_path("byte", "char", "bpe", "word"),
+    "TokenizerName": own_or_one_of(
+        *("byte", "char", "bpe", "word"),
+        more=", the path of a tokenizer.json",
+        accepts=lambda value: "/" in value or value.endswith(".json"),
+    ),
     "ModelVariant": text(
         "a name like Ti/4: Ti, S, B, L or H, and the patch size",
         "Ti/4",

@@ -6,6 +6,7 @@ The declarations are read from where they stand (tables.py): sections.py, and th
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from transformer_jax.options import SameAs
 from transformer_jax.options.constraints import problems_between
 from transformer_jax.options.layer_types import letter_of, letters_of, of_type, plain_key
 from transformer_jax.options.marks import intervenes, metric_facts
@@ -23,7 +24,6 @@ from transformer_jax.options.tables import (
     own_row,
     rows_of,
 )
-from transformer_jax.options.types import SameAs
 
 
 def _all_options() -> dict[str, Option]:

@@ -8,7 +8,7 @@ and the like. Rules, defaults, `--help`, docs/options.md and refusals follow fro
 
 from typing import Annotated, Literal
 
-from transformer_jax.options.types import (
+from transformer_jax.options import (
     AnyText,
     Choice,
     Count,

@@ -130,6 +130,7 @@ def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
         "device_memory_size": memory,
         "registers_per_core_limit": 1 << 16,
         "registers_per_block_limit": 1 << 16,
+        "shared_memory_per_block_optin": about["shared_memory_per_core"] - 1024,
         **about,
     }
     lines = "\n".join(f"  {key}: {value}" for key, value in facts.items())
@@ -141,39 +142,15 @@ def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
 
 
 def _h100(count: str) -> Device:
-    return _gpu(
-        "h100",
-        count,
-        "NVIDIA H100 80GB HBM3",
-        84_942_979_072,
-        3.352e12,
-        450e9,
-        major=9,
-        core_count=132,
-        fpus_per_core=128,
-        clock_rate_ghz=1.98,
-        l2_cache_size=50 << 20,
-        shared_memory_per_core=228 << 10,
-        shared_memory_per_block_optin=227 << 10,
-    )
+    about = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
+    about |= {"l2_cache_size": 50 << 20, "shared_memory_per_core": 228 << 10}
+    return _gpu("h100", count, "NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, 450e9, **about)
 
 
 def _a100(count: str) -> Device:
-    return _gpu(
-        "a100",
-        count,
-        "NVIDIA A100-SXM4-80GB",
-        85_100_068_864,
-        2.039e12,
-        300e9,
-        major=8,
-        core_count=108,
-        fpus_per_core=64,
-        clock_rate_ghz=1.41,
-        l2_cache_size=40 << 20,
-        shared_memory_per_core=164 << 10,
-        shared_memory_per_block_optin=163 << 10,
-    )
+    about = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
+    about |= {"l2_cache_size": 40 << 20, "shared_memory_per_core": 164 << 10}
+    return _gpu("a100", count, "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2.039e12, 300e9, **about)
 
 
 def _cpu(count: str) -> Device:

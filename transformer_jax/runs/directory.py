@@ -115,11 +115,7 @@ class RunDirectory:
         stored, may = self.config(), (*configs.CADENCE, *configs.PLACEMENT)
         if not any(map(configs.has_intervening_hooks, (stored, config))):
             may += ("hooks.",)
-        changed = {
-            key: pair
-            for key, pair in configs.differences(stored, config).items()
-            if not key.startswith(may)
-        }
+        changed = configs.differences(stored, config, but=may)
         if changed:
             lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in changed.items()]
             if len(lines) > 5:
@@ -147,8 +143,7 @@ class RunDirectory:
         may = (*configs.CADENCE, *configs.PLACEMENT, *configs.EXTENDABLE, "hooks.")
         lines = [
             f"  {key}: {old} when it was saved, {new} in config.json"
-            for key, (old, new) in configs.differences(saved, stored).items()
-            if not key.startswith(may)
+            for key, (old, new) in configs.differences(saved, stored, but=may).items()
         ]
         if len(lines) > 4:
             lines[4:] = [f"  ... and {len(lines) - 4} more"]
@@ -188,9 +183,11 @@ class RunDirectory:
             raise
 
     @contextlib.contextmanager
-    def locked(self) -> Generator[None]:
+    def locked(self, flag: str = "--workdir") -> Generator[None]:
         """Keeps a second process from writing here; the system frees the lock of a dead one.
 
+        Args:
+          flag: that named the directory, for messages.
         Raises:
           InvalidInput: another process is training here, or the folder is read-only.
         """
@@ -205,15 +202,15 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = self.file(".lock").open("a+")
         except OSError as error:
-            raise InvalidInput(f"--workdir={self.path}: not writable: {error.strerror}") from error
+            raise InvalidInput(f"{flag}={self.path}: not writable: {error.strerror}") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 lock.seek(0)
                 raise InUse(
-                    f"--workdir={self.path}: another process is training here: "
-                    f"{lock.read().strip()}\nwait for it, stop it, or choose another --workdir"
+                    f"{flag}={self.path}: another process is training here: "
+                    f"{lock.read().strip()}\nwait for it, stop it, or choose another {flag}"
                 ) from error
             lock.truncate(0)
             lock.write(f"pid {os.getpid()} on {socket.gethostname()}, since {now()}\n")

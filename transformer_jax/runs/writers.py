@@ -2,26 +2,12 @@
 
 import contextlib
 import hashlib
-import importlib.util
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside
-
-
-class Writer(Protocol):
-    """Takes the rows that metrics.jsonl gets."""
-
-    def add(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """Writes rows; each has its `step`."""
-        ...
-
-    def close(self) -> None:
-        """Writes what is still held back."""
-        ...
 
 
 class TensorBoard:
@@ -34,7 +20,7 @@ class TensorBoard:
         self._writer = SummaryWriter(str(inside(workdir, "tensorboard")), purge_step=step + 1)
 
     def add(self, rows: Sequence[Mapping[str, float]]) -> None:
-        """Writes rows."""
+        """Writes rows of metrics.jsonl, each with its step."""
         for row in rows:
             for name, value in row.items():
                 if name != "step":
@@ -78,20 +64,10 @@ class WeightsAndBiases:
 
 
 # name in the config -> what writes, and the package that it needs
-WRITERS: dict[str, tuple[Callable[..., Writer], str]] = {
+WRITERS: dict[str, tuple[Callable[..., Any], str]] = {
     "tensorboard": (TensorBoard, "tensorboardX"),
     "wandb": (WeightsAndBiases, "wandb"),
 }
-
-
-def refuse_missing_writers(names: Sequence[str]) -> None:
-    """Raises InvalidInput where a writer's package is not installed."""
-    for name in names:
-        package = WRITERS[name][1]
-        if importlib.util.find_spec(package) is None:
-            raise InvalidInput(
-                f"logging.writers={name} needs {package}: pip install 'transformer_jax[trackers]'"
-            )
 
 
 @contextlib.contextmanager

@@ -122,11 +122,8 @@ def extension_of(
         raise InvalidInput(
             f"{where}: a cell of a study, which is found by what it is: nothing may change in it"
         )
-    changed = {
-        key: pair
-        for key, pair in configs.differences(directory.config(), config).items()
-        if not key.startswith((*configs.CADENCE, *configs.PLACEMENT))
-    }
+    may = (*configs.CADENCE, *configs.PLACEMENT)
+    changed = configs.differences(directory.config(), config, but=may)
     other = [key for key in changed if not key.startswith(configs.EXTENDABLE)]
     if other:
         there, now = changed[other[0]]

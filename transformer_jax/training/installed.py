@@ -1,17 +1,21 @@
 """Whether what a config asks for can be trained with the packages that are installed."""
 
-import importlib.util
-
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.writers import refuse_missing_writers
-from transformer_jax.training.showcases import refuse_missing_packages
+from transformer_jax.errors import require
+from transformer_jax.runs.writers import WRITERS
+from transformer_jax.training.showcases import demonstration_of
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
     """Raises InvalidInput where training this needs a package that is not there."""
-    if importlib.util.find_spec("orbax") is None:
-        raise InvalidInput("training saves with orbax: pip install 'transformer_jax[train]'")
+    require("orbax", "training")
     refuse_missing_packages(config.data.task)
-    refuse_missing_writers(config.logging.writers)
+    for name in config.logging.writers:
+        require(WRITERS[name][1], f"logging.writers={name}", "trackers")
+
+
+def refuse_missing_packages(task: str) -> None:
+    """Raises InvalidInput where a package that a task's scores need is not installed."""
+    for package in demonstration_of(task).needs:
+        require(package, f"data.task={task}")

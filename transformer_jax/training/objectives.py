@@ -16,6 +16,7 @@ from jax import Array
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.generation import feed_back
 from transformer_jax.options import Fraction, Share
+from transformer_jax.shapes import in_blocks
 from transformer_jax.sharding import by_device
 from transformer_jax.training.metrics import Sums, sums_of
 
@@ -137,14 +138,9 @@ class InChunks:
         project: Callable[[Array], Array],
         keys: Array | None,
     ) -> Sums:
-        length = targets.shape[1]
-        count = -(-length // self.places)
-
         def cut(array: Array) -> Array:
-            """[B, L, ...] -> [chunks, B, places, ...], filled up with zeros."""
-            filler = [(0, 0), (0, count * self.places - length)] + [(0, 0)] * (array.ndim - 2)
-            split = jnp.pad(array, filler).reshape(len(array), count, self.places, *array.shape[2:])
-            return jnp.moveaxis(split, 1, 0)
+            """[B, L, ...] -> [chunks, B, places, ...]."""
+            return jnp.moveaxis(in_blocks(array, self.places, 1 - array.ndim), 1, 0)
 
         def of_chunk(hidden: Array, targets: Array, weights: Array, key: Array | None) -> Sums:
             return self.objective.sums(hidden, project, targets, weights, key)

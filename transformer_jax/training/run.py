@@ -15,7 +15,7 @@ from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
 from transformer_jax.data.tokenizers import BPETokenizer, HuggingFaceTokenizer, Tokenizer
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 from transformer_jax.generation import generate_after, generate_from, stream_from
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import is_own
@@ -67,11 +67,8 @@ class Run:
         """
         if not any("train/loss" in row for row in self.metrics):
             raise InvalidInput("no losses to draw: this run was not trained here")
-        try:
-            return loss_figure(self.metrics)
-        except ImportError as error:
-            message = "plot() needs matplotlib: pip install 'transformer_jax[train]'"
-            raise InvalidInput(message) from error
+        require("matplotlib", "plot()")
+        return loss_figure(self.metrics)
 
     def __repr__(self) -> str:
         """What it is, in three lines; its parameters are many numbers."""

@@ -4,7 +4,6 @@ One row for each task; the loop, `sample` and `evaluate` look the row up.
 """
 
 import functools
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -255,15 +254,6 @@ def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Refuses: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
-
-
-def refuse_missing_packages(task: str) -> None:
-    """Raises InvalidInput where a package that a task's scores need is not installed."""
-    for package in demonstration_of(task).needs:
-        if importlib.util.find_spec(package) is None:
-            raise InvalidInput(
-                f"data.task={task} needs {package}: pip install 'transformer_jax[train]'"
-            )
 
 
 class Writing(NamedTuple):

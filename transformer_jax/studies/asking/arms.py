@@ -8,6 +8,7 @@ from typing import Any
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import rule_for, unknown_key
+from transformer_jax.options.tables import SECTIONS
 
 
 def parse_arm(
@@ -33,6 +34,8 @@ def parse_arm(
             raise InvalidInput(f"{flag}={text}: expected KEY=VALUE,VALUE,...")
         if rule is None:
             raise InvalidInput(f"{flag}={text}: {unknown_key(key, flat)}")
+        if second := re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values):
+            raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
         axis = []
         for value in values.split(","):
             try:
@@ -58,15 +61,9 @@ def parse_arm(
 
 
 def _parts(text: str) -> list[str]:
-    """Cuts at an x that begins a new KEY=."""
-    parts: list[str] = []
-    for piece in text.split("x"):
-        begins = re.match(r"(config\.)?[a-z]+\.[\w.]*=", piece) is not None
-        if begins or not parts:
-            parts.append(piece)
-        else:
-            parts[-1] += "x" + piece
-    return parts
+    """Cuts at an x that begins a new KEY=; keys and values hold an x too."""
+    sections = "|".join({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
+    return re.split(rf"x(?=(?:config\.)?(?:{sections})\.[\w.]*=)", text)
 
 
 # What is left out of a model, by what users call it: the value that takes its place.

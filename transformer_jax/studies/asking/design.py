@@ -71,12 +71,12 @@ class Design:
       overrides: what the command line changed, full key -> text.
     """
 
-    question: str
-    prediction: str
+    question: str = ""
+    prediction: str = ""
     metric: str
-    margin: float
-    margin_reason: str
-    looks: tuple[int, ...]
+    margin: float = 1.0
+    margin_reason: str = ""
+    looks: tuple[int, ...] = (5,)
     base: str
     arms: Mapping[str, Mapping[str, Any]]
     tuning: Tuning | None = None

@@ -170,20 +170,6 @@ class Pooled(NamedTuple):
     arm: dict[int, Outcome]
     counts: list[int]
 
-    def level(self, planned: Sequence[int], own: Sequence[int]) -> float:
-        """Returns the level of this look; after looks in other studies none is a planned one.
-
-        Args:
-          planned: seeds at each planned look.
-          own: seeds of each earlier look in this study.
-        """
-        from transformer_jax.studies.inference import statistics  # not to list runs
-
-        count = len(self.base.keys() & self.arm.keys())
-        if not self.counts:
-            return statistics.level_of_look(count, planned, own)
-        return statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(len(self.counts) + len(own))
-
 
 def pooled(
     earlier: Sequence[Earlier],

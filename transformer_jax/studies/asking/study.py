@@ -7,7 +7,6 @@ verdicts.json  the last one, by arm; what READMEs and catalogues quote
 report.html    all of it as one page
 """
 
-import contextlib
 import csv
 import dataclasses
 import io
@@ -21,6 +20,7 @@ from typing import Any
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed, renamed, stated
+from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import inside, replace, write_json
 from transformer_jax.runs.notebook import html_table
@@ -28,6 +28,7 @@ from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
 from transformer_jax.studies.asking.register import Contrast, contrasts_of
 
+_LOOKS = "looks.jsonl"
 # Changing one of these after the first cell makes every verdict worthless.
 _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate", "budgets")
 
@@ -251,23 +252,13 @@ class Study:
 
     def looks(self) -> list[dict]:
         """Every verdict that was shown."""
-        file = inside(self.path, "looks.jsonl")
-        if not file.exists():
-            return []
-        looks = []
-        for line in file.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # torn by a kill
-                looks.append({"cells": [], **json.loads(line)})
-        return looks
+        return [{"cells": [], **row} for row in AppendedRows(self.path, _LOOKS).rows()]
 
-    def add_look(self, look: Mapping[str, Any]) -> bool:
-        """Notes a verdict that is shown, and whether it was new."""
+    def add_look(self, look: Mapping[str, Any]) -> None:
+        """Notes a verdict that is shown, unless it was the last one."""
         looks = self.looks()
-        is_new = not looks or any(looks[-1][key] != look[key] for key in look)
-        if is_new:
-            lines = [json.dumps(row) for row in [*looks, {"time": now(), **look}]]
-            replace(self.path, "looks.jsonl", "\n".join(lines) + "\n")
-        return is_new
+        if not looks or any(looks[-1][key] != look[key] for key in look):
+            AppendedRows(self.path, _LOOKS).add({"time": now(), **look})
 
     def contrasts(self) -> dict[str, Contrast]:
         """What the register knows the arms by, of those that are still what was sealed."""

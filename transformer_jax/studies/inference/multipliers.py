@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize, stats
 
+from transformer_jax.studies.inference.scales import lack_of_fit_p
+
 FEWEST = 3  # rungs, and seeds
 _FEWEST_FOR_A_FLOOR = 4  # rungs; with fewer it is 0
 _RESAMPLED = 400
@@ -122,6 +124,7 @@ def multiplier_of(
         return _exp(value - half), _exp(value + half)
 
     samples, change = np.array(estimates), float(ends[0] - ends[1])
+    forecast = np.concatenate([laws.score("base", base_x), laws.score("arm", arm_x)])
     return Multiplier(
         largest=_exp(ends[0]),
         interval=bounds(ends[0], samples[:, 0]),
@@ -129,7 +132,7 @@ def multiplier_of(
         change=_exp(change),
         change_interval=bounds(change, samples[:, 0] - samples[:, 1]),
         floor=laws.floor,
-        fit_p=_lack_of_fit_p(laws, base_x, arm_x, base, arm, 5 if has_floor else 4),
+        fit_p=lack_of_fit_p(np.concatenate([base, arm]), forecast, 5 if has_floor else 4),
         extrapolated=bool(_exp(ends[0]) * largest > base_x[-1] * (1 + 1e-6)),
     )
 
@@ -182,24 +185,3 @@ def fitted(
     log_a, a, log_b, b = map(float, best.x[:4])
     floor = float(best.x[4]) if has_floor else 0.0
     return Laws(floor, (log_a, a), (log_b, b), unit) if a > 1e-6 else None
-
-
-def _lack_of_fit_p(
-    laws: Laws,
-    base_x: np.ndarray,
-    arm_x: np.ndarray,
-    base: np.ndarray,
-    arm: np.ndarray,
-    fitted_numbers: int,
-) -> float | None:
-    """F of what the laws miss of the means, over what seeds differ by beside their own level."""
-    scores = np.concatenate([base, arm])
-    cells, seeds = scores.shape
-    freedom = (cells - fitted_numbers, (cells - 1) * (seeds - 1))
-    if freedom[0] < 1:
-        return None
-    forecast = np.concatenate([laws.score("base", base_x), laws.score("arm", arm_x)])
-    means = scores.mean(1)
-    left = scores - means[:, None] - scores.mean(0) + scores.mean()
-    lack, noise = seeds * ((means - forecast) ** 2).sum() / freedom[0], (left**2).sum() / freedom[1]
-    return float(stats.f.sf(lack / noise, *freedom)) if noise else float(lack == 0)

@@ -13,13 +13,8 @@ _POWER = 0.8
 _MOST_SEEDS = 10_000
 
 
-def power_of_t(effect: float, count: int, level: float) -> float:
-    """Returns the power of the paired t test at an effect in units of s_d."""
-    return _power_at(effect * math.sqrt(count), count - 1, level)
-
-
-def _power_at(shift: float, freedom: float, level: float) -> float:
-    """The same at an effect in units of the standard error."""
+def power_of_t(shift: float, freedom: float, level: float) -> float:
+    """Returns the power of the paired t test at an effect in units of the standard error."""
     cut = stats.t.ppf(1 - level / 2, freedom)
     upper = stats.nct.sf(cut, freedom, shift)
     lower = stats.nct.cdf(-cut, freedom, shift)
@@ -30,20 +25,16 @@ def detectable(count: int, level: float) -> float:
     """Returns the effect, in units of s_d, that the paired t test finds with 80 % power."""
     if count < 2:
         return math.inf
-    lack = lambda effect: power_of_t(effect, count, level) - _POWER  # noqa: E731
+    lack = lambda d: power_of_t(d * math.sqrt(count), count - 1, level) - _POWER  # noqa: E731
     return float(optimize.brentq(lack, 0, 10 / level))
 
 
-def power_of_equivalence(margin: float, count: int, level: float) -> float:
-    """Returns the power of two one-sided tests where the effect is 0; margin in units of s_d.
+def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
+    """Returns the power of two one-sided tests where the effect is 0.
 
-    Integrated over the sample deviation, on which both tests depend.
+    Integrated over the sample deviation, on which both tests depend; the margin is in units of the
+    standard error.
     """
-    return _equivalence_at(margin * math.sqrt(count), count - 1, level)
-
-
-def _equivalence_at(margin: float, freedom: float, level: float) -> float:
-    """The same with a margin in units of the standard error."""
     cut = stats.t.ppf(1 - level, freedom)
     shares = (np.arange(2000) + 0.5) / 2000
     deviation = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
@@ -81,8 +72,8 @@ def seeds_needed(
             widest = max(reach(error, n - 1, side, level / 2) for side in regrets)
             error = widest / float(stats.t.ppf(1 - level / 2, n - 1))
         return (
-            _power_at(margin / error, n - 1, level) >= _POWER
-            and _equivalence_at(margin / error, n - 1, level / 2) >= _POWER
+            power_of_t(margin / error, n - 1, level) >= _POWER
+            and power_of_equivalence(margin / error, n - 1, level / 2) >= _POWER
         )
 
     low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE

@@ -59,7 +59,8 @@ def over_scales(
     x_R = np.log2(np.asarray(values, float))
     bound = level / family / (len(values) + 1)
     rungs = [_interval(row, bound) for row in d_RS]
-    line_p = lack_of_fit_p(d_RS, x_R)
+    line = np.polyval(np.polyfit(x_R, d_RS.mean(1), 1), x_R)
+    line_p = lack_of_fit_p(d_RS, line) or 0.0
     slope_S = np.polyfit(x_R, d_RS, 1)[0]
     forecast_S = _on_lines(x_R, d_RS[:-1])
     slope = _interval(slope_S, bound)
@@ -178,19 +179,22 @@ def turns(rungs: Sequence[Sequence[float]]) -> bool:
     return rises and any(after[1] < before[0] for before, after in pairs)
 
 
-def lack_of_fit_p(differences: np.ndarray, places: np.ndarray) -> float:
-    """Returns the p that the means of rungs lie on a line: F over rungs within seeds.
+def lack_of_fit_p(differences: np.ndarray, fitted: np.ndarray, numbers: int = 2) -> float | None:
+    """Returns the p that the means of rungs lie on a curve: F over rungs within seeds.
 
     Args:
       differences: [R, S], of each rung and seed.
-      places: [R], of the rungs on the axis.
+      fitted: [R], the curve at each rung.
+      numbers: that were fitted; 2 of a line. None where there are no more rungs than that.
     """
     rungs, seeds = differences.shape
+    freedom = (rungs - numbers, (rungs - 1) * (seeds - 1))
+    if freedom[0] < 1:
+        return None
     means = differences.mean(1)
-    off_line = means - np.polyval(np.polyfit(places, means, 1), places)
     left = differences - means[:, None] - differences.mean(0) + differences.mean()
-    freedom = (rungs - 2, (rungs - 1) * (seeds - 1))
-    lack, noise = seeds * (off_line**2).sum() / freedom[0], (left**2).sum() / freedom[1]
+    lack = seeds * ((means - fitted) ** 2).sum() / freedom[0]
+    noise = (left**2).sum() / freedom[1]
     largest = np.abs(differences).max()
     if lack <= (1e-9 * largest) ** 2:
         return 1.0

@@ -100,26 +100,57 @@ def parabola(values: Any, losses: Any) -> Refined:
     return Refined(at, deviation, missed, freedom, True)
 
 
-class Judged(NamedTuple):
-    """What is said of a difference: its interval, and two p.
+class Optimum(NamedTuple):
+    """The best value of an option that is counted in factors.
 
     Attributes:
-      low: lower limit.
-      high: upper limit.
-      p: two-sided, of no difference.
-      p_equivalence: one-sided, of a difference of the margin or more.
+      at: the value.
+      interval: that holds the best value.
+      deviation: standard error of the logarithm of `at`.
+      freedom: degrees of freedom of that.
     """
 
-    low: float
-    high: float
-    p: float
-    p_equivalence: float
+    at: float
+    interval: tuple[float, float]
+    deviation: float
+    freedom: float
+
+
+def optimum(values: Sequence[float], losses: Any, level: float = 0.05) -> Optimum | None:
+    """Returns the lowest point of a parabola over the logarithm, through the three best values.
+
+    Args:
+      values: [V], > 0, ascending.
+      losses: [S, V], of S >= 2 seeds, smaller is better; V >= 3.
+      level: 1 minus the coverage.
+    Returns:
+      None where that point lies outside of the values.
+    """
+    y_SV = np.asarray(losses, float)
+    first = min(max(int(y_SV.mean(0).argmin()) - 1, 0), len(values) - 3)
+    near = slice(first, first + 3)
+    fit = parabola(np.log(values[near]), y_SV[:, near])
+    return _in_factors(fit.at, fit.deviation, fit.freedom, level) if fit.is_inside else None
+
+
+def moved(before: Optimum, after: Optimum, level: float = 0.05) -> Optimum:
+    """Returns by which factor an optimum moved; degrees of freedom are Welch's."""
+    squares = (before.deviation**2, after.deviation**2)
+    known = sum(s**2 / its.freedom for s, its in zip(squares, (before, after), strict=True))
+    freedom = sum(squares) ** 2 / known if known else math.inf
+    way = math.log(after.at / before.at)
+    return _in_factors(way, math.sqrt(sum(squares)), freedom, level)
+
+
+def _in_factors(log: float, deviation: float, freedom: float, level: float) -> Optimum:
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * deviation
+    return Optimum(math.exp(log), (math.exp(log - half), math.exp(log + half)), deviation, freedom)
 
 
 def with_regrets(
     mean: float, error: float, freedom: float, margin: float, level: float, regrets: Regrets
-) -> Judged:
-    """Judges the difference of two arms at their own best, by that of what they chose.
+) -> tuple[float, float, float, float]:
+    """Returns the interval of two arms' difference at their own best, and its p.
 
     It is the one that was seen, with the arm's regret and without the base's. So its lower limit
     needs the base's alone, and its upper one the arm's. Best is what is best in runs as long as
@@ -132,9 +163,12 @@ def with_regrets(
       margin: the smallest difference that matters.
       level: 1 minus the coverage.
       regrets: of base and arm.
+    Returns:
+      lower and upper limit; p, two-sided, of no difference; one-sided p of a difference of the
+      margin or more.
     """
     seeds, below, above = (error, freedom), regrets.base, regrets.arm
-    return Judged(
+    return (
         mean - reach(*seeds, below, level / 2),
         mean + reach(*seeds, above, level / 2),
         min(1.0, 2 * tail(*seeds, below if mean > 0 else above, abs(mean))),

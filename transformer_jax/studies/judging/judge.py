@@ -5,7 +5,7 @@ The words better, worse, no different, ... are decided in inference/statistics.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,35 +59,16 @@ def judge(study: Study) -> dict[str, Any]:
     )
     drawn = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(shown) for shown, of in drawn if (list(shown), list(of)) != (seeds, cells)]
-    contrasts, share = study.contrasts(), share_of_level(sealed)
-    evidence, asked_before = {}, {}
-    for name in arms:
-        looks = register.looks(contrasts[name], "same", study.identity) if name in contrasts else []
-        same = _computes_the_same(study, name)
-        evidence[name], has_earlier = evidence_of(study, name, outcomes, looks, earlier, same)
-        asked_before[name] = [look.told() for look in looks] if has_earlier else []
-    by_arm = decide(sealed, evidence, refusals)
+    scores = Scores(outcomes, refusals, _learned(study), _scores_of_budgets(study))
+    same = {name: _computes_the_same(study, name) for name in arms}
+    by_arm, level, trend = decided(study, register, scores, seeds, earlier, same)
     family = family_of(sealed, arms)
     for name in arms:
         if not refusals[name]:
-            of = max(family, evidence[name].family)
-            each = statistics.FOR_MEANS * evidence[name].level / of  # that of its interval
+            of = max(family, by_arm[name].get("family", 0))
+            each = statistics.FOR_MEANS * by_arm[name]["level"] / of  # that of its interval
             own = [seed for seed in by_arm[name]["seeds"] if seed in study.seeds]
             by_arm[name]["beyond_this_text"] = _beyond(study, name, own, each)
-        by_arm[name] |= {"stopped": study.stopped[name]} if name in study.stopped else {}
-        by_arm[name] |= domain_of(study, name, by_arm[name].get("mean"))
-        by_arm[name]["asked_before"] = asked_before[name]
-        if name in contrasts:
-            related = register.looks(contrasts[name], "related", study.identity)
-            by_arm[name]["related"] = [look.told() for look in related]
-    learned = _learned(study)
-    cannot_tell(by_arm, outcomes, sealed, learned, study.record.get("baselines"))
-    budgets = _scores_of_budgets(study)
-    over_budgets(by_arm, budgets, sealed, study.record.get("baselines"))
-    level = share * statistics.level_of_look(len(seeds), sealed["looks"], earlier)
-    regrets = {name: regret_of(study, name) for name in study.arms}
-    baselines = study.record.get("baselines")
-    trend = trend_of(sealed, outcomes, refusals, level, regrets, learned, baselines, contrasts)
     verdicts = {
         "question": sealed["question"],
         "prediction": sealed["prediction"],
@@ -103,14 +84,14 @@ def judge(study: Study) -> dict[str, Any]:
         "coverage": 1 - statistics.FOR_MEANS * level,
         "contrasts": family,
         "tuned": bool(sealed["tuning"]),
-        "learned": learned,
+        "learned": scores.learned,
         "values": {name: _summary(outcomes[name]) for name in study.arms},
         "arms": {name: by_arm[name] for name in arms},
         "also": {
             name: _evaluated_otherwise(study, key_of(changes), level)
             for name, changes in sealed.get("also", {}).items()
         },
-        **({"budgets": budgets} if budgets else {}),
+        **({"budgets": scores.budgets} if scores.budgets else {}),
         **({"trend": trend} if trend else {}),
         **taken_apart(study),
     }
@@ -121,6 +102,65 @@ def judge(study: Study) -> dict[str, Any]:
         study.add_look({**look, "verdicts": words})
     write_json(study.path, "verdicts.json", verdicts)
     return verdicts
+
+
+class Scores(NamedTuple):
+    """What a study is decided from.
+
+    Attributes:
+      outcomes: arm -> seed -> outcome.
+      refusals: arm -> why it gets no verdict; without the base.
+      learned: whether the base has, see adequacy.
+      budgets: what shorter budgets are judged by.
+    """
+
+    outcomes: Mapping[str, Mapping[int, Outcome]]
+    refusals: Mapping[str, list[str]]
+    learned: dict[str, Any] | None
+    budgets: dict[str, Any]
+
+
+def decided(
+    study: Study,
+    register: Register,
+    scores: Scores,
+    seeds: Sequence[int],
+    earlier: Sequence[int],
+    computes_the_same: Mapping[str, bool | None],
+) -> tuple[dict[str, dict[str, Any]], float, dict[str, Any] | None]:
+    """Returns what is said of each arm, the level of this look, and what is said of a trend.
+
+    Args:
+      study: whose cells need not be there.
+      register: of earlier looks at the same contrasts.
+      scores: of all arms.
+      seeds: of this look.
+      earlier: how many seeds earlier looks of this study had.
+      computes_the_same: arm -> see Evidence.
+    """
+    sealed, contrasts = study.sealed, study.contrasts()
+    outcomes, refusals, learned, budgets = scores
+    baselines = study.record.get("baselines")
+    evidence, told = {}, {}
+    for name in refusals:
+        looks, told[name] = [], {}
+        if name in contrasts:
+            looks = register.looks(contrasts[name], "same", study.identity)
+            related = register.looks(contrasts[name], "related", study.identity)
+            told[name] = {"related": [look.told() for look in related]}
+        same = computes_the_same[name]
+        evidence[name], has_earlier = evidence_of(study, name, outcomes, looks, earlier, same)
+        told[name]["asked_before"] = [look.told() for look in looks] if has_earlier else []
+    by_arm = decide(sealed, evidence, refusals)
+    cannot_tell(by_arm, outcomes, sealed, learned, baselines)
+    for name, arm in by_arm.items():
+        arm |= {"stopped": study.stopped[name]} if name in study.stopped else {}
+        arm |= domain_of(study, name, arm.get("mean")) | told[name]
+    over_budgets(by_arm, budgets, sealed, baselines)
+    level = statistics.level_of_look(len(seeds), sealed["looks"], earlier) * share_of_level(sealed)
+    regrets = {name: regret_of(study, name) for name in study.arms}
+    trend = trend_of(sealed, outcomes, refusals, level, regrets, learned, baselines, contrasts)
+    return by_arm, level, trend
 
 
 def evidence_of(
@@ -145,16 +185,16 @@ def evidence_of(
     # An arm that stopped keeps the base that it was judged beside.
     base = {seed: its for seed, its in outcomes[study.base].items() if seed in of}
     hashes = (study.arms[study.base]["hash"], study.arms[arm]["hash"])
-    pooled_pairs = pooled(looks, base, outcomes[arm], hashes, sealed.get("target"))
-    level = share_of_level(sealed) * pooled_pairs.level(
-        sealed["looks"], study.looks_before(arm, own)
-    )
+    base, its, counts = pooled(looks, base, outcomes[arm], hashes, sealed.get("target"))
+    planned, before = sealed["looks"], study.looks_before(arm, own)
+    if counts:  # after looks in other studies none is a planned one
+        level = statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(len(counts) + len(before))
+    else:
+        level = statistics.level_of_look(len(base.keys() & its.keys()), planned, before)
+    level *= share_of_level(sealed)
     family = max((look.family for look in looks), default=0)
     regrets = Regrets(regret_of(study, study.base), regret_of(study, arm))
-    evidence = Evidence(
-        pooled_pairs.base, pooled_pairs.arm, level, computes_the_same, regrets, family
-    )
-    return evidence, bool(pooled_pairs.counts)
+    return Evidence(base, its, level, computes_the_same, regrets, family), bool(counts)
 
 
 def look_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,6 +112,8 @@ def _pooled(
             continue
         elif row["verdict"] in (REFUSED, NO_VERDICT):
             blocked.append(f"{name}: {words}")
+        elif row.get("regrets"):
+            blocked.append(f"{name}: what a parabola missed is not in intervals over data sets")
         elif isinstance(unit, str):
             over_all["left_out"][name] = unit
         elif row["verdict"] in (CANNOT_TELL, IDENTICAL):

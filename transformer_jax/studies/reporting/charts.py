@@ -10,7 +10,7 @@ from transformer_jax.options.rule import is_number
 from transformer_jax.studies.asking.cells import read_details
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.asking.tuning import tuned_of
-from transformer_jax.studies.inference.tuned import expected_best
+from transformer_jax.studies.inference.tuned import Optimum, expected_best, optimum
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 
 _FEWEST_VALUES = 3  # of an option, so that a line over it says something
@@ -72,7 +72,7 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 
 def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """A chart of the score over each option that is swept, a line a group: mean and range."""
-    charts = {}
+    charts: dict[str, Any] = {}
     base = study.base_config
     for place, (key, groups) in enumerate(sweeps_of(study, verdicts).items()):
         series: list[dict[str, Any]] = []
@@ -86,10 +86,31 @@ def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
             ends = {"low": [min(its) for its in of_seeds], "high": [max(its) for its in of_seeds]}
             series.append({**line, "mean": [mean_of(its) for its in of_seeds], **ends})
         label = f"test {study.metric}"
-        labels = {"xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
         by_factors = all(x > 0 for line in series for x in line["x"])
-        charts[f"sweep-{place}"] = {**labels, "series": series, "logX": by_factors, "points": True}
+        charts |= _chart(f"sweep-{place}", series, key, label, f"{label} over {key}", by_factors)
     return charts
+
+
+def optimum_of(
+    study: Study, verdicts: Mapping[str, Any], key: str, arms: Sequence[str]
+) -> Optimum | None:
+    """Returns the best value of a swept option, off a parabola; None where none shows.
+
+    Args:
+      study: with at least two seeds that all arms have.
+      verdicts: its own.
+      key: of sweeps_of.
+      arms: a group of it.
+    """
+    arms = [arm for arm in arms if not verdicts["values"][arm].get("diverged")]
+    of_arm = [verdicts["values"][arm]["by_seed"] for arm in arms]
+    seeds = [s for s in of_arm[0] if all(by_seed.get(s) is not None for by_seed in of_arm)]
+    base = study.base_config
+    values = [study.sealed["arms"][arm].get(key, base.get(key)) for arm in arms]
+    if len(arms) < 3 or len(seeds) < 2 or len(set(values)) < len(values) or values[0] <= 0:
+        return None
+    sign = -1 if study.sealed["larger_is_better"] else 1
+    return optimum(values, [[sign * by_seed[s] for by_seed in of_arm] for s in seeds])
 
 
 def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
@@ -104,8 +125,16 @@ def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
                 continue
             first = best(means, key=lambda arm: means[arm])
             where = f" where {group}" if group else ""
-            sentences.append(f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}")
+            sentence = f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}"
+            best_value = optimum_of(study, verdicts, key, arms)
+            sentences.append(f"{sentence}{'' if best_value is None else by_parabola(best_value)}")
     return sentences
+
+
+def by_parabola(best: Optimum) -> str:
+    """What a parabola says of the best value."""
+    low, high = best.interval
+    return f"; by a parabola {best.at:.3g} is the best value, 95 % [{low:.3g}, {high:.3g}]"
 
 
 def tuning_charts(study: Study) -> dict[str, Any]:
@@ -127,9 +156,8 @@ def tuning_charts(study: Study) -> dict[str, Any]:
                 scores[setting[key]] += [score] if math.isfinite(score) else []
             line = [best(scores[x]) if scores[x] else None for x in sorted(scores)]
             series.append(_line(study, name, sorted(scores), line, line, line))
-        labels = {"xLabel": key, "yLabel": label, "title": f"{label} over {key}"}
         by_factors = all(x > 0 for line in series for x in line["x"])
-        charts[f"tuned-{index}"] = {**labels, "series": series, "logX": by_factors, "points": True}
+        charts |= _chart(f"tuned-{index}", series, key, label, f"{label} over {key}", by_factors)
     series = []
     for name, its in tuned.items():
         bests = expected_best(its.first_scores, larger)
@@ -137,8 +165,7 @@ def tuning_charts(study: Study) -> dict[str, Any]:
         trials = list(range(1, len(bests) + 1))
         series.append(_line(study, name, trials, [mean for mean, _ in bests], low, high))
     title = f"expected best, {label}"
-    labels = {"xLabel": "trials", "yLabel": title, "title": title}
-    return {**charts, "tuned-trials": {**labels, "series": series, "points": True}}
+    return charts | _chart("tuned-trials", series, "trials", title, title)
 
 
 def budget_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,11 +179,8 @@ def budget_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
         columns = [[x, its["mean"], *its["interval"]] for x, its in kept]
         if kept:
             series.append(_line(study, name, *map(list, zip(*columns, strict=True))))
-    if not series:
-        return {}
     label = f"difference of test {study.metric} from {study.base}; up is better"
-    labels = {"xLabel": "updates of the run", "yLabel": label, "title": f"{label}, over updates"}
-    return {"budgets": {**labels, "series": series, "points": True}}
+    return _chart("budgets", series, "updates of the run", label, f"{label}, over updates")
 
 
 def multiverse_chart(study: Study) -> dict[str, Any]:
@@ -168,11 +192,23 @@ def multiverse_chart(study: Study) -> dict[str, Any]:
             series.append(
                 _line(study, name, list(range(1, len(finite) + 1)), finite, finite, finite)
             )
-    if not series:
-        return {}
     label = f"difference of test {study.metric} from {study.base}; up is better"
-    labels = {"xLabel": "specification, by its difference", "yLabel": label}
-    return {"multiverse": {**labels, "series": series, "points": True, "title": label}}
+    return _chart("multiverse", series, "specification, by its difference", label, label)
+
+
+def _chart(
+    name: str,
+    series: Sequence[Mapping[str, Any]],
+    x_label: str,
+    y_label: str,
+    title: str,
+    by_factors: bool = False,
+    points: bool = True,
+) -> dict[str, Any]:
+    """A chart under its name; {} without lines."""
+    labels = {"xLabel": x_label, "yLabel": y_label, "title": title}
+    drawn = {**labels, "series": series, "logX": by_factors, "points": points}
+    return {name: drawn} if series else {}
 
 
 def _line(study: Study, arm: str, x: list, mean: list, low: list, high: list) -> dict[str, Any]:
@@ -200,17 +236,13 @@ def by_position_of(study: Study) -> dict[str, Any]:
             places = [start + 1 for start in positions[0][0]]
             bands = (band.tolist() for band in (values.mean(0), values.min(0), values.max(0)))
             series.append(_line(study, arm, places, *bands))
-    if not series:
-        return {}
-    labels = {"xLabel": "position in the window", "yLabel": "test loss, nats"}
-    return {
-        "position": {**labels, "series": series, "title": "test loss by position", "logX": True}
-    }
+    labels = ("position in the window", "test loss, nats", "test loss by position")
+    return _chart("position", series, *labels, by_factors=True, points=False)
 
 
 def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """A chart for each breakdown of the scores, a line an arm; {} where no task has one."""
-    charts = {}
+    charts: dict[str, Any] = {}
     for name, title in BREAKDOWNS.items():
         series = []
         for arm in study.arms:
@@ -221,9 +253,7 @@ def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
                 means = [float(np.mean(row)) for row in values]
                 bounds = [min(row) for row in values], [max(row) for row in values]
                 series.append(_line(study, arm, numbers, means, *bounds))
-        if series:
-            labels = {"xLabel": title.number, "yLabel": title.score, "title": title.title}
-            charts[name] = {**labels, "series": series, "points": True}
+        charts |= _chart(name, series, title.number, title.score, title.title)
     return charts
 
 

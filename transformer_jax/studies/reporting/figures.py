@@ -13,37 +13,34 @@ from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.reporting.charts import floor_of, sweep_charts
 from transformer_jax.studies.reporting.curves import curves_of
 
-_DASHES: list[Any] = [
-    "-",
-    "--",
-    ":",
-    "-.",
-    (0, (5, 1)),
-    (0, (3, 1, 1, 1)),
-    (0, (1, 1)),
-    (0, (8, 2)),
-]
+_DASHES: list[Any] = ["-", "--", ":", "-."]
+_DASHES += [(0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))]
 
 
 def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
     """Writes forest, curves, and scores over a swept option beside study.json."""
-    paths = [*draw_forest(study, verdicts), *_drawn(study, "curves", _curves(study))]
+    paths = [*draw_forest(study, verdicts), *_drawn(study.path, "curves", _curves(study))]
     for chart in list(sweep_charts(study, verdicts).values())[:1]:
-        paths += _drawn(study, "sweep", _sweep(chart))
+        paths += _drawn(study.path, "sweep", _lines(chart, "mean and range over seeds"))
     return paths
 
 
 def draw_forest(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
     """Writes the paired differences alone, which need no cells."""
-    return _drawn(study, "forest", _forest(study, verdicts))
+    return _drawn(study.path, "forest", _forest(study, verdicts))
 
 
-def _drawn(study: Study, name: str, figure: Figure) -> list[Path]:
+def draw_ladder(folder: Path, chart: Mapping[str, Any], band: str) -> list[Path]:
+    """Writes what a ladder found beside ladder.json; `band` says what is shaded."""
+    return _drawn(folder, "ladder", _lines(chart, band))
+
+
+def _drawn(folder: Path, name: str, figure: Figure) -> list[Path]:
     paths = []
     # The same study gives the same bytes: no date, and ids that do not depend on chance.
     with mpl.rc_context({"svg.hashsalt": "transformer_jax", "svg.fonttype": "none"}):
         for suffix, date in (("svg", "Date"), ("pdf", "CreationDate")):
-            path = inside(study.path, f"{name}.{suffix}")
+            path = inside(folder, f"{name}.{suffix}")
             figure.savefig(path, metadata={date: None}, bbox_inches="tight")
             paths.append(path)
     return paths
@@ -106,8 +103,8 @@ def _curves(study: Study) -> Figure:
     return figure
 
 
-def _sweep(chart: Mapping[str, Any]) -> Figure:
-    """Scores over an option: means, and the range of the seeds."""
+def _lines(chart: Mapping[str, Any], band: str) -> Figure:
+    """Scores over an option: means, and what is shaded around them."""
     figure = Figure(figsize=(6.5, 4))
     axes = figure.add_subplot()
     for line in chart["series"]:
@@ -122,7 +119,7 @@ def _sweep(chart: Mapping[str, Any]) -> Figure:
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
     axes.set_xlabel(chart["xLabel"])
-    axes.set_ylabel(f"{chart['yLabel']}, mean and range over seeds")
+    axes.set_ylabel(f"{chart['yLabel']}, {band}")
     axes.spines[["top", "right"]].set_visible(False)
     if len(chart["series"]) > 1:
         axes.legend(frameon=False)

@@ -1,13 +1,16 @@
 """The same contrast at several scales or splits: ladder.json and ladder.md."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.files import inside, read_json, replace, write_json
 from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.inference.tuned import moved
 from transformer_jax.studies.judging.ladder import judge_ladder
+from transformer_jax.studies.reporting.charts import optimum_of, sweep_charts, sweeps_of
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
 
 FORECAST = "forecast.json"
@@ -26,18 +29,61 @@ def write_ladder(workdir: str | Path, ladder: Ladder) -> dict[str, Any]:
     studies = [Study(rung_path(workdir, ladder.key, value)) for value in ladder.rungs]
     judged = judge_ladder(studies, ladder.key, list(ladder.rungs))
     judged |= {"together": ladder.together} if ladder.together else {}
+    optima = _optima(studies)
+    judged |= {"optima": optima} if optima else {}
     sealed = inside(workdir, FORECAST)
     if sealed.exists():
         judged["forecast"] = read_json(sealed)
     judged = as_plain(judged)
     write_json(workdir, FILE, judged)
     replace(workdir, "ladder.md", as_text(judged))
+    _draw(workdir, judged, studies)
     return judged
+
+
+def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) -> None:
+    """Scores over an option that all arms set, a line a rung; else differences over the rungs."""
+    series: list[dict[str, Any]] = []
+    if key := next(iter(ladder.get("optima", ())), ""):
+        band, chart = "mean and range over seeds", {}
+        for index, (value, study) in enumerate(zip(ladder["values"], studies, strict=True)):
+            of_rung = sweep_charts(study, study.verdicts()).values()
+            named = {"name": f"{ladder['key']}={value:g}", "index": index}
+            for its in (its for its in of_rung if its["xLabel"] == key):
+                chart = its
+                series += [{**line, **named} for line in its["series"]]
+    else:
+        band = "intervals together"
+        label = f"difference of {ladder['metric']} from {ladder['base']}"
+        chart = {"xLabel": ladder["axis"], "yLabel": label, "logX": True}
+        for index, (arm, its) in enumerate(ladder["arms"].items()):
+            if "means" in its:
+                low, high = zip(*its["intervals"], strict=True)
+                line = {"x": ladder["places"], "mean": its["means"], "low": low, "high": high}
+                series.append({"name": arm, "index": index, **line})
+    if series:
+        with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+            from transformer_jax.studies.reporting.figures import draw_ladder
+
+            draw_ladder(workdir, {**chart, "series": series}, band)
+
+
+def _optima(studies: Sequence[Study]) -> dict[str, Any]:
+    """Option that all arms set -> its best value at each rung, and by which factor it moves."""
+    optima = {}
+    for key, groups in sweeps_of(studies[0], studies[0].verdicts()).items():
+        if list(groups) != [""]:
+            continue
+        by_rung = [optimum_of(study, study.verdicts(), key, groups[""]) for study in studies]
+        first, last = by_rung[0], by_rung[-1]
+        way = moved(first, last) if first and last else None
+        optima[key] = {"by_rung": by_rung, "moved": way}
+    return optima
 
 
 def as_text(ladder: Mapping[str, Any]) -> str:
     """The ladder as Markdown: a row an arm and rung, and the word for each arm."""
-    rows, lines = [], []
+    rows, lines = [], _best_values(ladder)
     for arm, verdict in ladder["arms"].items():
         lines.append(f"- **{arm}: {verdict['word']}**{_told(verdict)}")
         lines += [f"  - {line}" for line in _worth(verdict, ladder["base"])]
@@ -69,6 +115,25 @@ def as_text(ladder: Mapping[str, Any]) -> str:
         "Intervals are simultaneous over arms and rungs.\n"
     )
     return "\n".join([head, *lines, "", as_markdown(heads, rows), "\n\n".join(about), ""])
+
+
+def _best_values(ladder: Mapping[str, Any]) -> list[str]:
+    """Where the best value of an option lies that all arms set, a line an option."""
+    sentences = []
+    for key, its in ladder.get("optima", {}).items():
+        found = [
+            f"{its_best['at']:.3g} {_times(its_best['interval'])} at {value:g}"
+            if its_best
+            else f"none between the arms at {value:g}"
+            for value, its_best in zip(ladder["values"], its["by_rung"], strict=True)
+        ]
+        says = f"the best {key}"
+        if way := its["moved"]:
+            says += f" moves by x {way['at']:.3g} {_times(way['interval'])} from first to last"
+        elif None in its["by_rung"]:
+            says += " leaves the arms"
+        sentences.append(f"- **{says}**: {', '.join(found)} (by a parabola through the arms, 95 %)")
+    return sentences
 
 
 def _place(ladder: Mapping[str, Any], value: float, place: float) -> list[str]:

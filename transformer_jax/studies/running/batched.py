@@ -22,7 +22,7 @@ from transformer_jax.programs import (
     unstacked,
     with_numbers,
 )
-from transformer_jax.studies.asking.cells import ALONE, TOGETHER
+from transformer_jax.studies.asking.cells import ALONE, TOGETHER, Cell
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
 from transformer_jax.training.memory import (
     device_memory,
@@ -226,23 +226,14 @@ def members_at_once(group: Group, most: int, nbytes_of_one: int) -> int:
 # ---------------------------------------------------------------- running them
 
 
-class Member(NamedTuple):
-    """A run that is to go on, and where it belongs.
-
-    Attributes:
-      arm: its name.
-      coroutine: the run.
-    """
-
-    arm: str
-    coroutine: RunCoroutine
+Member = tuple[Cell, RunCoroutine]  # a run that is to go on, and where it belongs
 
 
 def run_together(
     group: Group,
     members: Iterable[Member],
     width: int,
-    ended: Callable[[Member, BaseException | None], None],
+    ended: Callable[[Cell, BaseException | None], None],
 ) -> None:
     """Drives runs in step until each has ended; the end of one does not touch the others.
 
@@ -250,29 +241,30 @@ def run_together(
       group: of their arms.
       members: at most `width`.
       width: members that the program is compiled for.
-      ended: is told of each member's end, and of the error that ended it.
+      ended: is told of each cell's end, and of the error that ended it.
     """
     waiting: list[tuple[Member, StepRequest]] = []
 
     def go_on(
         member: Member, answer: StepResult | None, error: BaseException | None = None
     ) -> None:
+        cell, coroutine = member
         try:
             if error is not None:
-                member.coroutine.throw(error)  # it leaves its directory in order and raises
-            call = member.coroutine.send(answer) if answer else next(member.coroutine)
+                coroutine.throw(error)  # it leaves its directory in order and raises
+            call = coroutine.send(answer) if answer else next(coroutine)
             waiting.append((member, call))
         except StopIteration:
-            ended(member, None)
+            ended(cell, None)
         except Exception as fault:
-            ended(member, fault)
+            ended(cell, fault)
 
     for member in members:
         go_on(member, None)
     while waiting:
         calls, waiting[:] = list(waiting), []
         try:
-            answers = group.answer([(member.arm, call) for member, call in calls], width)
+            answers = group.answer([(cell.arm, call) for (cell, _), call in calls], width)
         except Exception as error:
             for member, _ in calls:
                 go_on(member, None, error)

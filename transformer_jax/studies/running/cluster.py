@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 
 KINDS = ("slurm", "local")
 
@@ -30,11 +30,9 @@ class Cluster:
         Raises:
           InvalidInput: submitit or Slurm is not there, or a parameter is unknown.
         """
-        try:
-            import submitit
-        except ImportError as error:
-            message = f"--executor={self.kind} needs submitit: pip install 'transformer_jax[slurm]'"
-            raise InvalidInput(message) from error
+        require("submitit", f"--executor={self.kind}", "slurm")
+        import submitit
+
         try:
             made = submitit.AutoExecutor(folder=str(folder), cluster=self.kind)
             made.update_parameters(name="cells", timeout_min=24 * 60)

@@ -378,8 +378,8 @@ class Launch:
                 means[cell.arm].append(cell.means("validation") if has_outcome else None)
             return means
 
-        results = tuning.tune(self.design, self.builder, self.arms, run_trials)
-        for name, result in results.items():
+        search = tuning.Search(self.design, self.builder, self.arms, run_trials)
+        for name, result in search.run().items():
             self.study.arms[name]["tuning"] = as_plain(result)
         self._take_tuned()
         self._place(self.estimate.how)

@@ -93,14 +93,8 @@ def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
     run = RunDirectory(study.cell(study.base, seed).path)
     if not run.has_begun():
         raise InvalidInput(f"{study.path}: the cells of its base are not there")
-    sealed = study.sealed
     return Design(
-        question=sealed["question"],
-        prediction=sealed["prediction"],
         metric=study.metric,
-        margin=sealed["margin"],
-        margin_reason=sealed["margin_reason"],
-        looks=tuple(sealed["looks"]),
         base=study.base,
         arms={name: study.arms[name]["changes"] for name in names},
         config=run.config(),

@@ -18,7 +18,6 @@ from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.tries import Journal, Try, spelled
-from transformer_jax.studies.inference import evidence
 from transformer_jax.studies.judging.adequacy import whether_learned
 from transformer_jax.studies.judging.comparability import scored_otherwise
 from transformer_jax.studies.judging.referee import CannotTrain
@@ -147,14 +146,8 @@ def _design_of(config: ConfigDict, change: Mapping[str, str], metric: str) -> De
     after = flatten(changed(config, texts=change))
     arms: dict[str, dict[str, Any]] = {_BASE: {}, _CHANGE: {key: after[key] for key in change}}
     return Design(
-        question=f"Is {spelled(change)} better?",
-        prediction="yes",
         metric=metric,
-        margin=1.0,
-        margin_reason="not used",
-        looks=(evidence.SCREENING,),
         base=_BASE,
         arms=arms,
         config=config,
-        exploratory=True,
     )

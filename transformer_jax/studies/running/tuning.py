@@ -39,26 +39,20 @@ _MOVES = 4  # of a parabola, to where its middle is better than what is beside i
 _MAY_MISS, _MAY_COST = 0.25, 5.0
 
 
-def tune(
-    design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
-) -> dict[str, Tuned]:
-    """Runs the trials of all arms.
-
-    Args:
-      design: with its tuning.
-      builder: makes trials.
-      arms: name -> arm, made equal already.
-      run_trials: trains them and returns the validation split's means of each seed.
-    """
-    return _Search(design, builder, arms, run_trials).run()
-
-
-class _Search:
+class Search:
     """The trials of all arms, and what they scored."""
 
     def __init__(
         self, design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
     ) -> None:
+        """Trains nothing yet.
+
+        Args:
+          design: with its tuning.
+          builder: makes trials.
+          arms: name -> arm, made equal already.
+          run_trials: trains them and returns the validation split's means of each seed.
+        """
         assert design.tuning is not None
         self.design, self.tuning, self.arms = design, design.tuning, arms
         self.builder, self.run_trials = builder, run_trials
@@ -70,6 +64,7 @@ class _Search:
         self.moving: set[str] = set()  # arms whose parabola has found no middle
 
     def run(self) -> dict[str, Tuned]:
+        """Runs the trials; returns what each arm chose."""
         tuning, space = self.tuning, self.tuning.space()
         best = self._race(space)
         for growth in range(1, tuning.extensions + 1):

@@ -15,7 +15,6 @@ from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path, code_hash
 from transformer_jax.studies.running.batched import (
     Group,
-    Member,
     computed,
     group_arms,
     members_at_once,
@@ -107,19 +106,10 @@ class Workers:
     def _run_batch(
         self, arms: Mapping[str, Arm], group: Group, cells: list[Cell], board: StudyProgress
     ) -> None:
-        members = [
-            (
-                cell,
-                Member(
-                    cell.arm, self._training(arms[cell.arm], cell, board, len(cells)).coroutine()
-                ),
-            )
-            for cell in cells
-        ]
-        cell_of = {id(member.coroutine): cell for cell, member in members}
+        training = {c: self._training(arms[c.arm], c, board, len(cells)) for c in cells}
+        members = [(cell, its.coroutine()) for cell, its in training.items()]
 
-        def ended(member: Member, error: BaseException | None) -> None:
-            cell = cell_of[id(member.coroutine)]
+        def ended(cell: Cell, error: BaseException | None) -> None:
             if isinstance(error, Interrupted):
                 return
             if isinstance(error, InUse):
@@ -131,7 +121,7 @@ class Workers:
                 self.lost[cell.arm, cell.seed] = f"{type(error).__name__}: {first}"
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
 
-        run_together(group, [member for _, member in members], len(cells), ended)
+        run_together(group, members, len(cells), ended)
         self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
 
     def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
