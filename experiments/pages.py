@@ -182,7 +182,7 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         answer,
         "",
         *_said_first(name, verdicts),
-        f"This speaks for {domain_of(study)}. {_learned(study)}",
+        f"This speaks for {domain_of(study)}. {learned_of(study)}",
         f"Measured by {verdicts['metric']}; + is better. What matters is {verdicts['margin']:g} or "
         f"more: {record['sealed']['margin_reason']}.",
         "",
@@ -194,6 +194,8 @@ def _page(study: Study, q_values: Mapping[tuple, float], figure: Callable[[str],
         f"**Predicted beforehand:** {verdicts['prediction']}",
         "",
     ]
+    if again := record.get("supersedes"):
+        lines += [f"**Why it was asked again:** {again}.", ""]
     came = [] if why_not else expected_of(record["sealed"], verdicts)
     lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
     in_words = not came and not why_not and verdicts["prediction"]
@@ -282,7 +284,7 @@ def _chosen(tuned: Tuned) -> str:
     )
 
 
-def _learned(study: Study) -> str:
+def learned_of(study: Study) -> str:
     """Whether the base has learned; the simple methods and arms on the wrong side of that."""
     learned = study.learned
     if not learned or not learned["passed"]:
@@ -404,17 +406,20 @@ def _of_several(path: Path, figure: Callable[[str], str]) -> str:
         lines += [f"![{FIGURES['ladder.svg']}]({figure('ladder.svg')})", ""]
     if (path.parent / ABOUT).exists():
         about = read_json(path.parent / ABOUT)
-        changed = "".join(f", {key}={value}" for key, value in about["overrides"].items())
-        learned = about["learned"] and f" Its base has learned: {about['learned']}."
         lines += [
-            f"The largest rung speaks for {about['domain']}{changed}.{learned} What matters is "
-            f"{about['margin']}.",
+            f"The largest rung speaks for {about['domain']}. {about['learned']}",
+            f"What matters is {about['margin']}.",
             "",
             *[f"{line}\n" for line in _limits(about["config_path"])],
             *_to_repeat(about["seconds"], about["environment"], about["commands"][0]),
             f"**Predicted beforehand:** {about['prediction']}",
             "",
+            "(It was predicted in words, without ranges: nothing scores it. Where a best value "
+            "lies is an estimate; of that nothing was sealed.)",
+            "",
         ]
+        changed = ", ".join(f"{key}={value}" for key, value in about["overrides"].items())
+        lines[0] += f" ({changed})" if changed else ""
     return "\n".join(lines)
 
 

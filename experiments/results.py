@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.answers import ABOUT, FIGURES, GATE, RESULTS, Study, domain_of
 from experiments.command import Parser, execute
-from experiments.pages import write
+from experiments.pages import learned_of, write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.design import load_design
@@ -170,7 +170,7 @@ def _add_ladder(path: Path) -> None:
     rungs = [load_study(rung_path(path, ladder["key"], value)) for value in ladder["values"]]
     folder = _copy(path, rungs, ("ladder.json", "ladder.md", "forecast.json", "ladder.svg"))
     largest, verdicts = rungs[-1], rungs[-1].verdicts()
-    learned = verdicts.get("learned") or {}
+    about_it = Study(folder.name, largest.record, verdicts, verdicts.get("learned"))
     about = {key: largest.record[key] for key in ("config_path", "commands", "environment")}
     changed = {k: v for k, v in largest.record["overrides"].items() if k != ladder["key"]}
     about |= {
@@ -178,8 +178,8 @@ def _add_ladder(path: Path) -> None:
         "seconds": sum(rung.record["seconds"] for rung in rungs),
         "prediction": verdicts["prediction"],
         "margin": f"{verdicts['margin']:g} or more: {largest.sealed['margin_reason']}",
-        "domain": domain_of(Study(folder.name, largest.record, verdicts, None)),
-        "learned": learned["told"] if learned.get("passed") else "",
+        "domain": domain_of(about_it),
+        "learned": learned_of(about_it),
     }
     write_json(folder, ABOUT, about)
 

@@ -218,17 +218,17 @@ def test_a_ladder_tells_where_the_best_value_of_an_option_goes():
         )  # fmt: skip
 
     found = as_plain(reporting._optima([rung(2e-3), rung(0.5e-3), rung(2.6e-3)]))
-    assert found[key]["by_rung"][1] is None
+    assert found[key]["by_rung"][1] == "none between the arms"
     assert found[key]["moved"]["at"] == pytest.approx(1.3)
     (told,) = reporting._best_values({"optima": found, "values": [16, 32, 64]})
     assert (
         "0.002 [0.002, 0.002] at 16, none between the arms at 32, 0.0026 [0.0026, 0.0026]" in told
     )
-    assert told.startswith(f"- **the best {key} moves by x 1.3 [1.3, 1.3] from first to last**: ")
+    assert told.startswith(f"- **the best {key} moves by x 1.3 [1.3, 1.3] from 16 to 64**: ")
     outside = as_plain(reporting._optima([rung(2e-3), rung(0.5e-3)]))
     (told,) = reporting._best_values({"optima": outside, "values": [16, 32]})
     assert told.startswith(
-        f"- **the best {key} leaves the arms**: 0.002 [0.002, 0.002] at 16, none between the arms"
+        f"- **the best {key}**: 0.002 [0.002, 0.002] at 16, none between the arms"
     )
     assert reporting._best_values({}) == []
 

@@ -412,11 +412,19 @@ def test_an_optimum_in_factors_is_held_by_its_interval():
     assert np.mean(held) == pytest.approx(0.95, abs=0.015)
     ways = [tuned.moved(*pair) for pair in pairs]
     held = [way.interval[0] < 2**0.5 < way.interval[1] for way in ways]
-    assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+    assert 0.94 < np.mean(held) < 0.99
     assert np.mean([way.interval[0] > 1 for way in ways]) > 0.9
+    # Near an arm, and with one arm of much larger noise.
+    noise = random.normal(0, 0.1, (2000, 5, 3)) * [1, 1, 3]
+    seen_there = [tuned.optimum(np.exp(x[:3]), (x[:3] - math.log(3.5e-3)) ** 2 + n) for n in noise]
+    found = [its for its in seen_there if not isinstance(its, str)]
+    held = [its.interval[0] < 3.5e-3 < its.interval[1] for its in found]
+    assert np.mean(held) > 0.9
     assert seen(7e-3, np.zeros((5, 1))).at == pytest.approx(7e-3)  # though the last value is best
     for beyond in (0.5e-3, 16e-3):
-        assert seen(beyond, np.zeros((5, 1))) is None
+        assert seen(beyond, np.zeros((5, 1))) == "none between the arms"
+    flat = [[0.1, 0.0, 0.1, 1], [-0.2, 0.0, 0.3, 1]]
+    assert tuned.optimum(np.exp(x), flat) == "no curve that is sure"
 
 
 def _verdicts(curvature, noise, studies, step=0.0, height=0.0, margin=1e-9, effect=0.0, **tuning):

@@ -94,7 +94,7 @@ STATEMENTS = (
         "p[i, 2k] = sin(i / 10000^(2k/d))",
         "model.position",
         note="a model trained at one length reads windows of twice that, where a learned table has "
-        "rows that were never trained; rotary and no positions stand beside them in the study",
+        "rows that were never trained; rotary and no positions stand beside them in `positions`",
         claims=(Claim("positions", "sinusoidal", "keeps", also="twice the length"),),
         studies=("positions_256",),
     ),
@@ -104,7 +104,6 @@ STATEMENTS = (
         "x + p",
         "model.position_options.sinusoidal.rms",
         claims=(Claim("positions", "sinusoidal", "same"),),
-        studies=("positions_256",),
     ),
     Statement(
         6,

@@ -39,8 +39,8 @@ class MaximalUpdate(Standard):
     output layer reads vectors / r, and scores are divided by d_k in place of its root, so that all
     is as it was where r = 1. Weight decay times rate stays what it is. Embeddings, norms and biases
     keep their deviation and rate. Worked out for decoders and vision transformers. How activations
-    and their changes go with the width, `experiments.coordinates` measures; where the best rate of
-    a small decoder stays from width 64 to 512 is asked in configs/ablations/mup.py.
+    and their changes go with the width, `experiments.coordinates` measures; whether the best rate
+    of a small decoder stays from width 64 to 512, configs/ablations/mup.py asks.
 
     Attributes:
       base_width: width for which initial deviation and learning rate were chosen.

@@ -71,6 +71,13 @@ class Refined(NamedTuple):
     is_inside: bool
 
 
+def _beside(losses: np.ndarray) -> tuple[float, int]:
+    """Variance of the mean of a value beside the others', of [S, 3] losses (seed x value)."""
+    residuals = losses - losses.mean(0) - losses.mean(1, keepdims=True) + losses.mean()
+    freedom = 2 * (len(losses) - 1)
+    return float((residuals**2).sum()) / freedom / len(losses), freedom
+
+
 def parabola(values: Any, losses: Any) -> Refined:
     """Returns the minimum of a parabola, and what it may cost that it is not quite the true one.
 
@@ -83,9 +90,7 @@ def parabola(values: Any, losses: Any) -> Refined:
       losses: [S, 3], of S >= 2 seeds, smaller is better; the middle is the best value tried.
     """
     x_V, y_SV = np.asarray(values, float), np.asarray(losses, float)
-    seeds, freedom = len(y_SV), 2 * (len(y_SV) - 1)
-    beside = y_SV - y_SV.mean(0) - y_SV.mean(1, keepdims=True) + y_SV.mean()
-    variance = float((beside**2).sum()) / freedom / seeds  # of a value's mean, beside the others'
+    variance, freedom = _beside(y_SV)
     centred = x_V - x_V[1]
     to_coefficients = np.linalg.inv(np.vander(centred, 3))  # rows c, b, a
     c, b, _ = to_coefficients @ y_SV.mean(0)
@@ -105,46 +110,57 @@ class Optimum(NamedTuple):
 
     Attributes:
       at: the value.
-      interval: that holds the best value.
-      deviation: standard error of the logarithm of `at`.
-      freedom: degrees of freedom of that.
+      interval: that holds the best value; ends beyond the values that were tried are extrapolated.
     """
 
     at: float
     interval: tuple[float, float]
-    deviation: float
-    freedom: float
 
 
-def optimum(values: Sequence[float], losses: Any, level: float = 0.05) -> Optimum | None:
-    """Returns the lowest point of a parabola over the logarithm, through the three best values.
+def optimum(values: Sequence[float], losses: Any, level: float = 0.05) -> Optimum | str:
+    """Returns the lowest point of a parabola over the logarithm, with Fieller's interval.
+
+    It goes through the best value and its neighbours (three at an end, if the first or the last is
+    the best). The slope b + 2 c x of the means is 0 at the lowest point x; the interval holds all x
+    where it differs from 0 by less than t standard errors.
 
     Args:
-      values: [V], > 0, ascending.
-      losses: [S, V], of S >= 2 seeds, smaller is better; V >= 3.
+      values: [V], > 0, ascending; V >= 3.
+      losses: [S, V], of S >= 2 seeds, smaller is better.
       level: 1 minus the coverage.
     Returns:
-      None where that point lies outside of the values.
+      The optimum, or why there is none.
     """
     y_SV = np.asarray(losses, float)
     first = min(max(int(y_SV.mean(0).argmin()) - 1, 0), len(values) - 3)
-    near = slice(first, first + 3)
-    fit = parabola(np.log(values[near]), y_SV[:, near])
-    return _in_factors(fit.at, fit.deviation, fit.freedom, level) if fit.is_inside else None
+    y_SV, middle = y_SV[:, first : first + 3], math.log(values[first + 1])
+    x_V = np.log(values[first : first + 3]) - middle
+    to_coefficients = np.linalg.inv(np.vander(x_V, 3))[:2]  # rows c, b
+    c, b = to_coefficients @ y_SV.mean(0)
+    if not (c > 0 and x_V[0] <= -b / (2 * c) <= x_V[2]):
+        return "none between the arms"
+    variance, freedom = _beside(y_SV)
+    squared_t = float(stats.t.ppf(1 - level / 2, freedom)) ** 2
+    (cc, cb), (_, bb) = squared_t * variance * to_coefficients @ to_coefficients.T
+    of_square, of_x = 4 * (c * c - cc), 4 * (b * c - cb)
+    if not of_square > 0:
+        return "no curve that is sure"
+    root = math.sqrt(max(of_x**2 - 4 * of_square * (b * b - bb), 0.0))
+    at, (low, high) = -b / (2 * c), [(side * root - of_x) / (2 * of_square) for side in (-1, 1)]
+    return Optimum(math.exp(middle + at), (math.exp(middle + low), math.exp(middle + high)))
 
 
-def moved(before: Optimum, after: Optimum, level: float = 0.05) -> Optimum:
-    """Returns by which factor an optimum moved; degrees of freedom are Welch's."""
-    squares = (before.deviation**2, after.deviation**2)
-    known = sum(s**2 / its.freedom for s, its in zip(squares, (before, after), strict=True))
-    freedom = sum(squares) ** 2 / known if known else math.inf
-    way = math.log(after.at / before.at)
-    return _in_factors(way, math.sqrt(sum(squares)), freedom, level)
-
-
-def _in_factors(log: float, deviation: float, freedom: float, level: float) -> Optimum:
-    half = float(stats.t.ppf(1 - level / 2, freedom)) * deviation
-    return Optimum(math.exp(log), (math.exp(log - half), math.exp(log + half)), deviation, freedom)
+def moved(before: Optimum, after: Optimum) -> Optimum:
+    """Returns by which factor an optimum moved: MOVER (Zou and Donner 2008), of both intervals."""
+    (at, (low, high)), (was, (was_low, was_high)) = (
+        (math.log(its.at), [math.log(end) for end in its.interval]) for its in (after, before)
+    )
+    way = at - was
+    ends = (
+        way - math.hypot(at - low, was_high - was),
+        way + math.hypot(high - at, was - was_low),
+    )
+    return Optimum(math.exp(way), (math.exp(ends[0]), math.exp(ends[1])))
 
 
 def with_regrets(

@@ -77,6 +77,10 @@ def judge_ladder(studies: Sequence[Study], key: str, values: Sequence[float]) ->
         "metric": first["metric"],
         "margin": first["margin"],
         "base": first["base"],
+        "by_seed": {
+            name: [v["values"][name]["by_seed"] for v in verdicts]
+            for name in (first["base"], *first["arms"])
+        },
         "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
         "forecast_of_score": {} if key == SPLITS else forecast_of_scores(places, scores),
         "arms": {arm: over_rungs(arm) for arm in first["arms"]},

@@ -93,8 +93,8 @@ def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
 
 def optimum_of(
     study: Study, verdicts: Mapping[str, Any], key: str, arms: Sequence[str]
-) -> Optimum | None:
-    """Returns the best value of a swept option, off a parabola; None where none shows.
+) -> Optimum | str:
+    """Returns the best value of a swept option, off a parabola, or why there is none.
 
     Args:
       study: with at least two seeds that all arms have.
@@ -107,8 +107,10 @@ def optimum_of(
     seeds = [s for s in of_arm[0] if all(by_seed.get(s) is not None for by_seed in of_arm)]
     base = study.base_config
     values = [study.sealed["arms"][arm].get(key, base.get(key)) for arm in arms]
-    if len(arms) < 3 or len(seeds) < 2 or len(set(values)) < len(values) or values[0] <= 0:
-        return None
+    if len(arms) < 3 or len(seeds) < 2:
+        return "too few arms that did not diverge, or seeds"
+    if len(set(values)) < len(values) or values[0] <= 0:
+        return "values that are no factors apart"
     sign = -1 if study.sealed["larger_is_better"] else 1
     return optimum(values, [[sign * by_seed[s] for by_seed in of_arm] for s in seeds])
 
@@ -127,7 +129,8 @@ def best_of_sweeps(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
             where = f" where {group}" if group else ""
             sentence = f"{key}{where}: the best mean is that of {first}, {means[first]:.4f}"
             best_value = optimum_of(study, verdicts, key, arms)
-            sentences.append(f"{sentence}{'' if best_value is None else by_parabola(best_value)}")
+            told = "" if isinstance(best_value, str) else by_parabola(best_value)
+            sentences.append(sentence + told)
     return sentences
 
 

@@ -69,15 +69,20 @@ def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) ->
 
 
 def _optima(studies: Sequence[Study]) -> dict[str, Any]:
-    """Option that all arms set -> its best value at each rung, and by which factor it moves."""
-    optima = {}
+    """Option that all arms set -> its best value at each rung (or why there is none), and its way.
+
+    The way is from the first to the last rung that has one: their places, and the factor.
+    """
+    optima: dict[str, dict[str, Any]] = {}
     for key, groups in sweeps_of(studies[0], studies[0].verdicts()).items():
         if list(groups) != [""]:
             continue
         by_rung = [optimum_of(study, study.verdicts(), key, groups[""]) for study in studies]
-        first, last = by_rung[0], by_rung[-1]
-        way = moved(first, last) if first and last else None
-        optima[key] = {"by_rung": by_rung, "moved": way}
+        found = [(n, its) for n, its in enumerate(by_rung) if not isinstance(its, str)]
+        optima[key] = {"by_rung": by_rung}
+        if len(found) > 1:
+            (start, first), (end, last) = found[0], found[-1]
+            optima[key] |= {"moved": moved(first, last), "between": (start, end)}
     return optima
 
 
@@ -105,7 +110,7 @@ def as_text(ladder: Mapping[str, Any]) -> str:
         about.append(
             f"A power law through the smaller ones forecasts {spell(law['forecast'])} "
             f"{spell_interval(law['interval'])} at {ladder['values'][-1]:g}; it was "
-            f"{spell(law['seen'])}."
+            f"{spell(law['seen'])}{_beside(law['seen'], law['interval'])}."
         )
     about += _sealed(ladder)
     grown = " and ".join([ladder["key"], *ladder.get("together", ())])
@@ -122,18 +127,23 @@ def _best_values(ladder: Mapping[str, Any]) -> list[str]:
     sentences = []
     for key, its in ladder.get("optima", {}).items():
         found = [
-            f"{its_best['at']:.3g} {_times(its_best['interval'])} at {value:g}"
-            if its_best
-            else f"none between the arms at {value:g}"
-            for value, its_best in zip(ladder["values"], its["by_rung"], strict=True)
+            f"{best if isinstance(best, str) else _at(best)} at {value:g}"
+            for value, best in zip(ladder["values"], its["by_rung"], strict=True)
         ]
         says = f"the best {key}"
-        if way := its["moved"]:
-            says += f" moves by x {way['at']:.3g} {_times(way['interval'])} from first to last"
-        elif None in its["by_rung"]:
-            says += " leaves the arms"
-        sentences.append(f"- **{says}**: {', '.join(found)} (by a parabola through the arms, 95 %)")
+        if "moved" in its:
+            start, end = (ladder["values"][place] for place in its["between"])
+            says += f" moves by x {_at(its['moved'])} from {start:g} to {end:g}"
+        sentences.append(f"- **{says}**: {', '.join(found)} (by a parabola, 95 % each)")
     return sentences
+
+
+def _beside(seen: float, interval: Sequence[float]) -> str:
+    return "" if interval[0] <= seen <= interval[1] else ", outside of that"
+
+
+def _at(best: Mapping[str, Any]) -> str:
+    return f"{best['at']:.3g} {_times(best['interval'])}"
 
 
 def _place(ladder: Mapping[str, Any], value: float, place: float) -> list[str]:
