@@ -354,6 +354,11 @@ def _quick_study(
         return all(flat.get(k, flat.get(plain_key(k))) == v for k, v in changes.items())
 
     same = [name for name, changes in made.items() if is_base(changes)]
+    if made and len(same) == len(made):
+        raise InvalidInput(
+            f"--arm={' --arm='.join(arms)}: the config has it already; expected another value, or "
+            "several that are compared with the first: KEY=VALUE,VALUE"
+        )
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
     metric = _usual_metric(config)
