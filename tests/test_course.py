@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments import answers, speed
-from experiments.course import checks, exercises, outcomes, solution
+from experiments.course import checks, exercises, outcomes, page, solution
 from experiments.course.checks import WORKED, NotInstalled
 from experiments.course.errata import ERRATA
 from experiments.course.statements import STATEMENTS, Claim, Statement
@@ -477,14 +477,12 @@ def test_real_weights_are_looked_at():
         assert (": " in agrees) == (text in real_models.PLURAL)
 
 
-@pytest.mark.commands
-def test_the_course_writes_its_page(tmp_path):
-    out = tmp_path / "course.html"
-    result = command("course", f"--out={out}", f"--markdown={tmp_path / 'course.md'}")
-    assert result.returncode == 0, result.stderr
-    assert "36 statements" in result.stdout
-    page = out.read_text()
-    for words in ("Errata", "the keys near the door", "Attention weights are a distribution"):
-        assert words in page
-    assert page.count('class="heat"') >= 60
-    assert "## 24. Sinusoids carry relative distance: " in (tmp_path / "course.md").read_text()
+def test_the_page_for_the_site_has_statements_and_tables():
+    (statement,) = [row for row in STATEMENTS if row.number == 24]
+    tables = page.Part("Errata", [("a caption", ["one", "two"], [["1", "2"]])], "what it is")
+    text = page.as_site_page(
+        [outcomes.outcome_of(statement)], [tables, page.Part("Pictures", pictures="x")]
+    )
+    assert "## 24. Sinusoids carry relative distance: " in text
+    assert "## Errata\n\nwhat it is\n\na caption\n\n| one | two |" in text
+    assert "Pictures" not in text

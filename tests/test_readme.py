@@ -135,6 +135,16 @@ def test_the_commands_run_as_they_are_written(place):
         if ".compare runs/shakespeare" in line:
             assert "model.position" in output
             assert "no claim" in output
+        if line.endswith(".course"):
+            assert "36 statements" in output
+            page = (place / "course.html").read_text()
+            for words in (
+                "Errata",
+                "the keys near the door",
+                "Attention weights are a distribution",
+            ):
+                assert words in page
+            assert page.count('class="heat"') >= 60
         ran.append(line)
     assert len(ran) >= 28
     assert (place / "runs" / "heads" / "report.html").exists()
