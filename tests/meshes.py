@@ -10,7 +10,7 @@ import sys
 import jax
 import numpy as np
 
-from tests.conftest import ROOT, TINY
+from tests.conftest import _EMITTERS, ROOT, TINY
 from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options.config import load_config
@@ -19,6 +19,7 @@ from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.prepared import prepare
 
 STEPS = 3
+_EMITTERS["on"] = False  # which compiles faster, both ways alike
 _SMALL = {"width": 32, "depth": 2, "num_heads": 4, "dropout_rate": 0.1}
 _OTHERS = {"training.steps": 4, "schedule.warmup_cosine.warmup_steps": 1, "training.batch_size": 8}
 SOURCES = {
