@@ -19,7 +19,6 @@ from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.prepared import prepare
 
 STEPS = 3
-_EMITTERS["on"] = False  # which compiles faster, both ways alike
 _SMALL = {"width": 32, "depth": 2, "num_heads": 4, "dropout_rate": 0.1}
 _OTHERS = {"training.steps": 4, "schedule.warmup_cosine.warmup_steps": 1, "training.batch_size": 8}
 SOURCES = {
@@ -161,6 +160,7 @@ def compare(case):
 
 
 if __name__ == "__main__":
+    _EMITTERS["on"] = False  # which compiles faster, both ways alike
     for case in sys.argv[1:] or CASES:
         try:
             print(json.dumps({"case": case, **compare(case)}), flush=True)
