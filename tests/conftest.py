@@ -24,6 +24,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # 2e-10 with a later token. So emitters are left out only in modules that compare no bits of two
 # programs, see _WITHOUT_EMITTERS.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+if os.environ["JAX_PLATFORMS"] != "cpu":  # `make gpu`
+    FLAGS = "--xla_gpu_deterministic_ops=true"
 os.environ["XLA_FLAGS"] = FLAGS
 
 import jax
@@ -79,7 +81,7 @@ _compile_options = compiler.get_compile_options
 
 def _options_without_emitters(*arguments, env_options_overrides=None, **options):
     given = dict(env_options_overrides or {})
-    if not _EMITTERS["on"]:
+    if not _EMITTERS["on"] and jax.version.__version_info__ < (0, 11):  # whose XLA has the option
         given.setdefault("xla_cpu_use_fusion_emitters", "False")
     return _compile_options(*arguments, env_options_overrides=given, **options)
 

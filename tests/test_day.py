@@ -450,8 +450,8 @@ def test_fast_does_everything_once_and_keeps_nothing(tmp_path):
 
 
 def test_a_loss_is_seen_in_one_line():
-    rows = [{"step": n, "train/loss": 4.0 - 0.03 * n} for n in range(1, 101)]
-    assert loss_in_a_line(rows, width=8) == "█▇▆▅▄▃▂▁ 3.81 to 1.18"
+    rows = [{"step": n, "train/loss": 4.0 - 0.032 * n} for n in range(1, 101)]
+    assert loss_in_a_line(rows, width=8) == "█▇▆▅▄▃▂▁ 3.79 to 0.992"
     assert loss_in_a_line([{"step": 1, "train/loss": 2.0}, {"step": 2, "train/loss": 2.0}]) == (
         "▁▁ 2 to 2"
     )

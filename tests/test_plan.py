@@ -11,7 +11,7 @@ import pytest
 from experiments import costs
 from experiments.plan import main as plan_main
 from experiments.plan import meshes_of
-from tests.conftest import ROOT, TINY, a_few_of, attempt, command, tiny_config
+from tests.conftest import ROOT, TINY, a_few_of, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
 from transformer_jax.planning.devices import DEVICES, Device, find_device
@@ -191,8 +191,11 @@ def test_devices_are_refused_by_name_and_without_their_compiler():
         find_device("v5")
     with pytest.raises(InvalidInput, match=r"--device=v5e: .*transformer_jax\[tpu\]"):
         find_device("v5e")
-    with pytest.raises(InvalidInput, match=r"--device=h100: .*transformer_jax\[cuda\]"):
-        find_device("h100")
+    for name in ("h100", "h200"):
+        with pytest.raises(InvalidInput, match=rf"--device={name}: .*transformer_jax\[cuda\]"):
+            find_device(name)
+    with pytest.raises(InvalidInput, match=r"--device=gpu: jax sees none here"):
+        find_device("gpu")
 
 
 def test_rates_of_this_machine_are_measured():
@@ -206,7 +209,7 @@ def test_plan_prints_json_of_every_variant(tmp_path):
     out = tmp_path / "plan.json"
     done = command(
         *("plan", f"--config={TINY}", "--json", f"--out={out}", "--compare=model.remat=block"),
-        "--remedies",
+        *("--remedies", "--steps=2"),
     )
     assert done.returncode == 0, done.stderr
     plans = json.loads(done.stdout)
@@ -215,6 +218,8 @@ def test_plan_prints_json_of_every_variant(tmp_path):
     assert list(plans)[-1] == "all of these"
     stands, remat = list(plans.values())[:2]
     assert stands["fits"]
+    assert len(stands["taken"]["seconds"]) == 3
+    assert 0 < min(remat["taken"]["seconds"]) < 10
     assert remat["step_flops"] > stands["step_flops"]
     assert np.isclose(remat["model_flops"], stands["model_flops"])
     table = command("plan", f"--config={TINY}", "--compare=model.depth=1").stdout
@@ -232,6 +237,9 @@ def test_what_plan_cannot_read_is_refused():
     done = attempt("plan", f"--config={TINY}", "--out=nowhere/plan.json")
     assert done.returncode == 2
     assert "--out=nowhere/plan.json: expected a file" in done.stderr
+    refused(
+        attempt("plan", f"--config={TINY}", "--device=v5e", "--steps=2"), "--steps=2", "cpu or gpu"
+    )
     done = attempt("plan", f"--config={TINY}", "--compare=model.dept=3")
     assert done.returncode == 2
     assert "model.depth" in done.stderr
@@ -400,14 +408,17 @@ def test_the_page_on_costs_is_of_its_figures(tmp_path):
     figures = json.loads((ROOT / "experiments/results/costs.json").read_text())
     points = [costs.Point(**figure) for figure in figures]
     assert costs.page(points) == (ROOT / "docs/costs.md").read_text()
-    assert {p.where for p in points} == set(costs._STYLES)
+    assert {p.how for p in points} == set(costs._STYLES)
     asked = {
-        (where, name, value)
-        for where, by_name in costs._VALUES.items()
+        (device, name, value)
+        for device, by_name in costs._VALUES.items()
         for name, values in by_name.items()
         for value in values
     }
-    assert {(p.where.partition(",")[0], p.swept, p.value) for p in points} == asked
+    gpus = {p.device for p in points} - set(costs._VALUES)
+    assert len(gpus) == 1
+    made = {("gpu" if p.device in gpus else p.device, p.swept, p.value) for p in points}
+    assert made == asked
     costs.draw(points, tmp_path / "costs.svg")
     assert (tmp_path / "costs.svg").stat().st_size > 10_000
 

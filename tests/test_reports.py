@@ -514,13 +514,19 @@ def test_every_study_says_whether_its_base_had_learned(path):
     assert answers.read_study(path.parent.name).learned
 
 
+def in_digits(found):
+    """JSON with numbers of nine digits: other versions of numpy and scipy round the last otherwise."""
+    return json.loads(json.dumps(found), parse_float=lambda text: f"{float(text):.9g}")
+
+
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.parent.name)
 def test_a_committed_study_is_as_it_was_sealed(path):
     study = load_study(path.parent)
     assert study.record["seal"] == seal_of(study.record["sealed"])
     assert study.verdicts()["seal"] == study.record["seal"]
     assert study.record["exploratory"] == []
-    assert results.decided_again(path.parent) == study.verdicts(), "by the rules of today"
+    again = results.decided_again(path.parent)
+    assert in_digits(again) == in_digits(study.verdicts()), "by the rules of today"
     sealed = load_design(study.record["config_path"]).sealed()
     assert changed_since(study.sealed, sealed) == [], "the file still asks what was asked"
     assert len(study.verdicts()["seeds"]) >= 5

@@ -621,6 +621,23 @@ def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
     assert (found["a"].changes, found["b"].changes, found["b"].unread) == (False, True, ())
 
 
+@pytest.mark.parametrize(("milliseconds", "how"), [(2.0, "loop"), (0.5, "vmap"), (None, "loop")])
+def test_the_fastest_way_of_computing_that_compiles_is_taken(monkeypatch, milliseconds, how):
+    def measured(group, arms, width):
+        if width > 1 and milliseconds is None:
+            raise IndexError("raw_hash_map<>::at")  # seen of a compiler
+        return (milliseconds if width > 1 else 1.0) * 1e-3, 0.0, 1
+
+    monkeypatch.setattr(planning, "measure", measured)
+    monkeypatch.setattr(planning, "_WORTH_MEASURING", 0.0)
+    monkeypatch.setattr(planning, "members_at_once", lambda group, count, nbytes: count)
+    design = quick("optimizer.learning_rate=0.002")
+    found = planning.calibrate(ArmBuilder(design).arms(), design.base, [design.base] * 4, None)
+    assert found.how == how
+    said = "vmap fails, raw_hash_map<>::at" if milliseconds is None else f"vmap {milliseconds:.2f}"
+    assert found.told == f"loop 1.00 ms a step, {said}"
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -6,6 +6,7 @@ What is alike is found among the operations of the traced function, so nobody ha
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,11 +147,37 @@ def on_stacks(function: Callable, stack: Callable, unstack: Callable) -> Callabl
         inputs = unstack(jax.tree.map(_Stack, trees))
         shapes = jax.tree.map(_shape_of, inputs)
         program, out_shape = jax.make_jaxpr(function, return_shape=True)(*shapes)
+        if any(map(_is_inlined, program.jaxpr.eqns)):
+            program = jax.make_jaxpr(functools.partial(_inlined, program))(*program.in_avals)
         results = _run(program, jax.tree.leaves(inputs))
         tree = jax.tree.unflatten(jax.tree.structure(out_shape), results)
         return jax.tree.map(_array_of, stack(tree, _joined))
 
     return run
+
+
+def _is_inlined(equation: Any) -> bool:
+    """Whether it calls a function whose operations jax will put in its place, since jax 0.11."""
+    return equation.primitive.name == "jit" and "JAX_LATE" in str(equation.params["inline"])
+
+
+def _inlined(program: Any, *arguments: Any) -> list[Any]:
+    """Runs a program with those operations in place of the call."""
+    consts, operations = opened(program)
+    values = dict(zip(operations.invars, arguments, strict=True))
+    values |= dict(zip(operations.constvars, consts, strict=True))
+
+    def read(variable: Any) -> Any:
+        return variable.val if isinstance(variable, core.Literal) else values[variable]
+
+    for equation in operations.eqns:
+        inputs = [read(variable) for variable in equation.invars]
+        if _is_inlined(equation):
+            outputs = _inlined(equation.params["jaxpr"], *inputs)
+        else:
+            outputs = bind(equation, inputs)
+        values |= dict(zip(equation.outvars, outputs, strict=True))
+    return [read(variable) for variable in operations.outvars]
 
 
 def _shape_of(value: _Stack | _Member) -> jax.ShapeDtypeStruct:

@@ -271,7 +271,11 @@ def _call(equation: Any, runners: list, inputs: list) -> list:
 def _scan(equation: Any, runners: list, inputs: list) -> list:
     """A loop of known length, which reads constants, a carry, and an element of each array."""
     (body,), params = runners, equation.params
-    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+    if "ft_in" in params:  # since jax 0.11
+        num_consts, num_carry, _ = map(len, params["ft_in"].unpack())
+    else:
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
+    first, last = num_consts, num_consts + num_carry
 
     def step(carry: list, elements: list) -> tuple[list, list]:
         outputs = body(*inputs[:first], *carry, *elements)

@@ -37,9 +37,10 @@ class FusedAttention(Core):
     """Softmax attention by splash attention on a TPU, by cuDNN on an NVIDIA GPU.
 
     Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels know causal masks and
-    windows, splash attention documents and padding too. Elsewhere, and where a kernel cannot do
-    what it is asked for (a bias, dropout of weights, a mask of another kind, a length that is no
-    multiple of 128, a cache, in cuDNN float32), all weights are made as in `softmax`. Equal numbers
+    windows that end at the query, splash attention other windows, documents and padding too.
+    Elsewhere, and where a kernel cannot do what it is asked for (a bias, dropout of weights, a mask
+    of another kind, a length that is no multiple of 128 in splash attention, a cache, in cuDNN
+    float32), all weights are made as in `softmax`. Equal numbers
     up to the rounding of the dtype, and exactly 0 for a query that sees nothing. Where there is a
     window, positions have to count the tokens of each document one by one; where they do not
     and a kernel might be taken, it is NaN.

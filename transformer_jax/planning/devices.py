@@ -7,6 +7,7 @@ Google's of a chip (cloud.google.com/tpu/docs: 1,600, 4,800 and 3,584 Gbit/s), N
 """
 
 import dataclasses
+import functools
 import importlib.util
 import os
 import re
@@ -20,13 +21,14 @@ import jax.numpy as jnp
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
 from transformer_jax.training.flops import RATES
-from transformer_jax.training.memory import host_memory
+from transformer_jax.training.memory import device_memory
 
 _GIB = 1 << 30
 _LINKED = 8  # GPUs that NVLink joins in one machine
 _COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}  # modules
 # XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
 _QUICK = {"exec_time_optimization_effort": -1.0}
+HERE = ("cpu", "gpu")  # devices of this machine, whose rates are measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,22 +149,34 @@ def _h100(count: str) -> Device:
     return _gpu("h100", count, "NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, 450e9, **about)
 
 
+def _h200(count: str) -> Device:
+    about = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
+    about |= {"l2_cache_size": 60 << 20, "shared_memory_per_core": 228 << 10}
+    return _gpu("h200", count, "NVIDIA H200", 150_754_820_096, 4.8e12, 450e9, **about)
+
+
 def _a100(count: str) -> Device:
     about = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
     about |= {"l2_cache_size": 40 << 20, "shared_memory_per_core": 164 << 10}
     return _gpu("a100", count, "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2.039e12, 300e9, **about)
 
 
-def _cpu(count: str) -> Device:
-    devices = tuple(jax.devices("cpu"))
-    more = "of them; JAX_NUM_CPU_DEVICES=8 before the command makes more"
-    number = _count("cpu", count, len(devices), more)
-    rates = {"float32": matrix_rate("float32"), "bfloat16": matrix_rate("bfloat16")}
-    remark = "rates are measured, those of this machine now"
+def _here(platform: str, count: str) -> Device:
+    """A device of this machine, as it is measured now."""
+    try:
+        devices = tuple(jax.devices(platform))
+    except RuntimeError as error:
+        raise InvalidInput(f"--device={platform}: jax sees none here") from error
+    is_cpu = platform == "cpu"
+    more = "; JAX_NUM_CPU_DEVICES=8 before the command makes more" if is_cpu else ""
+    number = _count(platform, count, len(devices), f"of them{more}")
+    shared = number if is_cpu else 1  # its cores
+    side, nbytes = (1024, 256 << 20) if is_cpu else (8192, 1 << 30)
+    rates = {dtype: matrix_rate(dtype, side) / shared for dtype in ("float32", "bfloat16")}
     kind = f"this machine's {devices[0].device_kind}"
-    rates = {dtype: rate / number for dtype, rate in rates.items()}  # they share its cores
-    has = (host_memory() // number, rates, _bandwidth() / number)
-    return Device("cpu", kind, *has, devices[:number], None, {}, remark)
+    has = (device_memory(devices[0]) or 0, rates, _bandwidth(nbytes) / shared)
+    remark = "rates are measured, those of this machine now"
+    return Device(platform, kind, *has, devices[:number], None, {}, remark)
 
 
 # By what stands before the colon; each gets what stands behind it, how many.
@@ -171,8 +185,9 @@ DEVICES: dict[str, Callable[[str], Device]] = {
     "v5p": lambda chips: _tpu("v5p", chips, "TPU v5", "1x1x1", 95.74, 2765e9, 300e9),
     "v6e": lambda chips: _tpu("v6e", chips, "TPU v6 lite", "1x1", 31.25, 1640e9, 224e9),
     "h100": _h100,
+    "h200": _h200,
     "a100": _a100,
-    "cpu": _cpu,
+    **{platform: functools.partial(_here, platform) for platform in HERE},
 }
 
 
@@ -190,7 +205,7 @@ def find_device(name: str) -> Device:
     return DEVICES[kind](count)
 
 
-def matrix_rate(dtype: str, size: int = 1024) -> float:
+def matrix_rate(dtype: str, size: int) -> float:
     """Returns the FLOPs a second of a product of two square matrices, measured.
 
     Args:
@@ -201,7 +216,7 @@ def matrix_rate(dtype: str, size: int = 1024) -> float:
     return 2.0 * size**3 / shortest(jax.jit(lambda a: a @ a), matrix)
 
 
-def _bandwidth(nbytes: int = 256 << 20) -> float:
+def _bandwidth(nbytes: int) -> float:
     """Bytes a second of an array that is read and one that is written."""
     array = jnp.ones(nbytes // 4, jnp.float32)
     return 2.0 * nbytes / shortest(jax.jit(lambda a: a + 1), array)

@@ -20,7 +20,7 @@ _FREE = {
 }
 _OF_NAME = {  # parts of an op_name that are no module's
     *("while", "body", "cond", "scan", "checkpoint", "rematted_computation", "closed_call"),
-    *("remat", "pjit", "custom_jvp_call", "custom_vjp_call", "core_call", "_Alone"),
+    *("remat", "pjit", "custom_jvp_call", "custom_vjp_call", "core_call", "eval_jaxpr", "_Alone"),
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import SingleDeviceSharding
 from ml_collections import ConfigDict
 
@@ -31,12 +32,26 @@ from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 
 _LARGEST = 5
+_CALLS = 3  # that are timed, behind one that is not
 _COMPILERS = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
 
 
 @dataclasses.dataclass(frozen=True)
+class Taken:
+    """Training steps that were taken.
+
+    Attributes:
+      seconds: a step, of each call.
+      memory: bytes that a device held at its worst moment so far; None where it does not tell.
+    """
+
+    seconds: tuple[float, ...]
+    memory: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
-    """What one training step needs on a device, or on each of several. Nothing was run on it.
+    """What one training step needs on a device, or on each of several.
 
     Attributes:
       device: its name.
@@ -62,6 +77,7 @@ class Plan:
       made_with: versions of what compiles.
       kernels: what fused attentions are computed by.
       made_up: whether the text was not there, and only its shapes are those of the config.
+      taken: steps that were taken beside it; None: nothing was run.
     """
 
     device: str
@@ -85,6 +101,7 @@ class Plan:
     made_with: dict[str, str]
     kernels: tuple[str, ...]
     made_up: bool
+    taken: Taken | None = None
 
     @property
     def estimate(self) -> float | None:
@@ -121,6 +138,7 @@ def make_plan(
     changes: dict[str, Any] | None = None,
     thorough: bool = False,
     allow: Collection[str] = (),
+    steps: int = 0,
 ) -> Plan:
     """Compiles the training step of a config for a device, as a run would.
 
@@ -130,6 +148,7 @@ def make_plan(
       changes: said in the plan.
       thorough: whether the compiler takes the time that it takes by default.
       allow: modules of the user's own that may be imported.
+      steps: to take too, by a device that is here.
     Raises:
       InvalidInput: the data is needed and not there, or the model cannot be made.
     """
@@ -189,7 +208,21 @@ def make_plan(
         versions_of(_COMPILERS),
         tuple(kernels_of(prepared, device.target.platform)),
         task is not None,
+        _take(prepared, compiled, device.target, steps) if compiled and steps else None,
     )
+
+
+def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
+    """Takes one step, and then so many in each of some calls."""
+    count = min(steps, prepared.capacity)
+    batches = jax.device_put(prepared.stacked_batches(0, 0, count))
+    state, seconds = prepared.draw(np.uint32(0)), []
+    for number in (1, *[count] * _CALLS):
+        arguments = prepared.on_devices((np.uint32(0), state, batches, np.int32(number)))
+        started = time.perf_counter()
+        state, _ = jax.block_until_ready(compiled(*arguments))
+        seconds.append((time.perf_counter() - started) / number)
+    return Taken(tuple(seconds[1:]), (device.memory_stats() or {}).get("peak_bytes_in_use"))
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
@@ -230,7 +263,8 @@ def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
             "data.vocab_size"
         )
     length = math.ceil(4 * data.length / min(data.splits))
-    source = OwnSource(data.source, lambda: ["a" * length])
+    letters = bytes(range(32, 127)) * math.ceil(length / 95)
+    source = OwnSource(data.source, lambda: [letters.decode()])
     tokenizer = ByteTokenizer()
     tokenizer.vocab_size = sizes[data.tokenizer]
     return make_task(config, tokenizer, own_modules(config) | set(allow), source=source)
