@@ -12,7 +12,8 @@ from typing import Any
 
 from experiments.answers import ABOUT, FIGURES, GATE, RESULTS, Study, domain_of
 from experiments.command import Parser, execute
-from experiments.pages import learned_of, write
+from experiments.page_of_study import learned_of
+from experiments.pages import write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.design import load_design

@@ -110,7 +110,7 @@ def as_text(ladder: Mapping[str, Any]) -> str:
         about.append(
             f"A power law through the smaller ones forecasts {spell(law['forecast'])} "
             f"{spell_interval(law['interval'])} at {ladder['values'][-1]:g}; it was "
-            f"{spell(law['seen'])}{_beside(law['seen'], law['interval'])}."
+            f"{spell(law['seen'])}{_if_outside(law['seen'], law['interval'])}."
         )
     about += _sealed(ladder)
     grown = " and ".join([ladder["key"], *ladder.get("together", ())])
@@ -138,7 +138,7 @@ def _best_values(ladder: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def _beside(seen: float, interval: Sequence[float]) -> str:
+def _if_outside(seen: float, interval: Sequence[float]) -> str:
     return "" if interval[0] <= seen <= interval[1] else ", outside of that"
 
 

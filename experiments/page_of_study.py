@@ -1,0 +1,284 @@
+"""The page of a committed study: its answer, what that speaks for, how to repeat it."""
+
+import ast
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from experiments.answers import (
+    FIGURES,
+    HERE,
+    RESULTS,
+    SAID_FIRST,
+    Study,
+    domain_of,
+    read_study,
+    undecided,
+    withheld,
+)
+from transformer_jax.studies.asking.gate import METHODS
+from transformer_jax.studies.asking.register import Register
+from transformer_jax.studies.asking.settings import spell_setting
+from transformer_jax.studies.asking.tuning import Tuned, tuned_of
+from transformer_jax.studies.inference.statistics import (
+    BETTER,
+    FOR_MEANS,
+    UNRESOLVED,
+)
+from transformer_jax.studies.inference.tuned import Regrets, reach
+from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
+from transformer_jax.studies.judging.decision import UNTUNED
+from transformer_jax.studies.reporting.tables import (
+    NOT_BY_SEEDS,
+    also_table,
+    as_markdown,
+    asked_elsewhere,
+    beyond_this_text,
+    budget_rows,
+    clock,
+    expected_of,
+    of_trials,
+    signed,
+    spell,
+    spell_interval,
+    trend_of,
+)
+
+_LIMITS = "Limits:"  # how a paragraph of a study's docstring begins
+_MOST_SEEDS = 64  # of which a page says that they would decide something
+
+
+def page_of_study(
+    study: Study, q_values: Mapping[tuple, float], figure: Callable[[str], str]
+) -> str:
+    """Returns the page of a study in Markdown.
+
+    Args:
+      study: committed.
+      q_values: (study, arm) -> the false discovery rate over all studies.
+      figure: where the page finds a figure of this name.
+    """
+    name, record, verdicts, _ = study
+    why_not, base = undecided(study), verdicts["base"]
+    means = [
+        f"{arm}: {its['words'].removesuffix(UNTUNED)}"
+        + (f" ({signed(its['mean'])} {spell_interval(its['interval'])})" if its.get("mean") else "")
+        for arm, its in verdicts["arms"].items()
+    ]
+    means += trend_of(verdicts)
+    answer = (
+        f"**Not decided:** {why_not}." if why_not else f"**Beside {base}:** {'; '.join(means)}."
+    )
+    packages = record["environment"]["packages"]
+    lines = [
+        f"# {verdicts['question']}",
+        "",
+        answer,
+        "",
+        *_said_first(name, verdicts),
+        f"This speaks for {domain_of(study)}. {learned_of(study)}",
+        f"Measured by {verdicts['metric']}; + is better. What matters is {verdicts['margin']:g} or "
+        f"more: {record['sealed']['margin_reason']}.",
+        "",
+        f"![Paired differences from {base}]({figure('forest.svg')})",
+        "",
+        *[f"{line}\n" for line in limits_of(record["config_path"])],
+        *[f"{line}\n" for line in ([] if why_not else _seeds_needed(verdicts))],
+        *to_repeat(record["seconds"], record["environment"], record["commands"][0]),
+        f"**Predicted beforehand:** {verdicts['prediction']}",
+        "",
+    ]
+    if again := record.get("supersedes"):
+        lines += [f"**Why it was asked again:** {again}.", ""]
+    came = [] if why_not else expected_of(record["sealed"], verdicts)
+    lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
+    in_words = not came and not why_not and verdicts["prediction"]
+    lines += ["(It was predicted in words, without ranges: nothing scores it.)", ""] * bool(
+        in_words
+    )
+    elsewhere = [f"- {line}" for line in _asked_otherwise(name, verdicts)]
+    lines += ["**The same in other studies:**", "", *elsewhere, ""] if elsewhere else []
+    lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
+    tuned = {arm: _chosen(its) for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
+    if tuned:
+        chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
+        lines += [f"Chosen by each arm: {chosen}.", ""]
+        of_first = [
+            f"{arm}: {words}" for arm, its in verdicts["arms"].items() for words in of_trials(its)
+        ]
+        lines += [f"Over numbers of trials: {'; '.join(of_first)}.", ""]
+    beyond = {
+        arm: words for arm, its in verdicts["arms"].items() if (words := beyond_this_text(its))
+    }
+    if beyond and not why_not:
+        words = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
+        lines += [
+            "Would it hold for other examples of the same source too (what tuning may have missed "
+            f"left out)? {words}.",
+            "",
+        ]
+    rows = budget_rows(verdicts)
+    if rows:
+        heads = ["arm", "updates", "difference", "interval", "verdict"]
+        lines += ["After fewer updates:", "", as_markdown(heads, rows)]
+    heads, rows = also_table(verdicts)
+    if rows:
+        lines += ["Further evaluations, with intervals and no verdicts:", ""]
+        lines += [as_markdown(heads, rows)]
+    for breakdown, its in BREAKDOWNS.items():
+        if verdicts.get(breakdown):
+            lines += [its.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
+    for file, what in FIGURES.items():
+        if file != "forest.svg" and (RESULTS / name / file).exists():
+            lines += [f"![{what}]({figure(file)})", ""]
+    lines += [
+        f"Sealed {record['sealed_at'][:10]} as `{verdicts['seal'][:12]}`; jax {packages['jax']}. "
+        "q: the false discovery rate over all studies (Benjamini and Hochberg 1995).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def to_repeat(seconds: float, environment: Mapping[str, Any], command: str) -> list[str]:
+    """The command, and how long it took."""
+    device = environment["device"]
+    on = f"{device['count']} {device['kind']} ({environment['cores']} cores)"
+    return [f"**To repeat it**, {clock(seconds)} on {on}:", "", f"```sh\n{command}\n```", ""]
+
+
+def _said_first(name: str, verdicts: Mapping[str, Any]) -> list[str]:
+    """What was said before the procedure changed, and what half the level would say now."""
+    if name not in SAID_FIRST:
+        return []
+    lows = []
+    for arm, its in verdicts["arms"].items():
+        if its["verdict"] == BETTER and "regrets" in its:
+            size = max(verdicts["contrasts"], its.get("family", 0))
+            seeds = (its["standard_error"], len(its["differences"]) - 1)
+            level = FOR_MEANS * its["level"] / size / 2
+            low = its["mean"] - reach(*seeds, Regrets.of(its["regrets"]).base, level / 2)
+            lows.append(f"{arm}: {signed(low)}")
+    doubt = "; fresh seeds would have to confirm it. At half the level, as for two procedures, "
+    doubt = f"{doubt}the lower limits are {'; '.join(lows)}" if lows else ""
+    return [
+        f"**Said first**, by the procedure it was sealed under: {SAID_FIRST[name]}. How tuning "
+        "counts was changed [after its scores were seen](../../../docs/error-rates.md#tuned-arms), "
+        f"for all studies{doubt}.",
+        "",
+    ]
+
+
+def _chosen(tuned: Tuned) -> str:
+    """What an arm chose, and what it may lose as that is not quite its best."""
+    setting = spell_setting(tuned.chosen)
+    return setting + (
+        f" (may miss its best score by {tuned.refined['missed']:.2g}, root mean square)"
+        if tuned.refined
+        else ""
+    )
+
+
+def learned_of(study: Study) -> str:
+    """Whether the base has learned; the simple methods and arms on the wrong side of that."""
+    learned = study.learned
+    if not learned or not learned["passed"]:
+        return ""
+    sentence = f"It passes its gate: {learned['told']}."
+    scores = study.record.get("baselines", {}).get("scores", {})
+    of_all = {
+        name: its[learned["split"]].get(learned["metric"])
+        for name, its in scores.items()
+        if name in METHODS
+    }
+    if learned["metric"] != "loss":
+        return sentence
+    better = [
+        f"{METHODS[name]} ({score:.4g})"
+        for name, score in of_all.items()
+        if score is not None and score < learned["base"]
+    ]
+    sentence += f" Better than it are still {' and '.join(better)}." if better else ""
+    values = study.verdicts["values"].items()
+    below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
+    best = min((score for score in of_all.values() if score is not None), default=math.inf)
+    above = [arm for arm, its in values if its["mean"] and its["mean"] < best]
+    sentence += f" Better than all of them: {', '.join(above)}." if better and above else ""
+    return sentence + (f" No better than the gate: {', '.join(below)}." if below else "")
+
+
+def limits_of(config_path: str) -> list[str]:
+    """What its author says would change the answer, in the docstring of the study's file."""
+    file = HERE.parent / config_path
+    if not file.is_file():  # of somebody else's study
+        return []
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    paragraphs = [part for part in text.split("\n\n") if part.startswith(_LIMITS)]
+    return [
+        f"**What would change it:** {' '.join(t.removeprefix(_LIMITS).split())}" for t in paragraphs
+    ]
+
+
+def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
+    """How many seeds would decide what is unresolved, by the spread that was seen."""
+    needs = []
+    for arm, its in verdicts["arms"].items():
+        count = its.get("seeds_needed")
+        if its["verdict"] == UNRESOLVED and count:
+            needs.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
+        elif its["verdict"] == UNRESOLVED and its.get("regrets"):
+            needs.append(f"{arm}: {NOT_BY_SEEDS}")
+    heading = "**Seeds that would decide it**, by the spread that was seen: "
+    return [f"{heading}{'; '.join(needs)}."] if needs else []
+
+
+def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the comparison, the base first."""
+    name, record, verdicts, _ = study
+    rows = [[verdicts["base"], "base", "", "", ""]]
+    for arm, its in verdicts["arms"].items():
+        difference, interval = signed(its.get("mean")), spell_interval(its.get("interval"))
+        words = f"not decided ({its['words']})" if undecided(study) else its["words"]
+        rows.append([arm, difference, interval, spell(q_values.get((name, arm)), 3), words])
+    for row in rows:
+        value, cost = verdicts["values"][row[0]], record["arms"][row[0]]["cost"]
+        score = f"{spell(value['mean'])} ± {spell(value['deviation'])}"
+        row[1:1] = [spell(cost["parameters"]), score]
+    levels = {its["level"] for its in verdicts["arms"].values()}
+    together = "interval"
+    if len(levels) == 1:
+        together += f" ({1 - FOR_MEANS * levels.pop():.3g} together)"
+    return ["arm", "parameters", verdicts["metric"], "difference", together, "q", "verdict"], rows
+
+
+def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:
+    """What the register knows: the same contrasts before, and what this study took the place of."""
+    others = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
+    looks = [look for its in verdicts["arms"].values() for look in its.get("related") or ()]
+    for other in sorted({look["study"] for look in looks}):
+        read = read_study(other)
+        if read and withheld(read):
+            others.append(f"{other} decides nothing: {withheld(read)}.")
+    rows = [row for row in Register(RESULTS).rows() if row["study"] == name]
+    for row, later in itertools.pairwise(rows):
+        if (row["seal"], row["sealed_at"]) == (later["seal"], later["sealed_at"]):
+            continue  # more seeds of the same study
+        words = "; ".join(
+            f"{arm}: {its['words'].removesuffix(UNTUNED)}" for arm, its in row["arms"].items()
+        )
+        seeds = f"seeds {row['seeds'][0]} to {row['seeds'][-1]}"
+        why = later["why"] or "no reason was noted"
+        others.append(f"Superseded ({row['time'][:10]}, {seeds}): {words}. Asked again: {why}.")
+    return others
+
+
+def _by_number(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows: an arm a row, up to six numbers, means over seeds."""
+    numbers = sorted({int(number) for by in found.values() for number in by})
+    step = max(1, -(-len(numbers) // 6))
+    kept = [str(number) for number in numbers[::step]]
+    rows = [
+        [arm, *(spell(sum(by[d]) / len(by[d]), 3) if d in by else "" for d in kept)]
+        for arm, by in found.items()
+    ]
+    return ["arm", *kept], rows
