@@ -46,8 +46,8 @@ slurm: $(VENV)/with-dev  ## a study and a run under a real Slurm, whose packages
 	$(RUN) -m pytest -m slurm
 
 gpu: $(VENV)-cuda/installed  ## what only a GPU can show, where there is one
-	$(VENV)-cuda/bin/python -m pip install --quiet pytest pytest-xdist
-	JAX_PLATFORMS=cuda,cpu $(VENV)-cuda/bin/python -m pytest -m gpu --numprocesses=0
+	$(VENV)-cuda/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest pytest-xdist
+	JAX_PLATFORMS=cuda,cpu $(VENV)-cuda/bin/python -m pytest -m gpu --numprocesses=0 tests/test_gpu.py
 
 plans: $(VENV)-tpu/installed $(VENV)-cuda/installed  ## the records in experiments/results/plans; 5 GB
 	for name in gpt2_124m gpt2_350m; do $(VENV)-tpu/bin/python -m experiments.plan --device=v5e \

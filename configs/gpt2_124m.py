@@ -7,7 +7,8 @@ Command:   python -m experiments.tokenize --source=TEXTS --tokenizer=bpe --vocab
                --out=openwebtext
            python -m experiments.train --config=configs/gpt2_124m.py --workdir=runs/gpt2_124m
 Plan:      python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
-           experiments/results/plans/gpt2_124m.json is what it said; nothing was trained.
+           experiments/results/plans/gpt2_124m.json is what it said; nothing was trained, but
+           steps were timed on an H200 (docs/speed.md).
 """
 
 from configs import reference

@@ -33,7 +33,8 @@ GATE = "gate.json"  # what the base of a study that sealed no gate is beside a s
 # Studies that cannot decide what they ask, whatever came out.
 WITHDRAWN = {
     "agreement_far": "no arm is tuned: at this learning rate the LSTM had learned nothing at all",
-    "agreement": "every arm answers everything rightly; who needs fewer updates would tell",
+    "agreement": "every arm answers everything rightly; agreement_solved asks who needs fewer "
+    "updates",
     "cross_attention": "true by construction: without cross-attention nothing leads from source to "
     "decoder, which a check of the course shows; the LSTM has the transformer's learning rate",
     "depth": "all arms have four heads, so that those of deeper and narrower ones are smaller",
@@ -45,7 +46,7 @@ WITHDRAWN = {
     "pretrained_ladder": "no arm is tuned, and some nets from scratch diverged",
     "projections": "the arms have up to a fifth fewer parameters than the base",
     "recall": "the recurrent nets never beat a guess among the values that were seen, so there was "
-    "nothing to forget",
+    "nothing to forget; recall_solved asks who learns it",
     "rotary_ladder": "its bases, of 500 updates at one learning rate, had not learned their text",
     "text_models": "all arms have the transformer's learning rate; text_models_wide, with more "
     "updates and a rate for each, turns the order around",
@@ -63,8 +64,8 @@ SAID_FIRST = {
 }
 # What no committed study asks so that it could be answered.
 NEXT = (
-    "Who needs fewer updates to recall and to find a subject, a transformer or a recurrent net? "
-    "After a fixed number both answer everything, or nothing.",
+    "Do recurrent nets learn to recall after 50,000 updates, or with a state that is larger than "
+    "the text?",
     "What do residual connections do for deep decoders, each at its own learning rate?",
     "Does a class token equal average pooling, and how large should patches be, on "
     "configs/digits.py, which beats the nearest neighbour?",
@@ -120,7 +121,11 @@ def words_of(study: Study) -> str:
     said = study.verdicts["arms"]
     if trend := study.verdicts.get("trend"):
         said = said | {f"more {trend['key']}": trend}
-    words = "; ".join(f"{name}: {its['words'].removesuffix(UNTUNED)}" for name, its in said.items())
+    by_arm = {name: its["words"].removesuffix(UNTUNED) for name, its in said.items()}
+    if study.record["sealed"].get("target") is not None:  # whose words are long, and often the same
+        alike = {each: [n for n, its in by_arm.items() if its == each] for each in by_arm.values()}
+        by_arm = {", ".join(names): each for each, names in alike.items()}
+    words = "; ".join(f"{name}: {each}" for name, each in by_arm.items())
     is_untuned = any(its["words"].endswith(UNTUNED) for its in said.values())
     return words + " (no arm was tuned)" * is_untuned
 

@@ -58,13 +58,12 @@ _HEAD = """# How cost grows
 ![seconds a token and memory over width, depth, length and devices](costs.svg)
 
 Hollow points are planned: what the device's own compiler says of the training step, and the
-roofline estimate over that ([plan](how-to.md#fit-a-larger-model-or-a-longer-text)). Filled points
-are measured, on an H200 and on the CPU of the machine that wrote this page. Nothing was run on a
-TPU. Where both are known, the measured step takes 0.8 to 1.9 times the estimate on the H200 (the
-compiler's traffic counts arrays that stay in the cache; wide matrix products do not reach their
-full rate), and the two steps whose memory was read held 3.24 and 28.4 GiB where the plan said
-3.20 and 28.4. The CPU is shared, and times scatter: depth 4 and length 64 are the same step,
-timed at two moments.
+roofline estimate over that ([plan](how-to.md#fit-a-larger-model-or-a-longer-text)), for v5e by
+the maker's rates, for the H200 and the CPU by rates that were measured there (of the H200's 4.8
+TB/s 3.0 were reached). Filled points are measured, on the H200 and on the CPU of the machine that
+wrote this page. Nothing was run on a TPU. On the H200 a step takes 0.8 to 1.9 times the estimate,
+more where the model is wider. The CPU is shared, and times scatter: depth 4 and length 64 are the
+same step, timed at two moments.
 
 The base of v5e and H200 is configs/gpt2_124m.py (12 blocks of width 768, texts of 1,024 tokens, 8
 at a time on v5e and 16 on the H200; blocks computed again, loss in chunks, fused attention), the
@@ -111,6 +110,8 @@ def main(argv: list[str]) -> None:
     out = Path(arguments.out)
     if not out.parent.is_dir():
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
+    if "gpu" in asked and len(asked) > 1:
+        raise InvalidInput(f"--devices={arguments.devices}: expected gpu alone, or none")
     if "gpu" not in asked:
         os.environ.update(ENVIRONMENT)
     figures = Path(arguments.figures)

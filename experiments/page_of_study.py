@@ -16,7 +16,10 @@ from experiments.answers import (
     read_study,
     undecided,
     withheld,
+    words_of,
 )
+from transformer_jax.options.config import flatten
+from transformer_jax.options.schema import completed
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
@@ -67,6 +70,9 @@ def page_of_study(
         for arm, its in verdicts["arms"].items()
     ]
     means += trend_of(verdicts)
+    lead = "forest.svg"
+    if record["sealed"].get("target") is not None:
+        means, lead = [words_of(study)], "curves.svg"
     answer = (
         f"**Not decided:** {why_not}." if why_not else f"**Beside {base}:** {'; '.join(means)}."
     )
@@ -77,11 +83,10 @@ def page_of_study(
         answer,
         "",
         *_said_first(name, verdicts),
-        f"This speaks for {domain_of(study)}. {learned_of(study)}",
-        f"Measured by {verdicts['metric']}; + is better. What matters is {verdicts['margin']:g} or "
-        f"more: {record['sealed']['margin_reason']}.",
+        f"This speaks for {domain_of(study)}. {learned_of(study)}".rstrip(),
+        _measured_by(study),
         "",
-        f"![Paired differences from {base}]({figure('forest.svg')})",
+        f"![{FIGURES[lead]} beside {base}]({figure(lead)})",
         "",
         *[f"{line}\n" for line in limits_of(record["config_path"])],
         *[f"{line}\n" for line in ([] if why_not else _seeds_needed(verdicts))],
@@ -130,7 +135,7 @@ def page_of_study(
         if verdicts.get(breakdown):
             lines += [its.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
     for file, what in FIGURES.items():
-        if file != "forest.svg" and (RESULTS / name / file).exists():
+        if file not in ("forest.svg", lead) and (RESULTS / name / file).exists():
             lines += [f"![{what}]({figure(file)})", ""]
     lines += [
         f"Sealed {record['sealed_at'][:10]} as `{verdicts['seal'][:12]}`; jax {packages['jax']}. "
@@ -138,6 +143,24 @@ def page_of_study(
         "",
     ]
     return "\n".join(lines)
+
+
+def _measured_by(study: Study) -> str:
+    sealed, verdicts = study.record["sealed"], study.verdicts
+    metric, target = sealed["metric"], sealed.get("target")
+    if target is not None:
+        half = {its["updates"][1] for its in verdicts["arms"].values() if its.get("updates")}
+        (base,) = half or {None}
+        every = completed(flatten(sealed["base_config"]))["evaluation.every"]
+        return (
+            f"A run has solved it from {metric} {target:g} on, at the end; the runs that have, and "
+            f"their updates until it was first reached, looked at every {every}, are compared. "
+            + (f"Half of {verdicts['base']} had by update {base:,.0f}." if base else "")
+        ).rstrip()
+    return (
+        f"Measured by {metric}; + is better. What matters is {sealed['margin']:g} or more: "
+        f"{sealed['margin_reason']}."
+    )
 
 
 def to_repeat(seconds: float, environment: Mapping[str, Any], command: str) -> list[str]:

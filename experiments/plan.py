@@ -54,7 +54,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         "--steps",
         type=int,
         default=0,
-        help="take so many too, three times, on a device that is here",
+        help="take so many too (at most 64), three times, on a device that is here",
     )
     parser.add_argument(
         "--compare",
@@ -252,13 +252,15 @@ def _size(nbytes: float) -> str:
 def _compared(plans: "dict[str, Plan]") -> list[str]:
     """A table of plans, one a line."""
     width = max(map(len, plans))
-    rows = [f"{'':{width}}  {'memory':>10}  fits  {'FLOPs':>8}  {'ms':>9}  {'MFU':>4}"]
+    taken = f"  {'taken':>9}" if any(plan.taken for plan in plans.values()) else ""
+    rows = [f"{'':{width}}  {'memory':>10}  fits  {'FLOPs':>8}  {'ms':>9}  {'MFU':>4}{taken}"]
     for name, plan in plans.items():
         needs = _size(plan.needed) if plan.needed else "?"
         speed = f"{1e3 * plan.estimate:9.1f}  {plan.mfu:4.0%}" if plan.estimate else f"{'-':>9}"
         rows.append(
             f"{name:{width}}  {needs:>10}  {'yes' if plan.fits else 'no':4}  "
             f"{plan.step_flops:8.3g}  {speed}"
+            + (f"  {1e3 * statistics.median(plan.taken.seconds):9.1f}" if plan.taken else "")
         )
     return rows
 

@@ -74,6 +74,7 @@ def test_what_cudnn_cannot_do_is_by_all_weights(rng):
         assert all(np.isfinite(np.asarray(each, np.float32)).all() for each in found)
 
 
+@pytest.mark.xfail(raises=IndexError, reason="inside XLA, of jaxlib 0.11.2: raw_hash_map<>::at")
 def test_a_model_of_fused_attention_under_vmap_and_computed_again(rng):
     sizes = {"vocab_size": 11, "max_length": 128, "width": 64, "depth": 2, "num_heads": 2}
     options = {**sizes, "use_bias": False}  # the gradient of a bias of keys is 0

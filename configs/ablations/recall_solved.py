@@ -1,12 +1,18 @@
 """Question: who learns to recall, and after how many updates.
 
-recall.py asked what is right after 1,000 updates, when a recurrent net had learned nothing. One run
-each of another seed said before: a transformer solves it within 200 updates at either learning rate
-that was tried, LSTM, GRU and tanh net not in 4,000 at 0.003.
+recall.py asked what is right after 1,000 updates; no recurrent net was better than a guess among
+the values that it had seen. Each learning rate is an arm here, so that none has to be chosen. One
+run each of another seed said before: a transformer solves it within 200 updates at 0.001 and 0.003,
+LSTM, GRU and tanh net not in 4,000 at 0.003, nor the LSTM at 0.001.
+
+Limits:    more updates, another width or depth, or a rate that falls in the end; four pairs are one
+difficulty. Who does not solve it ends near 0.607 or below: what naming the most frequent of the
+values that are left gives, whatever the key (counted over all 8^4 draws of values). That the
+transformer, too, stays there at 0.01 shows how much a rate decides.
 
 Command:   python -m experiments.ablate --config=configs/ablations/recall_solved.py --seeds=30:36 \
              --workdir=runs/recall_solved
-Takes:     not run yet.
+Takes:     36 minutes on 2 CPU cores.
 """
 
 from configs.ablations import beside_recurrent_nets, synthetic

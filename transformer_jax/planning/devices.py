@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
 from transformer_jax.training.flops import RATES
-from transformer_jax.training.memory import device_memory
+from transformer_jax.training.memory import device_memory, host_memory
 
 _GIB = 1 << 30
 _LINKED = 8  # GPUs that NVLink joins in one machine
@@ -171,12 +171,21 @@ def _here(platform: str, count: str) -> Device:
     more = "; JAX_NUM_CPU_DEVICES=8 before the command makes more" if is_cpu else ""
     number = _count(platform, count, len(devices), f"of them{more}")
     shared = number if is_cpu else 1  # its cores
+    memory = host_memory() // number if is_cpu else device_memory(devices[0])
+    if memory is None:
+        raise InvalidInput(
+            f"--device={platform}: it does not tell its memory; expected jax's own "
+            "allocator, without XLA_PYTHON_CLIENT_ALLOCATOR"
+        )
     side, nbytes = (1024, 256 << 20) if is_cpu else (8192, 1 << 30)
-    rates = {dtype: matrix_rate(dtype, side) / shared for dtype in ("float32", "bfloat16")}
-    kind = f"this machine's {devices[0].device_kind}"
-    has = (device_memory(devices[0]) or 0, rates, _bandwidth(nbytes) / shared)
+    with jax.default_device(devices[0]):
+        rates = {dtype: matrix_rate(dtype, side) / shared for dtype in ("float32", "bfloat16")}
+        bandwidth = _bandwidth(nbytes) / shared
+    several = f"{number} x " if number > 1 and not is_cpu else ""
+    kind = f"this machine's {several}{devices[0].device_kind}"
     remark = "rates are measured, those of this machine now"
-    return Device(platform, kind, *has, devices[:number], None, {}, remark)
+    name = f"{platform}:{count}".rstrip(":")
+    return Device(name, kind, memory, rates, bandwidth, devices[:number], None, {}, remark)
 
 
 # By what stands before the colon; each gets what stands behind it, how many.
@@ -223,17 +232,21 @@ def _bandwidth(nbytes: int) -> float:
 
 
 def shortest(function: Callable, argument: jax.Array, repeats: int = 5) -> float:
-    """Returns the seconds of a call, the shortest of some.
+    """Returns the seconds of a call, the shortest of some means over calls in a row.
 
     Args:
       function: compiled, or to be compiled by its first call, which is not timed.
       argument: what it takes.
-      repeats: calls that are timed.
+      repeats: means that are taken.
     """
     function(argument).block_until_ready()
+    # To wait for a GPU takes a tenth of a call, so it is asked for some before.
+    calls = 1 if next(iter(argument.devices())).platform == "cpu" else 10
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
-        function(argument).block_until_ready()
-        times.append(time.perf_counter() - started)
+        for _ in range(calls):
+            result = function(argument)
+        result.block_until_ready()
+        times.append((time.perf_counter() - started) / calls)
     return min(times)

@@ -42,7 +42,8 @@ class Taken:
 
     Attributes:
       seconds: a step, of each call.
-      memory: bytes that a device held at its worst moment so far; None where it does not tell.
+      memory: bytes that a device held at the worst moment; None where it does not tell, or where
+        this process held more before.
     """
 
     seconds: tuple[float, ...]
@@ -174,6 +175,7 @@ def make_plan(
     needed = peak_bytes(compiled, device.target.platform) if compiled else refused or None
     if needed:
         held["the step"] = max(0, needed - sum(held.values()))
+    fits = compiled is not None and needed is not None and needed <= device.memory
     program = Program(compiled.as_text()) if compiled else None
     traffic = program.traffic() if program else None
     step_flops = flops_of(prepared.traced.program)
@@ -190,7 +192,7 @@ def make_plan(
         if sharding is None
         else {n: size for n, size in sharding.mesh.shape.items() if size > 1},
         changes or {},
-        compiled is not None and needed is not None and needed <= device.memory,
+        fits,
         device.memory,
         needed,
         laid_out_bytes(compiled) if compiled else None,
@@ -208,21 +210,29 @@ def make_plan(
         versions_of(_COMPILERS),
         tuple(kernels_of(prepared, device.target.platform)),
         task is not None,
-        _take(prepared, compiled, device.target, steps) if compiled and steps else None,
+        _take(prepared, compiled, device.target, steps) if fits and steps else None,
     )
 
 
 def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
     """Takes one step, and then so many in each of some calls."""
-    count = min(steps, prepared.capacity)
-    batches = jax.device_put(prepared.stacked_batches(0, 0, count))
-    state, seconds = prepared.draw(np.uint32(0)), []
-    for number in (1, *[count] * _CALLS):
-        arguments = prepared.on_devices((np.uint32(0), state, batches, np.int32(number)))
-        started = time.perf_counter()
-        state, _ = jax.block_until_ready(compiled(*arguments))
-        seconds.append((time.perf_counter() - started) / number)
-    return Taken(tuple(seconds[1:]), (device.memory_stats() or {}).get("peak_bytes_in_use"))
+    before, count = _most_held(device), min(steps, prepared.capacity)
+    seconds: list[float] = []
+    with jax.default_device(device):
+        state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, count)
+        for number in (1, *[count] * _CALLS):
+            arguments = (np.uint32(0), state, batches, np.int32(number))
+            arguments = jax.block_until_ready(jax.device_put(prepared.on_devices(arguments)))
+            started = time.perf_counter()
+            state, _ = jax.block_until_ready(compiled(*arguments))
+            seconds.append((time.perf_counter() - started) / number)
+    held = _most_held(device)
+    return Taken(tuple(seconds[1:]), held if held > before else None)
+
+
+def _most_held(device: Any) -> int:
+    """Bytes at the worst moment of the process so far; 0 where the device does not tell."""
+    return (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def lowered_for(prepared: Prepared, device: Any) -> Any:
@@ -246,7 +256,7 @@ def lowered_for(prepared: Prepared, device: Any) -> Any:
 def stand_in(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     """Returns a task over made-up text where a config names a text that is not there; else None.
 
-    Shapes are all that a plan needs, and those of a text follow from the config.
+    Shapes are what a plan needs, and those of a text follow from the config.
 
     Raises:
       InvalidInput: the number of tokens in the vocabulary is not known.
