@@ -511,7 +511,12 @@ def test_whether_older_bases_had_learned_is_as_it_was_scored(tmp_path):
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.parent.name)
 def test_every_study_says_whether_its_base_had_learned(path):
-    assert answers.read_study(path.parent.name).learned
+    study = answers.read_study(path.parent.name)
+    if study.record["sealed"].get("target") is not None:  # which the base reaches in every run
+        _, (solved, runs) = next(iter(study.verdicts["arms"].values()))["solved"]
+        assert solved == runs >= 5
+    else:
+        assert study.learned
 
 
 def in_digits(found):
