@@ -116,7 +116,7 @@ def page_of_study(
     beyond = {
         arm: words for arm, its in verdicts["arms"].items() if (words := beyond_this_text(its))
     }
-    if beyond and not why_not:
+    if beyond and not why_not and lead == "forest.svg":
         words = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
         lines += [
             "Would it hold for other examples of the same source too (what tuning may have missed "
@@ -146,17 +146,15 @@ def page_of_study(
 
 
 def _measured_by(study: Study) -> str:
-    sealed, verdicts = study.record["sealed"], study.verdicts
+    sealed = study.record["sealed"]
     metric, target = sealed["metric"], sealed.get("target")
     if target is not None:
-        half = {its["updates"][1] for its in verdicts["arms"].values() if its.get("updates")}
-        (base,) = half or {None}
         every = completed(flatten(sealed["base_config"]))["evaluation.every"]
         return (
-            f"A run has solved it from {metric} {target:g} on, at the end; the runs that have, and "
-            f"their updates until it was first reached, looked at every {every}, are compared. "
-            + (f"Half of {verdicts['base']} had by update {base:,.0f}." if base else "")
-        ).rstrip()
+            f"A run has solved it whose {metric} is {target:g} or more at the end. How many have "
+            "is compared, and after how many updates the validation score first was so high, "
+            f"looked at every {every}; better and worse speak of these."
+        )
     return (
         f"Measured by {metric}; + is better. What matters is {sealed['margin']:g} or more: "
         f"{sealed['margin_reason']}."
@@ -258,11 +256,14 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
 def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the comparison, the base first."""
     name, record, verdicts, _ = study
-    rows = [[verdicts["base"], "base", "", "", ""]]
+    rows, by_target = [[verdicts["base"], "base", "", "", ""]], False
     for arm, its in verdicts["arms"].items():
-        difference, interval = signed(its.get("mean")), spell_interval(its.get("interval"))
+        beside = [signed(its.get("mean")), spell_interval(its.get("interval"))]
+        if its.get("solved"):
+            beside, of_base = map(_solved, zip(its["solved"], its["updates"], strict=True))
+            rows[0][1:3], by_target = of_base, True
         words = f"not decided ({its['words']})" if undecided(study) else its["words"]
-        rows.append([arm, difference, interval, spell(q_values.get((name, arm)), 3), words])
+        rows.append([arm, *beside, spell(q_values.get((name, arm)), 3), words])
     for row in rows:
         value, cost = verdicts["values"][row[0]], record["arms"][row[0]]["cost"]
         score = f"{spell(value['mean'])} ± {spell(value['deviation'])}"
@@ -271,7 +272,14 @@ def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], li
     together = "interval"
     if len(levels) == 1:
         together += f" ({1 - FOR_MEANS * levels.pop():.3g} together)"
-    return ["arm", "parameters", verdicts["metric"], "difference", together, "q", "verdict"], rows
+    beside = ["solved", "median updates"] if by_target else ["difference", together]
+    return ["arm", "parameters", verdicts["metric"], *beside, "q", "verdict"], rows
+
+
+def _solved(found: tuple[list[int], float | None]) -> list[str]:
+    """How many runs reach a target, and the median of their updates."""
+    (solved, runs), updates = found
+    return [f"{solved} of {runs}", "–" if updates is None else f"{updates:,.0f}"]
 
 
 def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:

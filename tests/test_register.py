@@ -139,7 +139,9 @@ def test_another_budget_is_related_and_spends_nothing(asked, tmp_path):
     (found,) = study.verdicts()["arms"].values()
     assert (found["level"], found["seeds"]) == (0.025, [0, 1, 2])
     assert [look["study"] for look in found["related"]] == ["first", "second"]
-    assert any("another base, budget or rate: first" in note for note in notes_on(study.verdicts()))
+    assert any(
+        "another base, task, budget or rate: first" in note for note in notes_on(study.verdicts())
+    )
 
 
 def test_an_arm_that_was_changed_after_the_seal_is_not_in_the_register(asked, tmp_path):

@@ -8,7 +8,9 @@ from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets
 
-UNTUNED = ", at the base's hyper-parameters"  # stands behind verdicts between untuned arms
+# Stands behind verdicts between untuned arms, but for one that says its own rate.
+UNTUNED = ", at the base's hyper-parameters"
+_RATE = "optimizer.learning_rate"
 
 
 class Evidence(NamedTuple):
@@ -76,7 +78,9 @@ def decide(
                     words += "metric does not tell them apart"
                     verdicts[name] |= {"verdict": statistics.REFUSED, "words": words}
             verdicts[name]["words"] += (
-                "" if sealed["tuning"] else untuned(verdicts[name]["verdict"])
+                ""
+                if sealed["tuning"] or _RATE in sealed["arms"][name]
+                else untuned(verdicts[name]["verdict"])
             )
         verdicts[name] |= {"refusals": refusals[name], "level": level}
         verdicts[name] |= {"regrets": regrets.plain()} if any(regrets) else {}

@@ -13,7 +13,9 @@ from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.reporting.charts import floor_of, sweep_charts
 from transformer_jax.studies.reporting.curves import curves_of
 
+_MOST_INSIDE = 6  # curves whose names do not cover them
 _DASHES: list[Any] = ["-", "--", ":", "-."]
+_MOST_INSIDE = 6  # curves whose names do not cover them
 _DASHES += [(0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))]
 
 
@@ -98,7 +100,9 @@ def _curves(study: Study) -> Figure:
     axes.set_xlabel("updates")
     axes.set_ylabel(metric or "")
     axes.spines[["top", "right"]].set_visible(False)
-    if axes.lines:
+    if len(axes.lines) > _MOST_INSIDE:
+        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    elif axes.lines:
         axes.legend(frameon=False)
     return figure
 

@@ -245,7 +245,7 @@ def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
         )
     if arm.get("related"):
         sentences.append(
-            f"the same change at another base, budget or rate: {_listed(arm['related'])}"
+            f"the same change at another base, task, budget or rate: {_listed(arm['related'])}"
         )
     return sentences
 
