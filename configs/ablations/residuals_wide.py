@@ -1,4 +1,4 @@
-"""Question: residual connection and norm, each alone, both, and neither, in 8 layers that can learn.
+"""Question: residual connection and norm, each alone, both, and neither, in 8 blocks that learn.
 
 Command:   python -m experiments.ablate --config=configs/ablations/residuals_wide.py \
              --seeds=40:45 --workdir=runs/residuals_wide
@@ -56,7 +56,7 @@ def get_study():
         "and going from 4-grams to 5-grams gives 0.138",
         "looks": (5,),
         "base": "both",
-        "budgets": (0.25, 0.5),
+        "budgets": (0.25,),
         "tuning": {
             "options": {"optimizer.learning_rate": (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)},
             "seeds": (1000, 1001),
