@@ -62,11 +62,24 @@ SAID_FIRST = {
     "post_norm": "post and post without warm-up unresolved",
     "depth_wide": "depth 1 worse",
 }
+# Studies whose question a later one asks of a base that has learned, or so that it can be decided.
+ASKED_AGAIN = {
+    "agreement": "agreement_solved",
+    "agreement_far": "agreement_solved",
+    "depth": "depth_wide",
+    "heads": "heads_wide",
+    "norm_kinds": "norms_wide",
+    "norms": "norms_wide",
+    "positions_long": "positions_256",
+    "recall": "recall_solved",
+    "residuals": "residuals_wide",
+    "text_models": "text_models_wide",
+}
 # What no committed study asks so that it could be answered.
 NEXT = (
     "Do recurrent nets learn to recall after 50,000 updates, or with a state that is larger than "
     "the text?",
-    "What do residual connections do for deep decoders, each at its own learning rate?",
+    "Do eight blocks without residual connections learn from other initial values?",
     "Does a class token equal average pooling, and how large should patches be, on "
     "configs/digits.py, which beats the nearest neighbour?",
     "How large should a vocabulary be after as many bytes of text at as many operations?",

@@ -67,9 +67,10 @@ same step, timed at two moments.
 
 The base of v5e and H200 is configs/gpt2_124m.py (12 blocks of width 768, texts of 1,024 tokens, 8
 at a time on v5e and 16 on the H200; blocks computed again, loss in chunks, fused attention), the
-CPU's configs/shakespeare.py with 16 texts at a time. One thing is changed at a time, and the
-tokens of an update on a device stay the same, so that seconds a token compare. Over devices the
-model is cut by `mesh.fsdp`, and each device has as many tokens as one alone.
+CPU's configs/shakespeare.py with 16 texts at a time. One thing is changed at a time (with
+the width the number of heads, of 64 features each), and the tokens of an update on a device stay
+the same, so that seconds a token compare. Over devices the model is cut by `mesh.fsdp`, and each
+device has as many tokens as one alone.
 
 Written by `python -m experiments.costs`, each device's points where it is (`--devices=gpu`).
 """

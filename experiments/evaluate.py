@@ -7,6 +7,7 @@ Example:
   python -m experiments.evaluate --workdir=smollm2/weights --source=my_text.txt
 """
 
+import dataclasses
 from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> dict[str, Any]:
                 "same data; other images would be scaled otherwise"
             )
         alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
+        alone |= {"data.train_examples": None}  # nothing is trained
         config = changed(config, alone)
     if arguments.metrics is not None:
         config = changed(config, texts={"evaluation.metrics": arguments.metrics})
@@ -72,6 +74,9 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
+    of_size = run.config.copy_and_resolve_references().unlock()
+    of_size.evaluation.batch_size = batch_size
+    run = dataclasses.replace(run, config=of_size.lock())
     task = make_task(config, run.tokenizer, arguments.allow, stride=stride)
     if arguments.stride is not None and "stride" not in task.protocol:
         raise InvalidInput(f"--stride={stride}: data.task={config.data.task} has no windows")

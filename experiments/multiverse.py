@@ -24,6 +24,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         metavar="KEY=VALUE,VALUE",
         help="doubt this too, or with these values; several times for several",
     )
+    parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
     if arguments.count < 2:
@@ -40,7 +41,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.studies.running.multiverse import multiverse
 
     names = [name for name in arguments.arms.split(",") if name]
-    curve = multiverse(study, names, arguments.over, arguments.count, Progress())
+    curve = multiverse(study, names, arguments.over, arguments.count, Progress(), arguments.allow)
     report = write_report(study)
     print(as_text(*multiverse_rows(curve)))
     for specification, why in curve["skipped"].items():

@@ -10,6 +10,7 @@ Example:
     --config.model.attention=my_attention.MyAttention
 """
 
+import importlib.util
 import keyword
 import re
 from pathlib import Path
@@ -109,6 +110,8 @@ def main(argv: list[str]) -> None:
     taken = [file for file in files if Path(file).exists()]
     if taken:
         raise InvalidInput(f"{taken[0]}: there is a file of that name; choose another")
+    if importlib.util.find_spec(module):
+        raise InvalidInput(f"{module}: Python has a module of that name; choose another")
     for file, text in files.items():
         Path(file).write_text(text, encoding="utf-8")
     config = _TRAINED[family][1] if family in _TRAINED else "tiny"

@@ -27,11 +27,16 @@ def main(argv: list[str]) -> None:
             f"--section={arguments.section}: expected one of {', '.join(sections)}"
             f"{suggest(arguments.section, sections)}"
         )
+    text = as_text(arguments.section)
+    if not text:
+        raise InvalidInput(f"--section={arguments.section}: no such section or option")
+    if arguments.out and arguments.section:
+        raise InvalidInput("--out: the page has all sections; leave --section away")
     if arguments.out:
         Path(arguments.out).write_text(as_markdown(), encoding="utf-8")
         print(f"wrote {arguments.out}")
     else:
-        print(as_text(arguments.section))
+        print(text)
 
 
 if __name__ == "__main__":

@@ -102,8 +102,14 @@ def page_of_study(
     lines += ["(It was predicted in words, without ranges: nothing scores it.)", ""] * bool(
         in_words
     )
-    elsewhere = [f"- {line}" for line in _asked_otherwise(name, verdicts)]
-    lines += ["**The same in other studies:**", "", *elsewhere, ""] if elsewhere else []
+    for heading, sentences in (
+        ("**The same question before:**", _asked_before(name, verdicts)),
+        (
+            "**The same changes in other studies**, at another base, task, budget or rate:",
+            _of_related(verdicts["arms"]),
+        ),
+    ):
+        lines += [heading, "", *[f"- {line}" for line in sentences], ""] if sentences else []
     lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
     tuned = {arm: _chosen(its) for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
     if tuned:
@@ -282,14 +288,10 @@ def _solved(found: tuple[list[int], float | None]) -> list[str]:
     return [f"{solved} of {runs}", "–" if updates is None else f"{updates:,.0f}"]
 
 
-def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:
+def _asked_before(name: str, verdicts: Mapping[str, Any]) -> list[str]:
     """What the register knows: the same contrasts before, and what this study took the place of."""
-    others = [f"{arm}: {t}" for arm, its in verdicts["arms"].items() for t in asked_elsewhere(its)]
-    looks = [look for its in verdicts["arms"].values() for look in its.get("related") or ()]
-    for other in sorted({look["study"] for look in looks}):
-        read = read_study(other)
-        if read and withheld(read):
-            others.append(f"{other} decides nothing: {withheld(read)}.")
+    same = {arm: {**its, "related": None} for arm, its in verdicts["arms"].items()}
+    others = [f"{arm}: {text}" for arm, its in same.items() for text in asked_elsewhere(its)]
     rows = [row for row in Register(RESULTS).rows() if row["study"] == name]
     for row, later in itertools.pairwise(rows):
         if (row["seal"], row["sealed_at"]) == (later["seal"], later["sealed_at"]):
@@ -301,6 +303,29 @@ def _asked_otherwise(name: str, verdicts: Mapping[str, Any]) -> list[str]:
         why = later["why"] or "no reason was noted"
         others.append(f"Superseded ({row['time'][:10]}, {seeds}): {words}. Asked again: {why}.")
     return others
+
+
+def _of_related(arms: Mapping[str, Any]) -> list[str]:
+    """What other studies said of the same changes, a line for each time they were judged."""
+    said: dict[tuple, dict[str, str]] = {}
+    for arm, its in arms.items():
+        for look in its.get("related") or ():
+            words = look["words"].removesuffix(UNTUNED)
+            words += f" ({signed(look['mean'])})" * (look["mean"] is not None)
+            key = look["time"], look["study"], len(look["seeds"]), look["why"]
+            said.setdefault(key, {})[arm] = words
+    lines = []
+    for (time, study, seeds, why), by_arm in sorted(said.items(), key=str):
+        again = f" (asked again: {why})" if why else ""
+        words = "; ".join(f"{arm}: {words}" for arm, words in by_arm.items())
+        line = f"{study}, {time[:10]}, {seeds} seeds{again}: {words}."
+        read = read_study(study)
+        if read and time < read.record["sealed_at"]:
+            line += " It was sealed anew since."
+        elif read and (nothing := withheld(read)):
+            line += f" **It decides nothing:** {nothing}."
+        lines.append(line)
+    return lines
 
 
 def _by_number(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:

@@ -7,6 +7,7 @@ from statistics import median
 
 from experiments.answers import (
     ABOUT,
+    ASKED_AGAIN,
     FIGURES,
     HERE,
     NEXT,
@@ -21,12 +22,8 @@ from experiments.answers import (
 from experiments.page_of_study import limits_of, page_of_study, to_repeat
 from experiments.speed import RATIOS
 from transformer_jax.runs.files import read_json
-from transformer_jax.studies.inference.statistics import (
-    benjamini_hochberg,
-)
-from transformer_jax.studies.reporting.tables import (
-    as_markdown,
-)
+from transformer_jax.studies.inference.statistics import benjamini_hochberg
+from transformer_jax.studies.reporting.tables import as_markdown
 
 
 def pages(page: str = "results/{}/README.md", figure: str = "{figure}") -> dict[str, str]:
@@ -80,9 +77,13 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
         ]
         for s in answered
     ]
-    open_ones = [
-        [linked(s.name, s.verdicts["question"]), undecided(s)] for s in studies if s not in answered
-    ]
+    open_ones, asked_again = [], []
+    for s in studies:
+        row = [linked(s.name, s.verdicts["question"]), undecided(s)]
+        if s.name in ASKED_AGAIN:
+            asked_again.append([*row, linked(ASKED_AGAIN[s.name], ASKED_AGAIN[s.name])])
+        elif s not in answered:
+            open_ones.append(row)
     measured = [
         "- "
         + f"{name}: "
@@ -102,6 +103,11 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
             "question, for the reason that stands beside it.",
             "",
             as_markdown(["question", "why not"], open_ones),
+            "## Asked again",
+            "",
+            "The same of a base that had not learned, or so that it could not be decided:",
+            "",
+            as_markdown(["question", "why it was not decided", "asked again by"], asked_again),
             "## To be asked next",
             "",
             *[f"- {question}" for question in NEXT],

@@ -1,9 +1,9 @@
 r"""Says what a training step would need on a device, or on many, as their own compiler says.
 
-No such device has to be there: its compiler has, `pip install 'transformer_jax[tpu]'` (or [cuda])
-into an environment of its own. Of a device that is here, cpu or gpu, the rates are measured, and
---steps takes some steps too. A text that is not there is not needed, if data.tokenizer=bpe and
-data.vocab_size say its vocabulary.
+No such device has to be there: its compiler has, `pip install -e '.[train,tpu]'` (or cuda) in
+a clone, into an environment of its own. Of a device that is here, cpu or gpu, the rates are
+measured, and --steps takes some steps too. A text that is not there is not needed, if
+data.tokenizer=bpe and data.vocab_size say its vocabulary.
 
 Example:
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e

@@ -77,12 +77,15 @@ def add(path: Path) -> None:
     if verdicts["exploratory"]:
         raise InvalidInput(f"{path}: exploratory ({verdicts['exploratory'][0]}): no result to show")
     folder = RESULTS / study.path.absolute().name
+    if folder.resolve() == study.path.resolve():
+        raise InvalidInput(f"--add={path}: it is there; --judge_again decides it anew")
     folder.mkdir(parents=True, exist_ok=True)
     for name in _KEPT:
         file = inside(study.path, name)
+        (folder / name).unlink(missing_ok=True)  # of a study whose place it takes
         if file.exists():  # figures need matplotlib
             shutil.copy(file, folder / name)
-    (folder / GATE).unlink(missing_ok=True)  # of a study whose place it takes
+    (folder / GATE).unlink(missing_ok=True)
     record = study.record
     write_json(folder, "study.json", record)
     register = Register(RESULTS)

@@ -68,6 +68,11 @@ def main(argv: list[str]) -> None:
     parser = Parser("site", __doc__)
     parser.add_argument("--out", default="site", help="where the site goes (site)")
     arguments = parser.read(argv)
+    out = Path(arguments.out).absolute()
+    # mkdocs empties the folder that it writes to.
+    is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_empty and not ((out / "index.html").is_file() and (out / "search").is_dir()):
+        raise InvalidInput(f"--out={arguments.out}: expected a new folder, or a site made before")
     missing = [n for n in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(n)]
     if missing:
         raise InvalidInput(f"{', '.join(missing)} not installed: pip install -e '.[site]'")
@@ -76,7 +81,6 @@ def main(argv: list[str]) -> None:
         write_sources(place / "docs")
         config = (ROOT / "docs" / "mkdocs.yml").read_text(encoding="utf-8")
         (place / "mkdocs.yml").write_text(_with_pages(config, place / "docs"), encoding="utf-8")
-        out = Path(arguments.out).absolute()
         command = ["mkdocs", "build", "--strict", "--quiet", f"--site-dir={out}"]
         done = subprocess.run(
             [sys.executable, "-m", *command, f"--config-file={place / 'mkdocs.yml'}"],

@@ -33,6 +33,7 @@ def main(argv: list[str]) -> Any:
     parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
     parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
     parser.add_argument("--budget", default="10m", help="time after which no run begins (10m)")
+    parser.add_allow()
     parser.add_json()
     parser.add_argument("--list", action="store_true", help="everything that was tried")
     parser.add_argument("--power", action="store_true", help="simulate what tries would find")
@@ -63,13 +64,17 @@ def main(argv: list[str]) -> Any:
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.judging.referee import Referee
     from transformer_jax.studies.running.pairs import TrainedPairs
+    from transformer_jax.training.own import own_modules
 
     with RunDirectory(journal.path).locked("--base"), StopSignal() as stop:
         _begin(journal, arguments)
         progress = Progress(sys.stderr)
+        allow = {*arguments.allow}
+        if arguments.config is not None:  # the user's own file
+            allow |= own_modules(arguments.config)
         referee = Referee(
             journal,
-            lambda this: TrainedPairs(journal, this, progress, stop, journal.path),
+            lambda this: TrainedPairs(journal, this, progress, stop, journal.path, allow),
             progress,
         )
         outcome = referee.attempt(change, budget)
@@ -108,7 +113,8 @@ def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, st
                 f"--config={arguments.config_path}: seeds.{key}={seed}: seeds are the referee's; "
                 "expected None"
             )
-    changed(arguments.config, texts=change)  # a wrong one begins nothing
+    if journal.begun is None or journal.may_begin():  # later it is a change of what was kept
+        changed(arguments.config, texts=change)
 
 
 def _begin(journal: Any, arguments: Any) -> None:

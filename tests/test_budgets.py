@@ -329,11 +329,31 @@ def test_a_command_extends_a_finished_run_by_another_rate(tiny_run, tmp_path):
         ({"model.width": 64}, "--extend changes model.width, 32 there, 64 now"),
         ({"training.steps": 20}, "the run has 50 updates; expected more"),
         ({"optimizer.learning_rate": 0.5}, "the run has 50 updates; expected more"),
+        (
+            {"training.steps": 60, "optimizer.learning_rate_multipliers": ("block_0=0.0",)},
+            "--extend changes optimizer.learning_rate_multipliers",
+        ),
     ],
 )
 def test_what_an_extension_may_not_change_is_refused(tiny_run, changes, told):
     with pytest.raises(InvalidInput, match=told):
         extension_of(changed(tiny_config(), changes), RunDirectory(tiny_run))
+
+
+def test_an_extension_goes_on_from_a_whole_checkpoint_or_changes_nothing(tiny_run, tmp_path):
+    longer = changed(tiny_config(), {"training.steps": 60})
+    shutil.copytree(tiny_run, tmp_path / "a")
+    first, newest = sorted((tmp_path / "a" / "checkpoints").glob("0*"))
+    (manifest := newest / "manifest.json").write_text("{")
+    assert extension_of(longer, RunDirectory(tmp_path / "a")).step == int(first.name)
+    manifest.unlink()
+    (first / "manifest.json").write_text("{")
+    shutil.copytree(tiny_run, tmp_path / "b")
+    shutil.rmtree(tmp_path / "b" / "checkpoints")
+    for name in "ab":
+        with pytest.raises(InvalidInput, match="no checkpoint there is whole"):
+            extension_of(longer, RunDirectory(tmp_path / name))
+        assert RunDirectory(tmp_path / name).status() == "done"
 
 
 def test_only_a_run_that_is_no_cell_is_extended(done, tmp_path):

@@ -10,6 +10,7 @@ from tests.conftest import TINY, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
+from transformer_jax.runs.writers import TensorBoard
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.running import jobs
 from transformer_jax.studies.running.cluster import Cluster, parse_cluster
@@ -118,6 +119,13 @@ def test_without_slurm_it_is_refused(tmp_path):
         "--executor=slurm",
         "srun",
     )
+
+
+def test_what_has_no_value_is_not_sent_to_tensorboard():
+    board, held = object.__new__(TensorBoard), []
+    board._writer = SimpleNamespace(add_scalar=lambda *row: held.append(row))
+    board.add([{"step": 3, "test/loss": 1.5, "test/updates_to_target": None}])
+    assert held == [("test/loss", 1.5, 3)]
 
 
 @pytest.mark.oracle

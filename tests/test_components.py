@@ -49,6 +49,7 @@ from transformer_jax.masks import (
     self_attention_rule,
 )
 from transformer_jax.models import Decoder, Encoder, make_with_known_fields
+from transformer_jax.options import constraints
 
 HEADS, LENGTH, SIZE = 2, 5, 4
 
@@ -710,8 +711,10 @@ def test_rules_of_masks_as_grids():
     ]  # fmt: skip
     assert of(causal(Full)) == of(both_ways(Causal)) == grid(causal_mask(5))
     assert of(causal(Unmasked)) == of(both_ways(Full)) == ["11111"] * 5
-    with pytest.raises(ValueError, match="a prefix is for causal models"):
-        both_ways(Prefix)
+    assert of(causal(Prefix(3) & Window(2))) == ["11...", "111..", ".11..", "..11.", "...11"]
+    for prefix in (Prefix, Prefix(3) & Window(2)):
+        with pytest.raises(ValueError, match="a prefix is for causal models"):
+            both_ways(prefix)
 
 
 def test_a_mask_of_some_queries_is_those_rows_of_the_mask():
@@ -721,6 +724,11 @@ def test_a_mask_of_some_queries_is_those_rows_of_the_mask():
         for first in range(5):
             rows = whole.of_queries(jnp.int32(first), 5 - first).dense()
             np.testing.assert_array_equal(rows, whole.dense()[first:])
+
+
+def test_constraints_know_which_rows_mix_values_themselves():
+    mixing = {n for n, row in ATTENTIONS.items() if isinstance(row, type) and issubclass(row, Core)}
+    assert mixing == set(constraints.MIXING)
 
 
 def test_tags_say_what_a_kernel_has_to_know():

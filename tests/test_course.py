@@ -345,6 +345,21 @@ class SimpleMultiHeadAttention:
 """,
         "right  SimpleMultiHeadAttention",
     ),
+    "a matrix for each head": (
+        """
+class SimpleMultiHeadAttention:
+    def __init__(self, d_model, num_heads):
+        rng = np.random.default_rng(0)
+        self.num_heads, size = num_heads, d_model // num_heads
+        self.W_q, self.W_k, self.W_v = rng.normal(size=(3, num_heads, d_model, size))
+        self.W_o = rng.normal(size=(d_model, d_model))
+    def __call__(self, x):
+        q, k, v = x @ self.W_q, x @ self.W_k, x @ self.W_v
+        heads = softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5) @ v
+        return np.concatenate(list(heads), -1) @ self.W_o
+""",
+        "expected those of all heads in one",
+    ),
     "other arguments": (
         "class SingleHeadAttention:\n    def __init__(self, settings): pass\n",
         "its constructor wants settings",

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -100,6 +101,10 @@ def test_how_long_a_study_takes_is_no_wild_guess_in_its_first_minute(monkeypatch
     assert 500 < board._seconds_left() < 600
     now[0], board._shares["b"] = 1210.0, 1.0
     assert board._seconds_left() == 0
+    board = study_progress.StudyProgress(Silent(), {"a": 0.0, "b": 0.0}, 2)  # nothing was timed
+    assert board._seconds_left() == math.inf
+    now[0], board._shares["a"] = 1310.0, 0.5
+    assert board._seconds_left() == pytest.approx(300)
 
 
 class Terminal(io.StringIO):
@@ -569,13 +574,14 @@ def test_an_option_whose_row_is_not_chosen_is_told():
         "--config.schedule.warmup_cosine.warmup_steps=3",
         "--config.model.position_options.rotary.share=0.5",
         "--config.data.synthetic.symbols=9",
+        *("--config.optimizer.lion.b1=0.8", "--config.model.encoder.pooling=max"),
     ]
     done = attempt("train", f"--config={TINY}", "--fast", *said)
     assert done.returncode == 0, done.stderr
     notes = [line for line in done.stdout.splitlines() if "is not read" in line]
     assert [note.split()[1] for note in notes] == [
         *("schedule.warmup_linear.warmup_steps", "model.position_options.rotary.share"),
-        "data.synthetic.symbols",
+        *("data.synthetic.symbols", "optimizer.lion.b1", "model.encoder.pooling"),
     ]
     assert notes[0].endswith("is not read: schedule.name=warmup_cosine")
     rotary = {"model.position": "rotary"}

@@ -108,7 +108,8 @@ def test_what_a_kernel_cannot_do_is_said(rng):
         "weights are dropped": taken("tpu", *given, dropout=lambda weights: weights),
         "the mask is an array": taken("tpu", *given, mask=causal.dense()),
         "no kernel knows the mask prefix": taken("tpu", *given, mask=masked(Prefix(8))),
-        "a window with sinks": taken("tpu", *given, mask=masked(Window(8, sinks=2) & Causal())),
+        "one with sinks": taken("tpu", *given, mask=masked(Window(8, sinks=2) & Causal())),
+        "several windows": taken("tpu", *given, mask=masked(Window(8) & Window(9) & Causal())),
         "no multiples of 128": taken("tpu", *(array[:, :, :200] for array in given)),
         "not as many keys as queries": taken(
             "tpu", given[0][:, :, :128], *given[1:], mask=causal.of_queries(0, 128)

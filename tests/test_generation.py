@@ -256,6 +256,13 @@ def test_each_token_is_read_once_until_the_context_slides(decoder):
     np.testing.assert_array_equal(drawn, whole)
 
 
+@pytest.mark.parametrize("length", [1, 2])
+def test_no_tokens_may_be_asked_for(decoder, length):
+    model, params = decoder
+    prompt = jnp.ones((2, length), jnp.int32)
+    assert generate_from(model, params, prompt, jax.random.key(0), num_tokens=0).shape == (2, 0)
+
+
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_a_text_in_pieces_is_the_same_text(decoder, size):
     """Also where the context slides; and whoever stops early has the beginning of it."""

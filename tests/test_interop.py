@@ -539,6 +539,24 @@ def test_a_decoder_that_a_config_made_can_be_exported():
     assert to_huggingface(model, params).config["architectures"] == ["GPT2LMHeadModel"]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"attention": "fused"}, {"attention": "local"}, {"value_dim": 4}, {"head_dim": 4}],
+    ids=str,
+)
+def test_what_computes_the_same_is_exported_too(changes):
+    from transformer_jax.interop import to_huggingface
+
+    fields = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1, "num_heads": 4}
+    fields |= {"activation": "gelu_tanh", "dropout_rate": 0.1, "attention_dropout_rate": 0.0}
+    model = Decoder(**fields, **changes)
+    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    exported = to_huggingface(model, params)
+    assert exported.config["architectures"] == ["GPT2LMHeadModel"]
+    assert exported.config["attn_pdrop"] == 0.0
+    assert exported.config["resid_pdrop"] == 0.1
+
+
 def test_a_head_decides_the_architecture():
     from transformer_jax.interop import to_huggingface
 

@@ -1,5 +1,6 @@
 """The same question on several data sets: against published numbers, and other ways to compute."""
 
+import io
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from tests.conftest import TINY, attempt, refused
 from transformer_jax.data.sources import files
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile
-from transformer_jax.runs.progress import Silent
+from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.studies.asking.suite import EMBEDDED, begin_suite, suite_of
 from transformer_jax.studies.inference import many_tasks
 from transformer_jax.studies.inference.many_tasks import random_effects
@@ -316,6 +317,8 @@ def test_suites_that_cannot_be_are_refused(tmp_path):
     for suite in ("--suite=configs/digits.py", "--suite"):
         refused(attempt(*arm, suite, "--until=decided"), "--suite: not with")
     refused(attempt(*arm, "--suite=configs/digits.py", "--ladder=model.width=8,16,32"), "--ladder")
+    target = ("ablate", "--config=configs/ablations/recall_solved.py", f"--workdir={tmp_path}")
+    refused(attempt(*target, "--suite=configs/digits.py"), "has a target")
     # All data is looked for before anything runs.
     refused(attempt(*arm, "--suite=configs/series.py"), "my_series.npz")
     assert not (tmp_path / "tiny").exists()
@@ -363,7 +366,12 @@ def series(folder, name, seed):
 def test_a_suite_of_real_studies(tmp_path):
     first, *others = (series(tmp_path, f"d{n}", n) for n in range(4))
     asked = (",".join(others), ConfigFile(first), {}, ["model.feed_forward=none"])
-    found = run_suite(suite_of(*asked), tmp_path / "s", range(5), progress=Silent())
+    output = io.StringIO()
+    found = run_suite(suite_of(*asked), tmp_path / "s", range(5), progress=Progress(output))
+    planned, ran = output.getvalue().split("\ntotal  4 studies, in all about ")
+    assert planned.count("\ncells ") == 4, "all are planned before the first one runs"
+    assert "\nstudy " not in planned
+    assert ran.count("\nstudy ") == 4
     arm = found["arms"]["feed_forward=none"]
     assert len(arm["data"]) == 4
     for name, row in arm["data"].items():

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT, TINY, attempt, refused, tree_hash
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import BINS, METRICS
-from transformer_jax.options.config import load_config
+from transformer_jax.options.config import ConfigFile, load_config
 from transformer_jax.options.marks import intervenes, metric_facts
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
@@ -20,6 +20,7 @@ from transformer_jax.studies.asking.cells import Cell, cell_hash
 from transformer_jax.studies.asking.design import design_of
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.running.details import look_closer
+from transformer_jax.studies.running.launch import run
 from transformer_jax.training import loop
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
@@ -98,6 +99,12 @@ def looks_on(state, run, task, batch, step):
     state.params.clear()
     run.params["token_embedding"] = None
     return {"step": step, "rows": len(batch["targets"]), "state": state.step}
+
+KEPT = []
+
+def keeps(state):
+    KEPT.append(state.params["token_embedding"]["embedding"])
+    return {"moved": jnp.abs(KEPT[-1] - KEPT[0]).max()}
 
 @intervenes
 def shrinks(state):
@@ -355,6 +362,21 @@ def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder):
     assert key(plain) == key(watched) != key(config)
     other = short(**{"hooks.functions": own("shrinks"), "hooks.every": "4"})
     assert key(other) != key(config)
+
+
+@pytest.mark.commands
+def test_a_hook_that_intervenes_may_be_an_arm(folder):
+    arms, changes = ["hooks.functions=own_looks.shrinks"], {"hooks.every": "2"}
+    changes |= {"training.steps": "4", "schedule.name": "constant"}
+    design = design_of(ConfigFile(TINY), changes, arms)
+    study = run(design, folder / "runs" / "q", range(2), progress=Silent())
+    scores = [study.cell(name, 0).means()["loss"] for name in study.arms]
+    assert scores[0] != scores[1]
+
+
+def test_a_hook_may_keep_what_it_gets(folder):
+    last = train(short(**{"hooks.functions": own("keeps"), "hooks.every": "1"}), "run", Silent())
+    assert last["keeps/moved"] > 0
 
 
 @pytest.mark.thorough

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from tests.conftest import ROOT, TINY, attempt, command, refused, user_environme
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
 from transformer_jax.options import tables
-from transformer_jax.options.config import flatten, load_config
+from transformer_jax.options.config import changed, flatten, load_config
 from transformer_jax.options.tables import FAMILIES
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.running import multiverse
 from transformer_jax.training.build import make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
+from transformer_jax.training.own import refuse_modules
 
 QUICK = {"XLA_FLAGS": os.environ["XLA_FLAGS"]}  # compiled in a hurry, as the suite's own programs
 OWN = """
@@ -103,6 +106,32 @@ def test_wrong_names_and_options_are_refused_without_running_the_file(folder, ch
     (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('it was run')\n")
     with pytest.raises(InvalidInput, match=words):
         short(**changes)
+
+
+def test_options_of_a_class_go_with_it(folder):
+    mine = short(**{OPTION: "4"})
+    assert OPTION in flatten(mine)
+    assert OPTION not in flatten(changed(mine, {"model.attention": "softmax"}))
+    assert flatten(changed(mine, {"model.attention": "own_tempered.Tempered"}))[OPTION] == 4.0
+    by_type = {"model.layers": "LG", "model.layer_types.L.attention": "softmax"}
+    model = make_model(changed(mine, by_type).model, {"vocab_size": 7}, ["own_tempered"])
+    assert "temperature" in model.attention_options
+    assert "temperature" not in model.layer_types["L"]["attention_options"]
+
+
+def test_a_stored_config_runs_nothing_that_is_not_allowed(folder, monkeypatch):
+    (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('it was run')\n")
+    config = short(**{OPTION: "4"})
+    with pytest.raises(InvalidInput, match=r"not run unasked; .*--allow=own_tempered"):
+        refuse_modules(config, ())
+    refuse_modules(config, ["own_tempered"])
+    study = SimpleNamespace(verdicts=lambda: {"arms": {"a": {}}}, seeds=[0], base="base", path="s")
+    design = SimpleNamespace(config_of=lambda name: config)
+    monkeypatch.setattr(multiverse, "_design_of", lambda *_: design)
+    monkeypatch.setattr(multiverse, "_arms", lambda *_: ["a"])
+    with pytest.raises(InvalidInput, match="not run unasked"):
+        multiverse.multiverse(study, [], [], 2, Silent())
+    assert "own_tempered" not in sys.modules
 
 
 def test_a_config_of_another_sets_own_options_that_are_checked_too(folder):
@@ -425,6 +454,7 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     tests = pytest_in(tmp_path, "-k", "padding or falls", ".")
     assert "2 passed" in tests.stdout, tests.stdout
     refused(attempt("new", "norm", "my_norm", cwd=tmp_path), "there is a file of that")
+    refused(attempt("new", "task", "copy", cwd=tmp_path), "Python has a module of that name")
     refused(
         attempt("new", "atention", "mine", cwd=tmp_path), "atention: expected one of", "attention"
     )

@@ -289,6 +289,16 @@ def test_a_wrong_task_is_refused_before_it_trains(folder, old, new, words):
     assert not (folder / "run" / "config.json").exists()
 
 
+def test_cells_know_the_options_of_a_task(folder):
+    around = {"packages": {}, "environment": {}, "device": {"platform": "cpu", "count": 1}}
+    around["device"]["kind"] = "cpu"
+    keys = {
+        cell_hash(short(**SORTING, **{"data.own.symbols": n}), {}, "alone", around)[0]
+        for n in ("3", "4")
+    }
+    assert len(keys) == 2, "what only later batches show would be hashed alike"
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -189,10 +189,10 @@ def test_remedies_are_those_that_a_config_can_take():
 def test_devices_are_refused_by_name_and_without_their_compiler():
     with pytest.raises(InvalidInput, match=r"--device=v5: expected one of .* did you mean"):
         find_device("v5")
-    with pytest.raises(InvalidInput, match=r"--device=v5e: .*transformer_jax\[tpu\]"):
+    with pytest.raises(InvalidInput, match=r"--device=v5e: .*train,tpu\]"):
         find_device("v5e")
     for name in ("h100", "h200"):
-        with pytest.raises(InvalidInput, match=rf"--device={name}: .*transformer_jax\[cuda\]"):
+        with pytest.raises(InvalidInput, match=rf"--device={name}: .*train,cuda\]"):
             find_device(name)
     with pytest.raises(InvalidInput, match=r"--device=gpu: jax sees none here"):
         find_device("gpu")

@@ -519,6 +519,15 @@ def test_every_study_says_whether_its_base_had_learned(path):
         assert study.learned
 
 
+@pytest.mark.parametrize(("name", "later"), answers.ASKED_AGAIN.items())
+def test_what_was_asked_again_was_not_decided(name, later):
+    first, again = answers.read_study(name), answers.read_study(later)
+    assert answers.undecided(first)
+    assert again.learned is None or again.learned["passed"]
+    assert again.record["sealed_at"] > first.record["sealed_at"]
+    assert again.verdicts["question"] in pages_of_studies.pages()[""]
+
+
 def in_digits(found):
     """JSON with numbers of nine digits: other versions of numpy and scipy round the last otherwise."""
     return json.loads(json.dumps(found), parse_float=lambda text: f"{float(text):.9g}")

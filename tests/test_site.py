@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, command
+from tests.conftest import ROOT, attempt, command, refused
 from tests.test_readme import COMMANDS
 from tests.test_reports import browser, complaints  # noqa: F401
 from transformer_jax.options.config import load_config
@@ -30,6 +30,13 @@ def test_every_command_is_one_that_the_readme_runs():
     assert len(found) >= 20
     for line in found:
         assert line in COMMANDS, line
+
+
+def test_a_folder_that_is_no_site_is_not_emptied(tmp_path):
+    (tmp_path / "mine.txt").write_text("kept")
+    for folder in (tmp_path, ROOT, tmp_path / "mine.txt"):
+        refused(attempt("site", f"--out={folder}"), "expected a new folder, or a site made before")
+    assert (tmp_path / "mine.txt").exists()
 
 
 def test_python_examples_run(monkeypatch):

@@ -135,6 +135,12 @@ def test_arms_of_the_command_line_are_lists_and_products():
     assert parse_arm("model.encoder.pooling=max,mean", flat)["pooling=max"] == {
         "model.encoder.pooling": "max"
     }
+    assert list(parse_arm("optimizer.decay_parameters=(kernel,bias),kernel", flat).values()) == [
+        {"optimizer.decay_parameters": ("kernel", "bias")},
+        {"optimizer.decay_parameters": ("kernel",)},
+    ]
+    with pytest.raises(InvalidInput, match=r"decay_parameters=.kernel: expected"):
+        parse_arm("optimizer.decay_parameters=(kernel", flat)
 
 
 def test_arms_with_one_last_name_keep_apart():

@@ -8,7 +8,7 @@ import pytest
 
 from transformer_jax.data.order import batches_of, split_by_key
 from transformer_jax.data.sources.arrays import load_images, load_vectors
-from transformer_jax.data.sources.tables import load_labelled_text, load_pairs
+from transformer_jax.data.sources.tables import load_labelled_text, load_pairs, read_texts
 from transformer_jax.errors import InvalidInput
 
 # ---------------------------------------------------------------- tables
@@ -36,6 +36,8 @@ def test_users_own_pairs(tmp_path, name):
 
 def test_users_own_labelled_text(tmp_path):
     (tmp_path / "a.csv").write_text('id,label,text\n1,spam,"Buy, now"\n2,ham,"two\nlines"\n')
+    (tmp_path / "b.csv").write_text(",text\n0,one\n1,two\n")  # as pandas writes it
+    assert sorted(read_texts(tmp_path / "b.csv")) == ["one", "two"]
     loaded = load_labelled_text(str(tmp_path / "a.csv"))
     assert loaded.texts == [("Buy, now",), ("two\nlines",)]
     assert [loaded.classes[label] for label in loaded.labels] == ["spam", "ham"]

@@ -719,6 +719,12 @@ def test_images_that_are_not_whole_patches_are_refused(sources, tmp_path):
         ("labelled", {"initial.word_vectors": "v.txt"}, "expected word or a tokenizer.json"),
         ("images", {"model.vision_transformer.variant": "M/4"}, "a name like Ti/4"),
         ("text", {"data.separate_documents": True}, "keeps no documents apart"),
+        ("labelled", {"evaluation.stride": 3}, "data.task=text_classification has no windows"),
+        (
+            "text",
+            {"model.attention": "fused", "model.attention_chunk": 8},
+            "fused mixes values itself; expected None",
+        ),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(kind, changes, words):

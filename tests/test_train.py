@@ -274,6 +274,16 @@ def test_a_first_mistake_in_the_data_leaves_the_directory_usable(tmp_path):
     run(tmp_path / "a", training__steps=12)
 
 
+def test_a_launch_that_is_refused_leaves_what_a_killed_one_said(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.step = 500
+    directory.write_status("running")  # and was killed
+    again = RunDirectory(tmp_path)
+    with pytest.raises(InvalidInput), again.failures_recorded():
+        raise InvalidInput("its data is not there")
+    assert (again.status(), again.read_status().step) == ("running", 500)
+
+
 @pytest.mark.usefixtures("one_program")
 def test_c27_a_fault_leaves_status_traceback_and_metrics(tmp_path):
     with pytest.raises(Crash):

@@ -219,6 +219,9 @@ def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
     assert first in report
     arms = {name: {**its, "verdict": "unresolved"} for name, its in verdicts["arms"].items()}
     decided = {"arms": arms, "trend": {**verdicts["trend"], "verdict": "unresolved"}}
+    for name in ("unstable", "no verdict"):  # seeds that are left say nothing of the arm
+        none = {"arms": {arm: {**its, "verdict": name} for arm, its in arms.items()}}
+        assert tables.expected_of(done.sealed, none)[0].endswith("not known")
     first, second = tables.expected_of(done.sealed, decided)
     assert re.fullmatch(r"2: any to -9\.0000, found \[.*\]: not as expected", first)
     assert re.fullmatch(r"trend: -9\.0000 to \+9\.0000, found \[.*\]: as expected", second)
@@ -307,6 +310,8 @@ def test_a_grid_of_two_options_has_a_line_for_each_group():
     two_arms = charts.optimum_of(
         study, {"values": values}, "optimizer.learning_rate", list(arms)[:2]
     )
-    assert two_arms == "too few arms that did not diverge, or seeds"
+    diverged = {name: {**its, "diverged": [0]} for name, its in values.items()}
+    none = charts.optimum_of(study, {"values": diverged}, "optimizer.learning_rate", list(arms))
+    assert two_arms == none == "too few arms that did not diverge, or seeds"
     two = {name: values[name] for name in list(arms)[:2]}
     assert charts.sweep_charts(study, {"values": two}) == {}

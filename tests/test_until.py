@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -247,6 +248,13 @@ def test_a_study_goes_on_at_the_look_where_it_was(shown, there, left):
     assert looks_left(study, design) == left
 
 
+def test_where_no_look_is_left_seeds_have_to_be_asked_for():
+    record = {"seeds": list(range(10)), "began": True}
+    study = SimpleNamespace(looks=lambda: [{"seeds": [0, 1, 2, 3, 4]}], record=record, path="a")
+    with pytest.raises(InvalidInput, match="no planned look is left"):
+        looks_left(study, SimpleNamespace(looks=(5,)))
+
+
 def test_an_arm_that_was_stopped_is_judged_at_its_own_look():
     """Its level is that of the look at which it stopped, however many looks come after."""
     study = Study("nowhere")
@@ -280,11 +288,14 @@ def test_flags_that_do_not_go_together_are_refused(tmp_path):
 def test_a_study_ends_look_by_look_and_goes_on_after_a_kill(tmp_path):
     (tmp_path / "question.py").write_text(FILE)
     asked = ("ablate", f"--config={tmp_path / 'question.py'}", f"--workdir={tmp_path / 's' / 'q'}")
+    started = time.monotonic()
     done = command(*asked, "--until=decided", "--json", timeout=500)
+    seconds = time.monotonic() - started
     assert done.returncode == 0, done.stderr
     verdicts = json.loads(done.stdout)["verdicts"]
     study = load_study(tmp_path / "s" / "q")
     assert "until      decided, with looks at 3, 4 seeds" in done.stderr
+    assert study.record["seconds"] <= seconds + 1, "no time is counted at two looks"
     assert verdicts["arms"]["slow"]["verdict"] == "worse"
     assert verdicts["arms"]["slow"]["stopped"]["seeds"] == [0, 1, 2]
     assert not study.cell("slow", 3).path.exists()

@@ -66,6 +66,8 @@ def generate(
       InvalidInput: the prompt is empty, or a sampling option has no meaning.
     """
     _check_options(prompt, num_tokens, temperature, top_k, top_p)
+    if num_tokens == 0:  # a loop over nothing is traced too, and has no place to write to
+        return jnp.zeros((*prompt.shape[:-1], 0), jnp.int32)
     draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "end": end}
     begun = _begun(prompt, num_tokens, max_length, cache)
     return _continued(next_logits, begun, 0, num_tokens, rng, max_length, **draws).drawn
@@ -165,7 +167,7 @@ def generate_with_cache(
         prompt, num_tokens, **{"temperature": 1.0, "top_k": None, "top_p": 1.0, **options}
     )
     next_logits = _with_cache(read, read_again, _fits(prompt, num_tokens, max_length), max_length)
-    cache = _prompt_read(read, prompt, num_tokens, max_length)
+    cache = _prompt_read(read, prompt, num_tokens, max_length) if num_tokens else None
     options = {"cache": cache, "end": end, **options}
     return generate(next_logits, prompt, num_tokens, rng, max_length, **options)
 

@@ -344,8 +344,13 @@ def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> R
         rule = row(**options)
     else:
         rule = OfPositions(functools.partial(row, **options) if options else row, causal)
-    if type(rule) is Prefix and not causal:
+    if not causal and any(name == "prefix" for name, _ in rule.tags):
         raise ValueError("mask: a prefix is for causal models; this one sees everything")
-    if not causal or rule.sees_ahead or type(rule) is Causal:
+    if not causal or _sees_ahead(rule) or type(rule) is Causal:
         return rule
     return Causal() if type(rule) is Full else rule & Causal()
+
+
+def _sees_ahead(rule: Rule) -> bool:
+    """Whether a rule, or one that is joined in it, says what a causal model may see ahead."""
+    return any(map(_sees_ahead, rule.rules)) if isinstance(rule, Joined) else rule.sees_ahead

@@ -51,7 +51,7 @@ SITES = {
     "block_*.mixer.input": "[..., L, D]: what a mixer reads that takes the place of attention",
     "block_*.mixer.out": "[..., L, D]: what it adds to the stream, before dropout",
     "block_*.feed_forward.input": "[..., L, D]",
-    "block_*.feed_forward.hidden": "[..., L, F]: what the last map reads; experts [..., L, E, F]",
+    "block_*.feed_forward.hidden": "[..., L, F]: the last map's input; experts [..., L, E or k, F]",
     "block_*.feed_forward.out": "[..., L, D]: what is added to the stream, before dropout",
     "block_*.residual": "[..., L, D]: the stream behind the block",
     "layer_*.out": "[..., L, D]: what a recurrent layer gives; [..., L, 2 D] if it reads both ways",

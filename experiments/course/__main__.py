@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.errors import Stop
+from transformer_jax.errors import InvalidInput, Stop
 
 
 class Failed(Stop):
@@ -34,6 +34,9 @@ def main(argv: list[str]) -> None:
         help="your own attention or multi_head_attention, to be run and checked against the loops",
     )
     arguments = parser.read(argv)
+    for option, path in (("out", arguments.out), ("markdown", arguments.markdown or "here")):
+        if Path(path).is_dir() or not Path(path).parent.is_dir():
+            raise InvalidInput(f"--{option}={path}: expected a file in a folder that is there")
     use_compilation_cache()
     if arguments.solution:
         from experiments.course.solution import as_lines, check_solution

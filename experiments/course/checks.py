@@ -84,7 +84,9 @@ def weights_are_a_distribution() -> str:
         weights = attention_weights(query, key, mask, draw(6, 6), **options)
         assert (weights >= 0).all()
         assert (jnp.where(mask, 0, weights) == 0).all(), "a masked entry is not 0"
-        sums.append(f"{name} {apart_by(weights.sum(-1), 1):.0e}")
+        apart = apart_by(weights.sum(-1), 1)
+        assert apart < 1e-5, f"{name}: rows do not sum to 1"
+        sums.append(f"{name} {apart:.0e}")
     nowhere = attention_weights(query, key, jnp.zeros((6, 6), bool))
     assert (nowhere == 0).all()
     return f"rows sum to 1 within: {', '.join(sums)}; masked entries are exactly 0"

@@ -109,6 +109,12 @@ def build(name: str, made: type) -> tuple[Callable[[], np.ndarray], Weights]:
             f"no matrix of {', '.join(missing)} found: expected attributes such as W_q, W_k, W_v, "
             "W_o, or query, key, value, out; arrays, or layers"
         )
+    for role, kernel in kernels.items():
+        if kernel.ndim != 2 or (role != "out" and len(kernel) != _WIDTH):
+            raise Unreadable(
+                f"the matrix of {role} is {kernel.shape}: expected those of all heads in one, "
+                f"[{_WIDTH}, heads x d_k] of query, key and value"
+            )
     own = [getattr(module, n, None) for n in ("num_heads", "n_heads", "n_head")]
     num_heads = next((count for count in own if isinstance(count, int)), num_heads)
     return lambda: first, Weights(inputs, kernels, biases, num_heads)

@@ -95,7 +95,10 @@ STATEMENTS = (
         "model.position",
         note="a model trained at one length reads windows of twice that, where a learned table has "
         "rows that were never trained; rotary and no positions stand beside them in `positions`",
-        claims=(Claim("positions", "sinusoidal", "keeps", also="twice the length"),),
+        claims=(
+            Claim("positions", "sinusoidal", "keeps", also="twice the length"),
+            Claim("positions", "learned", "falls", also="twice the length"),
+        ),
         studies=("positions_256",),
     ),
     Statement(
@@ -130,7 +133,8 @@ STATEMENTS = (
         "x + f(x)",
         "model.wiring=no_residual",
         note="at the start norms alone carry gradients as far, see 32",
-        claims=(Claim("residuals", "no residual", "worse"),),
+        claims=(Claim("residuals_wide", "no residual", "worse"),),
+        studies=("residuals",),
     ),
     Statement(
         9,
@@ -265,7 +269,7 @@ STATEMENTS = (
         "Layer norm gives mean 0 and deviation 1; the feed-forward layer acts on each "
         "position alone; masking after the softmax breaks normalisation.",
         "(x - mean) / deviation",
-        "LayerNorm, MLP, masked_softmax",
+        "LayerNorm, FeedForward, masked_softmax",
         checks.norms_and_feed_forward,
     ),
     Statement(
@@ -345,9 +349,10 @@ STATEMENTS = (
         "x + f(norm(x))",
         "model.wiring, model.norm",
         checks.either_carries_gradients,
-        studies=("residuals",),
-        note="courses say that it takes both; this is about gradients at the start, and not about "
-        "what is learned without one of them",
+        studies=("residuals_wide",),
+        note="courses say that it takes both; this is about gradients at the start: in training, "
+        "eight blocks learned with residual connections alone, and nothing but the frequencies of "
+        "letters with norms alone",
     ),
     Statement(
         33,

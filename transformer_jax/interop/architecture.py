@@ -123,6 +123,12 @@ def rotation_of(settings: Settings) -> FrozenDict:
     )
 
 
+def attention_dropout(model: Any) -> float:
+    """Returns the share of attention weights that a model drops in training."""
+    rate = model.attention_dropout_rate
+    return model.dropout_rate if rate is None else rate
+
+
 def rotation_settings(model: Any) -> dict[str, Any]:
     """Returns their settings, as transformers 5 has them, of our rotary positions."""
     if model.position != "rotary":

@@ -6,6 +6,7 @@ from typing import Any
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
+    attention_dropout,
     labels_of,
     num_labels,
     our_activation,
@@ -48,7 +49,7 @@ def _describe_bert(model: Encoder) -> dict[str, Any]:
         "hidden_act": their_activation(model),
         "layer_norm_eps": model.norm_epsilon,
         "hidden_dropout_prob": model.dropout_rate,
-        "attention_probs_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": attention_dropout(model),
         **labels,
     }
 

@@ -5,6 +5,7 @@ from typing import Any
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
+    attention_dropout,
     our_activation,
     their_activation,
 )
@@ -37,7 +38,8 @@ def _describe_gpt2(model: Decoder) -> dict[str, Any]:
         "n_inner": model.mlp_dim or 4 * model.width,
         "activation_function": their_activation(model),
         "layer_norm_epsilon": model.norm_epsilon,
-        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), model.dropout_rate),
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop"), model.dropout_rate),
+        "attn_pdrop": attention_dropout(model),
     }
 
 

@@ -17,7 +17,7 @@ from transformer_jax.errors import InvalidInput, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
-from transformer_jax.models import Decoder, options_in_effect
+from transformer_jax.models import Decoder, attention_in_effect, options_in_effect
 from transformer_jax.models.layer_list import LAYER_FIELDS
 
 # One row for each class of transformers that is known here.
@@ -34,6 +34,7 @@ ARCHITECTURES = {
 # Fields that say where training starts and how it goes, and nothing of what is computed.
 _OF_TRAINING = (
     "dropout_rate",
+    "attention_dropout_rate",
     "stochastic_depth",
     "init_std",
     "initialisation",
@@ -341,8 +342,7 @@ def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
         different = {
             f"{name} of block {number}": (getattr(one, name), getattr(other, name))
             for name in LAYER_FIELDS
-            if name not in ("attention_dropout_rate", "attention_chunk")
-            and _resolved(one, name) != _resolved(other, name)
+            if name not in _OF_TRAINING and _resolved(one, name) != _resolved(other, name)
         }
         if different:
             return different
@@ -351,6 +351,8 @@ def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
 
 def _resolved(model: Any, field: str) -> Any:
     """A field's value, with what None stands for."""
+    if field == "attention":
+        return attention_in_effect(model)
     value = getattr(model, field)
     if field.endswith("_options"):
         return options_in_effect(model, field.removesuffix("_options"))
@@ -360,6 +362,7 @@ def _resolved(model: Any, field: str) -> Any:
         "attention_scale": head_dim**-0.5,
         "mlp_dim": round(maps * model.width),
         "head_dim": head_dim,
+        "value_dim": head_dim,
         "num_kv_heads": model.num_heads,
     }
     return defaults.get(field) if value is None else value

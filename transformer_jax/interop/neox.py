@@ -8,6 +8,7 @@ from typing import Any
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
+    attention_dropout,
     our_activation,
     rotation_of,
     rotation_settings,
@@ -58,7 +59,7 @@ def _describe_neox(model: Decoder) -> dict[str, Any]:
         "use_parallel_residual": model.wiring == "parallel",
         "attention_bias": True,
         "hidden_dropout": model.dropout_rate,
-        "attention_dropout": model.dropout_rate,
+        "attention_dropout": attention_dropout(model),
         "tie_word_embeddings": model.tie_embeddings,
         **rotation_settings(model),
     }
@@ -89,7 +90,7 @@ def _describe_bloom(model: Decoder) -> dict[str, Any]:
         "n_head": model.num_heads,
         "layer_norm_epsilon": model.norm_epsilon,
         "hidden_dropout": model.dropout_rate,
-        "attention_dropout": model.dropout_rate,
+        "attention_dropout": attention_dropout(model),
     }
 
 

@@ -7,6 +7,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
+    attention_dropout,
     labels_of,
     num_labels,
     our_activation,
@@ -51,7 +52,7 @@ def _describe_vit(model: VisionTransformer) -> dict[str, Any]:
         "hidden_act": their_activation(model),
         "layer_norm_eps": model.norm_epsilon,
         "hidden_dropout_prob": model.dropout_rate,
-        "attention_probs_dropout_prob": model.dropout_rate,
+        "attention_probs_dropout_prob": attention_dropout(model),
         **({} if not model.num_classes else labels_of(model.num_classes)),
     }
 

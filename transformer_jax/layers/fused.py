@@ -136,8 +136,9 @@ def _why_none(
     unknown = mask.names - _RULES
     if unknown:
         return f"no kernel knows the mask {', '.join(sorted(unknown))}"
-    if dict(mask.tags).get("window", {}).get("sinks"):
-        return "a window with sinks"
+    windows = [options for name, options in mask.tags if name == "window"]
+    if len(windows) > 1 or any(window["sinks"] for window in windows):
+        return "several windows, or one with sinks"
     if query.shape[-2] != key.shape[-2]:
         return "there are not as many keys as queries"
     return None

@@ -5,6 +5,7 @@ from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.families import (
     FAMILIES,
+    attention_in_effect,
     make_with_known_fields,
     options_in_effect,
     row,
@@ -38,6 +39,7 @@ __all__ = [
     "RecurrentEncoderDecoder",
     "Transformer",
     "VisionTransformer",
+    "attention_in_effect",
     "make_with_known_fields",
     "options_in_effect",
     "row",

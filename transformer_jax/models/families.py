@@ -73,6 +73,16 @@ def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
     return module(**{name: known[name] for name in declared & known.keys()} | own)
 
 
+# Rows that compute the numbers of another one, and an option that no number depends on.
+_NUMBERS_OF = {"fused": "softmax", "local": "softmax"}
+_OF_KERNELS = ("interpret",)
+
+
+def attention_in_effect(model: Any) -> str:
+    """Returns a model's row of attention, or the one whose numbers it computes in another way."""
+    return _NUMBERS_OF.get(model.attention, model.attention)
+
+
 def options_in_effect(model: Any, family: str) -> dict[str, Any]:
     """Returns the arguments of a model's row with their defaults, without those of a start alone.
 
@@ -86,4 +96,5 @@ def options_in_effect(model: Any, family: str) -> dict[str, Any]:
         name: value
         for name, value in options.items()
         if parameters[name].annotation not in (InitialSize, InitialNumber)
+        and name not in _OF_KERNELS
     }

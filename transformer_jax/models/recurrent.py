@@ -170,7 +170,8 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     ) -> Array:
         """Returns the logits of the classes, [..., C] float32 or wider; arguments as in Encoder.
 
-        Positions are not needed: order is in the recurrence.
+        Positions are not needed: order is in the recurrence. Of segments only 0, padding, counts:
+        the state runs on from document to document.
 
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.

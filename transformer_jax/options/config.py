@@ -25,7 +25,7 @@ from transformer_jax.options.schema import (
     rule_for,
     unknown_key,
 )
-from transformer_jax.options.tables import OWN
+from transformer_jax.options.tables import OWN, OWN_SECTIONS
 
 _UNREADABLE = object()  # no rule accepts it
 
@@ -47,6 +47,11 @@ PLACEMENT = ("mesh.",)
 
 # What `train --extend` may change from an update on.
 EXTENDABLE = ("training.steps", "optimizer.learning_rate", "schedule.")
+
+
+def is_among(key: str, names: tuple[str, ...]) -> bool:
+    """Returns whether a full key is one of these, or in a section, which ends in a dot."""
+    return key in names or key.startswith(tuple(name for name in names if name.endswith(".")))
 
 
 def has_intervening_hooks(config: ConfigDict) -> bool:
@@ -204,6 +209,8 @@ def changed(
         except (ValueError, OverflowError):
             parsed = _UNREADABLE
         if rule.accepts(parsed):
+            if key in OWN_SECTIONS and flatten(config)[key] != parsed:
+                _drop_own_options(config, OWN_SECTIONS[key])
             _assign(config, key, parsed)
         else:
             problems.append(refused_value(key, value, rule))
@@ -250,6 +257,15 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
         config = config[section]
     with config.unlocked(), config.ignore_type():
         config[name] = value
+
+
+def _drop_own_options(config: ConfigDict, section: str) -> None:
+    """Takes out the options of a class of the user's own, where another row takes its place."""
+    for name in section.split("."):
+        config = config[name]
+    if "own" in config:
+        with config.unlocked():
+            del config["own"]
 
 
 def to_json(config: ConfigDict) -> str:
@@ -311,8 +327,8 @@ def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
 def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
-    """Returns full key -> (old value, new value) for what differs; not of keys that begin so."""
+    """Returns full key -> (old value, new value) for what differs; not of those, see is_among."""
     old_flat, new_flat = flatten(old), flatten(new)
-    keys = [key for key in {**old_flat, **new_flat} if not key.startswith(but)]
+    keys = [key for key in {**old_flat, **new_flat} if not is_among(key, but)]
     pairs = {key: (old_flat.get(key), new_flat.get(key)) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

@@ -18,6 +18,7 @@ _OF_ATTENTION = {  # what would do nothing where a mixer takes its place
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
     "attention_chunk": None,
 }
+MIXING = ("fused", "local", "linear", "gated_delta", "diff_transformer")  # without all weights
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # makes blocks differ
 
 
@@ -129,6 +130,11 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
             f"model.mixer={flat['model.mixer']} takes the place of self-attention, so that "
             f"{', '.join(idle)} would do nothing",
             flat["model.mixer"] != "attention" and idle and architecture != "encoder_decoder",
+        ),
+        (
+            f"model.attention_chunk={flat['model.attention_chunk']}: model.attention={attention} "
+            "mixes values itself; expected None",
+            flat["model.attention_chunk"] is not None and attention in MIXING,
         ),
         (
             "model.attention=gated_delta has no weights that could be dropped; expected "
@@ -281,6 +287,10 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
         (
             f"data.language_modelling.unscored={unscored}: expected less than data.length={length}",
             unscored >= length and task == "language_modelling",
+        ),
+        (
+            f"evaluation.stride={stride}: data.task={task} has no windows; expected None",
+            flat["evaluation.stride"] and task != "language_modelling" and not is_own(task),
         ),
         (
             f"evaluation.stride={stride}: expected at most data.length={length}",

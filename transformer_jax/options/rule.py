@@ -139,6 +139,11 @@ def some_of(*names: str) -> Rule:
     )
 
 
+def split_values(text: str) -> list[str]:
+    """Returns the values of VALUE,VALUE: cut at commas, but not inside (a,b)."""
+    return re.split(r",(?![^(]*\))", text)
+
+
 def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule:
     """A tuple, written (a, b, c) or a,b,c."""
 
@@ -146,6 +151,8 @@ def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule
         try:
             value = ast.literal_eval(text)
         except (SyntaxError, ValueError):
+            if text.count("(") != text.count(")"):
+                raise ValueError(f"{text}: brackets do not match") from None
             value = [part.strip() for part in text.strip("()").split(",")]
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 

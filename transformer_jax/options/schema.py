@@ -193,7 +193,13 @@ def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-_CHOOSERS = {"schedule": "schedule.name", "objective": "objective.name", "data": "data.task"}
+_CHOOSERS = {
+    "schedule": "schedule.name",
+    "objective": "objective.name",
+    "optimizer": "optimizer.name",
+    "data": "data.task",
+    "model": "model.architecture",
+}
 
 
 def read_instead(key: str, flat: Mapping[str, Any]) -> str:

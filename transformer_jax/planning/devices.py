@@ -112,8 +112,8 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ..
             said = str(error).partition("\n")[0]
             raise InvalidInput(f"--device={name}: its compiler failed: {said[:200]}") from error
         raise InvalidInput(
-            f"--device={name}: its compiler is not here: pip install 'transformer_jax[{extra}]' "
-            "into an environment of its own"
+            f"--device={name}: its compiler is not here: in a clone pip install -e "
+            f"'.[train,{extra}]' into an environment of its own"
         ) from error
 
 

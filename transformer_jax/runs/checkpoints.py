@@ -73,6 +73,12 @@ class Checkpoints:
         """Returns the steps that have a checkpoint with a manifest, ascending."""
         return [int(entry.name) for entry in entries(self._folder) if _is_checkpoint(entry)]
 
+    def newest_whole(self) -> int | None:
+        """Returns the step of the newest checkpoint that is whole; reads it, and moves nothing."""
+        newest_first = reversed(self.steps())
+        whole = (s for s in newest_first if damage_of(self._folder / f"{s:08d}") is None)
+        return next(whole, None)
+
     def tidy(self) -> None:
         """Removes what killed processes left half written, and names what does not belong here."""
         wait_for_all("nobody writes a checkpoint")

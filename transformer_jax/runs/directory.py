@@ -83,6 +83,7 @@ class RunDirectory:
         """Creates nothing yet."""
         self.path = Path(path)
         self.step = 0
+        self._runs = False  # whether this launch has written that it does
 
     def file(self, name: str) -> Path:
         """Returns the path of one of its files or folders, see files.inside."""
@@ -167,7 +168,7 @@ class RunDirectory:
         except Interrupted:
             raise
         except BaseException as error:
-            if isinstance(error, InvalidInput) and self.status() != "running":
+            if isinstance(error, InvalidInput) and not self._runs:
                 raise  # nothing began, so nothing failed
             with contextlib.suppress(OSError):
                 if not isinstance(error, Stop):
@@ -295,6 +296,7 @@ class RunDirectory:
 
     def write_status(self, word: str, reason: str = "") -> None:
         """Replaces STATUS; its time is the run's heartbeat."""
+        self._runs |= word == "running"
         self.write_text("STATUS", f"{word} {now()} step {self.step} {reason}".rstrip() + "\n")
 
     def write_json(self, name: str, value: Any) -> Path:

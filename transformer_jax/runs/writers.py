@@ -23,7 +23,7 @@ class TensorBoard:
         """Writes rows of metrics.jsonl, each with its step."""
         for row in rows:
             for name, value in row.items():
-                if name != "step":
+                if name != "step" and value is not None:
                     self._writer.add_scalar(name, value, int(row["step"]))
 
     def close(self) -> None:

@@ -90,7 +90,8 @@ class Extension(NamedTuple):
         if not self.changed:
             return
         manifest = directory.manifest()
-        scores = _means(directory.evaluation())
+        at_end = self.step == directory.config().training.steps
+        scores = _means(directory.evaluation()) if at_end else {}
         leg = _plain({"from": self.step, "changed": self.changed, "scores": scores})
         legs = manifest.get("legs", [])
         if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
@@ -111,8 +112,8 @@ def extension_of(
       directory: of a run.
       across_numerics: whether it may go on though it began with other numerics.
     Raises:
-      InvalidInput: there is no run, it is a cell of a study, something else would change, or there
-        is no update to come.
+      InvalidInput: there is no run, it is a cell of a study, something else would change, there
+        is no update to come, or no checkpoint to go on from.
     """
     where = f"--workdir={directory.path}"
     if not directory.has_begun():
@@ -124,15 +125,20 @@ def extension_of(
         )
     may = (*configs.CADENCE, *configs.PLACEMENT)
     changed = configs.differences(directory.config(), config, but=may)
-    other = [key for key in changed if not key.startswith(configs.EXTENDABLE)]
+    other = [key for key in changed if not configs.is_among(key, configs.EXTENDABLE)]
     if other:
         there, now = changed[other[0]]
         raise InvalidInput(
             f"{where}: --extend changes {other[0]}, {there} there, {now} now\n"
             "it may change training.steps, optimizer.learning_rate and schedule"
         )
-    steps = Checkpoints(directory.file("checkpoints")).steps()
-    step = steps[-1] if steps else 0
+    checkpoints = Checkpoints(directory.file("checkpoints"))
+    step = checkpoints.newest_whole() if changed else max(checkpoints.steps(), default=0)
+    if step is None:
+        raise InvalidInput(
+            f"{where}: no checkpoint there is whole, to go on from; put one back, or choose "
+            "another --workdir to train again"
+        )
     if changed and config.training.steps <= step:
         raise InvalidInput(
             f"{where}: training.steps={config.training.steps}: the run has {step} updates; "

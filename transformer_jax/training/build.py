@@ -17,7 +17,7 @@ from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS, make_with_known_fields, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
-from transformer_jax.options.tables import OWN, names_own
+from transformer_jax.options.tables import OWN, OWN_SECTIONS, names_own
 from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
 from transformer_jax.training.objectives import OBJECTIVES, in_chunks
 from transformer_jax.training.own import chosen, faults_of
@@ -137,6 +137,10 @@ def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
         if letter not in model.layers:  # remarks_on tells of it
             continue
         merged = ConfigDict({**model.to_dict(), "layer_types": {}})
+        for family in section:  # options of a class of the user's go with the class
+            if f"model.{family}" in OWN_SECTIONS and section[family] != model[family]:
+                options = merged[f"{family}_options"]
+                merged[f"{family}_options"] = {k: v for k, v in options.items() if k != "own"}
         merged.update(section.to_dict())
         own = _own_rows(merged.to_dict(), allow, key=f"model.layer_types.{letter}.")
         fields = set()

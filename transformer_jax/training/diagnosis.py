@@ -46,7 +46,11 @@ def _first_that_is_not_finite(
         sums = total(score(params, batch))
         return safe_mean(sums.loss, sums.weight)
 
-    loss, gradients = jax.value_and_grad(mean_loss)(params)
+    try:
+        loss, gradients = jax.value_and_grad(mean_loss)(params)
+    except jax.errors.JaxRuntimeError as error:  # a batch that trains in parts may not fit whole
+        reason = str(error).partition("\n")[0][:200]
+        return f"which array it was could not be looked for: {reason}"
     arrays = {f"parameter {name}": leaf for name, leaf in by_path(params).items()}
     arrays |= {"the loss": loss}
     arrays |= {f"gradient of {name}": leaf for name, leaf in by_path(gradients).items()}

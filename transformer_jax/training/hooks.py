@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax import inspection
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.inspection import capture
 from transformer_jax.options import marks
 from transformer_jax.options.rule import is_own
 from transformer_jax.training.own import chosen, faults_of
@@ -63,7 +63,7 @@ def _size(value: jax.Array) -> jax.Array:
 
 
 def _entropy(weights: jax.Array) -> jax.Array:
-    return -jnp.mean(jnp.sum(jax.scipy.special.xlogy(weights, weights), -1))
+    return inspection.attention_entropy(weights).mean()
 
 
 @functools.lru_cache(maxsize=32)
@@ -71,7 +71,8 @@ def _at_sites(model: Any, pattern: str, of: Callable) -> Callable[[Any, Any], Nu
     """Compiled: parameters and inputs -> a number for each site that a pattern fits."""
     return jax.jit(
         lambda params, inputs: {
-            name: of(value) for name, value in capture(model, params, inputs, pattern).items()
+            name: of(value)
+            for name, value in inspection.capture(model, params, inputs, pattern).items()
         }
     )
 
@@ -109,10 +110,11 @@ def call_hooks(
     for name in run_of(state).config.hooks.functions:
         hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
         changes = is_own(name) and marks.intervenes(name)
-        copy = jax.tree.map(jnp.asarray, state)  # new dicts: what is done to them changes nothing
+        # A hook may keep it: the next update ends the state.
+        copied = functools.cache(lambda state=state: jax.tree.map(jnp.copy, state))
         makers = {
-            "state": lambda copy=copy: copy,
-            "run": lambda copy=copy: run_of(copy),
+            "state": copied,
+            "run": lambda copied=copied: run_of(copied()),
             "task": lambda: task,
             "batch": lambda: task.batch(order, step),
             "step": lambda: step,
@@ -127,7 +129,7 @@ def call_hooks(
             new, returned = (
                 returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
             )
-            state = _checked(who, state, new)
+            state = jax.tree.map(jnp.copy, _checked(who, state, new))
         row |= _numbers(who, name.rpartition(".")[2], returned)
     return state, row
 

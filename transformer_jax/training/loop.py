@@ -226,7 +226,7 @@ class Training:
         facts = {
             "seed": config.seed,
             "parameters": prepared.num_parameters,
-            "sizes": self.task.sizes,
+            "sizes": {name: _plain(size) for name, size in self.task.sizes.items()},
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
             "kernels": kernels_of(prepared, jax.devices()[0].platform),
@@ -421,3 +421,8 @@ class Training:
             self.stop.signal,
             f"interrupted at step {self.directory.step}, saved; the same command resumes",
         )
+
+
+def _plain(size: Any) -> Any:
+    """A size of a task of one's own as JSON holds it: numpy's numbers are none of Python's."""
+    return size.item() if isinstance(size, np.generic) else size

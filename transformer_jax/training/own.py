@@ -83,8 +83,19 @@ def faults_of(*choices: str) -> Generator[None]:
 
 def own_modules(config: ConfigDict) -> set[str]:
     """Returns the modules that a config names, of those that look on too."""
-    looking = [choice for key in SEVERAL for choice in flatten(config)[key] if is_own(choice)]
-    return {choice.rpartition(".")[0] for choice in [*own_choices(config).values(), *looking]}
+    return {choice.rpartition(".")[0] for choice in _all_own(config).values()}
+
+
+def _all_own(config: ConfigDict) -> dict[str, str]:
+    flat = flatten(config)
+    looking = {f"{key}: {choice}": choice for key in SEVERAL for choice in flat[key]}
+    return own_choices(config) | {k: choice for k, choice in looking.items() if is_own(choice)}
+
+
+def refuse_modules(config: ConfigDict, allow: Collection[str]) -> None:
+    """Raises InvalidInput where a stored config names a module that is not allowed."""
+    for key, choice in _all_own(config).items():
+        _refuse_module(key, choice, allow)
 
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
@@ -105,13 +116,18 @@ def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[st
     return [choice for choice, digest in stored.items() if digest != now.get(choice)]
 
 
-def _import(choice: str, key: str, allow: Collection[str]) -> Any:
-    module_name, _, name = choice.rpartition(".")
-    if module_name not in allow:
+def _refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
+    module = choice.rpartition(".")[0]
+    if module not in allow:
         raise InvalidInput(
             f"{key}={choice}: this run names code of its author's own, which is not run unasked; "
-            f"if you trust it: --allow={module_name} (load_run(..., allow=['{module_name}']))"
+            f"if you trust it: --allow={module} (load_run(..., allow=['{module}']))"
         )
+
+
+def _import(choice: str, key: str, allow: Collection[str]) -> Any:
+    module_name, _, name = choice.rpartition(".")
+    _refuse_module(key, choice, allow)
     try:
         own_row(choice, key)  # defined in that file: not what it imports, a shell say
     except LookupError as error:

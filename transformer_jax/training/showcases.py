@@ -198,8 +198,9 @@ def show_guesses(run: Run, task: Task) -> str:
 
     def named(numbers: np.ndarray) -> str:
         if run.tokenizer is not None and classes is None:
-            return repr(run.tokenizer.decode(numbers))
-        return " ".join(str(n) if classes is None else classes[n] for n in numbers)
+            return repr(run.tokenizer.decode(numbers[numbers < run.tokenizer.vocab_size]))
+        known = () if classes is None else classes
+        return " ".join(known[n] if n < len(known) else str(n) for n in numbers)
 
     rows = zip(answers, batch["targets"], batch["weights"] > 0, strict=True)
     return "\n".join(

@@ -16,7 +16,7 @@ from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
-from transformer_jax.models import options_in_effect
+from transformer_jax.models import attention_in_effect, options_in_effect
 from transformer_jax.paths import begins, by_path
 from transformer_jax.runs.files import entries, inside
 from transformer_jax.sharding import put
@@ -230,6 +230,8 @@ def _is_same(theirs: Any, ours: Any) -> bool:
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
     """What no shape shows of how a model computes, by the option of a config."""
     fields = {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
+    if "attention" in fields:
+        fields["attention"] = attention_in_effect(model)
     for family in _OPTIONS_UNSEEN:
         if hasattr(model, f"{family}_options"):
             options = options_in_effect(model, family).items()

@@ -95,6 +95,15 @@ def write_shards(
         raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
     refuse_used_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return _written(pieces, tokenizer, folder, shard_tokens)
+    except BaseException:  # so that the same command may try again
+        for file in folder.iterdir():
+            file.unlink()
+        raise
+
+
+def _written(pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_tokens: int) -> int:
     dtype = narrowest_dtype(tokenizer.vocab_size)
     digest, sizes = hashlib.sha256(), tokenizer.token_bytes
     starts, shards, count = [], [], 0

@@ -120,7 +120,7 @@ def _columns(path: Path, *names: str, optional: str = "") -> Iterator[tuple[str,
             f"{path}: line 1: expected the names of the columns, {' and '.join(names)} among them, "
             f"separated by {_separator(path)}, got {_shorten(header)}"
         )
-    if optional in header:
+    if optional and optional in header:
         names = (names[0], optional, *names[1:])
     places = [header.index(name) for name in names]
     for line, columns in numbered:

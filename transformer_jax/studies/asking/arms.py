@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
+from transformer_jax.options.rule import split_values, suggest
 from transformer_jax.options.schema import rule_for, unknown_key
 from transformer_jax.options.tables import SECTIONS
 
@@ -37,7 +37,7 @@ def parse_arm(
         if second := re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values):
             raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
         axis = []
-        for value in values.split(","):
+        for value in split_values(values):
             try:
                 parsed = rule.parse(value)
             except (ValueError, OverflowError):

@@ -80,7 +80,7 @@ def cell_hash(
             if (file := own_file(choice)) is not None
         },
         "initial": initial,
-        **_hooks_that_intervene(flat),
+        **beyond_the_first_batch(flat),
         "packages": {name: around["packages"].get(name) for name in DECIDING},
         "numerics": numerics_of(flat),
         "environment": around["environment"],
@@ -91,8 +91,18 @@ def cell_hash(
     return hashlib.sha256(text.encode()).hexdigest()[:16], parts
 
 
-def _hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The hooks that decide scores, and when; nothing where none does."""
+def beyond_the_first_batch(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what may decide scores and show in no program and no early batch.
+
+    Hooks that intervene, and options of a task of one's own, which may change what later batches
+    hold; nothing where there are none.
+    """
+    own = {key: value for key, value in flat.items() if key.startswith("data.own.")}
+    return hooks_that_intervene(flat) | ({"own task": own} if own else {})
+
+
+def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the hooks that decide scores, and when; nothing where none does."""
     hooks = {
         hook: hash_of_code(file.read_text(encoding="utf-8"))
         for hook in flat["hooks.functions"]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
+from transformer_jax.options.rule import split_values, suggest
 from transformer_jax.options.schema import rule_for
 
 
@@ -75,7 +75,7 @@ def doubts_of(flat: Mapping[str, Any], own: Sequence[str], without: Sequence[str
         if key in without:
             raise InvalidInput(f"--over={text}: the study is about {key}")
         try:
-            doubts[key] = Doubt(key, values=tuple(map(rule.parse, values.split(","))))
+            doubts[key] = Doubt(key, values=tuple(map(rule.parse, split_values(values))))
         except ValueError as error:
             raise InvalidInput(f"--over={text}: {error}; expected {rule.allowed}") from error
     first = [key for key, doubt in doubts.items() if doubt.values]  # before the count is reached

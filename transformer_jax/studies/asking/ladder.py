@@ -56,9 +56,13 @@ def ladder_of(texts: Sequence[str], design: Design) -> Ladder:
     return Ladder(key, rungs, dict(others))
 
 
-def begin_ladder(workdir: str | Path, ladder: Ladder) -> None:
+def begin_ladder(workdir: str | Path, ladder: Ladder, write: bool = True) -> None:
     """Notes what a ladder asks, before its first cell.
 
+    Args:
+      workdir: of the ladder.
+      ladder: its designs.
+      write: False: another ladder is refused, and nothing is written.
     Raises:
       InvalidInput: there is another one, whose forecast and rungs would be taken for this one's.
     """
@@ -66,8 +70,9 @@ def begin_ladder(workdir: str | Path, ladder: Ladder) -> None:
     now |= {"together": ladder.together} if ladder.together else {}
     file = inside(Path(workdir), FILE)
     if not file.exists():
-        Path(workdir).mkdir(parents=True, exist_ok=True)
-        write_json(Path(workdir), FILE, now)
+        if write:
+            Path(workdir).mkdir(parents=True, exist_ok=True)
+            write_json(Path(workdir), FILE, now)
         return
     stored = read_json(file)
     before = {key: stored[key] for key in ("key", "values", "together") if key in stored}

@@ -147,6 +147,12 @@ class Study:
         facts = self.arms[arm]["budgets"][budget] if budget else self.arms[arm]
         return Cell(arm, seed, cell_path(self.root, facts["hash"], seed))
 
+    def shorter_left(self, arm: str, seeds: Sequence[int], shares: int) -> int:
+        """Returns how many runs of an arm are missing, of so many shorter budgets."""
+        known = self.record.get("arms", {}).get(arm, {}).get("budgets", ())
+        states = [self.cell(arm, seed, budget).state() for seed in seeds for budget in known]
+        return len(seeds) * shares - sum(state in (DONE, DIVERGED) for state in states)
+
     def shorter_cells(self) -> list[tuple[str, Cell]]:
         """Budget and cell, of every shorter budget that was asked for."""
         return [

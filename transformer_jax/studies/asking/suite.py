@@ -33,8 +33,8 @@ def suite_of(
       drops: names of `--drop`.
       own: a base's file -> further overrides of it alone.
     Raises:
-      InvalidInput: a file is none or named twice, an arm does not fit a base, or the bases cannot
-        be compared with the same arm.
+      InvalidInput: a file is none or named twice, the question has a target, an arm does not fit
+        a base, or the bases cannot be compared with the same arm.
     """
     files = {Path(file.path).stem: file}
     for path in filter(None, text.split(",")):
@@ -51,6 +51,8 @@ def suite_of(
             designs[name] = design_of(file, {**overrides, **own(its)}, arms, drops, on)
         except InvalidInput as error:
             raise InvalidInput(f"on {its.path}: {error}") from error
+        if designs[name].target is not None:
+            raise InvalidInput(f"--suite: {file.path} has a target, with which no mean is judged")
     if len({design.base for design in designs.values()}) > 1:
         designs = _with_one_base(designs, arms, drops)
     return designs
@@ -77,9 +79,13 @@ def _with_one_base(
     return designs_by_name
 
 
-def begin_suite(workdir: str | Path, designs: Mapping[str, Design]) -> None:
+def begin_suite(workdir: str | Path, designs: Mapping[str, Design], write: bool = True) -> None:
     """Notes which data sets were asked about, before the first cell.
 
+    Args:
+      workdir: of the suite.
+      designs: by the name of the data set.
+      write: False: another suite is refused, and nothing is written.
     Raises:
       InvalidInput: it was begun with others: which ones count is not to be chosen afterwards.
     """
@@ -87,9 +93,9 @@ def begin_suite(workdir: str | Path, designs: Mapping[str, Design]) -> None:
     arms = sorted({arm for design in designs.values() for arm in design.others})
     file = inside(Path(workdir), FILE)
     if not file.exists():
-        Path(workdir).mkdir(parents=True, exist_ok=True)
-        begun = {"configs": now, "arms": dict.fromkeys(arms)}
-        write_json(Path(workdir), FILE, begun)
+        if write:
+            Path(workdir).mkdir(parents=True, exist_ok=True)
+            write_json(Path(workdir), FILE, {"configs": now, "arms": dict.fromkeys(arms)})
         return
     before = read_json(file)
     if before.get("configs") != now or sorted(before.get("arms", ())) != arms:

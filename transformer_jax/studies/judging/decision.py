@@ -79,7 +79,8 @@ def decide(
                     verdicts[name] |= {"verdict": statistics.REFUSED, "words": words}
             verdicts[name]["words"] += (
                 ""
-                if sealed["tuning"] or _RATE in sealed["arms"][name]
+                if sealed["tuning"]
+                or _RATE in sealed["arms"].get(name, {})  # an arm may be younger than the seal
                 else untuned(verdicts[name]["verdict"])
             )
         verdicts[name] |= {"refusals": refusals[name], "level": level}

@@ -91,6 +91,9 @@ def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     return charts
 
 
+_TOO_FEW = "too few arms that did not diverge, or seeds"
+
+
 def optimum_of(
     study: Study, verdicts: Mapping[str, Any], key: str, arms: Sequence[str]
 ) -> Optimum | str:
@@ -103,12 +106,14 @@ def optimum_of(
       arms: a group of it.
     """
     arms = [arm for arm in arms if not verdicts["values"][arm].get("diverged")]
+    if len(arms) < 3:
+        return _TOO_FEW
     of_arm = [verdicts["values"][arm]["by_seed"] for arm in arms]
     seeds = [s for s in of_arm[0] if all(by_seed.get(s) is not None for by_seed in of_arm)]
     base = study.base_config
     values = [study.sealed["arms"][arm].get(key, base.get(key)) for arm in arms]
-    if len(arms) < 3 or len(seeds) < 2:
-        return "too few arms that did not diverge, or seeds"
+    if len(seeds) < 2:
+        return _TOO_FEW
     if len(set(values)) < len(values) or values[0] <= 0:
         return "values that are no factors apart"
     sign = -1 if study.sealed["larger_is_better"] else 1
@@ -149,8 +154,9 @@ def tuning_charts(study: Study) -> dict[str, Any]:
     (share, _), *later = study.sealed["tuning"].get("rungs") or [(1, 0)]
     label += f" at {share:.0%} of the updates" if later else ""
     best, charts = max if larger else min, {}
-    first = next(iter(tuned.values()))
-    for index, key in enumerate(k for k, value in first.chosen.items() if is_number(value)):
+    tried = [setting for its in tuned.values() for setting, _ in its.tried]
+    of_numbers = [key for key in tried[0] if all(is_number(setting[key]) for setting in tried)]
+    for index, key in enumerate(of_numbers):
         series = []
         for name, its in tuned.items():
             scores: dict[float, list[float]] = {}

@@ -162,9 +162,11 @@ class Comparison:
         intervals = []
         for index, (name, arm) in enumerate(others, start=1):
             seeds = sorted(base.keys() & arm.keys())
-            ours = [float(self.columns[arm[s]][self.metric]) for s in seeds]
-            theirs = [float(self.columns[base[s]][self.metric]) for s in seeds]
-            d = [sign * (a - b) for a, b in zip(ours, theirs, strict=True)]
+            scores = [[self.columns[its[s]][self.metric] for s in seeds] for its in (arm, base)]
+            d = [
+                math.nan if None in pair else sign * (float(pair[0]) - float(pair[1]))
+                for pair in zip(*scores, strict=True)
+            ]
             if len(d) < 2 or not all(map(math.isfinite, d)):
                 continue
             together = paired_interval(d, ALPHA / len(others))

@@ -204,7 +204,7 @@ def _sealed(ladder: Mapping[str, Any]) -> list[str]:
         seen = spell(ladder["scores"][-1])
         lines.append(f"{ladder['base']} {spell(sealed['score']['forecast'])}, it was {seen}")
     for arm, its in sealed["arms"].items():
-        seen = ladder["arms"][arm]
+        seen = ladder["arms"].get(arm, {})  # it may have been left away since
         if its["difference"] and "means" in seen:
             forecast = its["difference"]
             lines.append(

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformer_jax.studies.asking.budgets import cost_of_budgets
 from transformer_jax.studies.asking.gate import METHODS
+from transformer_jax.studies.asking.noise import as_lines
 from transformer_jax.studies.inference.power import detectable
 from transformer_jax.studies.inference.sequential import expected
 from transformer_jax.studies.judging.decision import family_of, level_of_contrast
@@ -20,54 +21,66 @@ from transformer_jax.studies.reporting.tables import (
     spell_changes,
 )
 
-if TYPE_CHECKING:
-    from transformer_jax.runs.progress import Progress
-
 _EFFECTS = (0, 1, 2)  # in deviations of a paired difference, of which the plan speaks
 
 
-def show_plan(
-    design: Any,
-    arms: Mapping[str, Any],
-    seeds: Sequence[int],
-    states: Mapping[Any, str],
-    estimate: Any,
-    certificates: Mapping[str, Any],
-    progress: "Progress",
-) -> None:
-    """Prints what a study will do, and whether each arm's change took."""
-    missing = [cell for cell, state in states.items() if state not in ("done", "diverged")]
-    seconds = sum(estimate.seconds.get(cell.arm, 0.0) for cell in missing)
-    there = len(states) - len(missing)
+def seconds_to_come(launch: Any) -> dict[str, float]:
+    """Returns what is left of a planned study, in seconds: its cells, tuning and budgets."""
+    design, seconds_of = launch.design, launch.estimate.seconds_of
+    seconds = {"cells": sum(seconds_of(cell.arm) for cell in _missing(launch))}
+    if design.tuning:
+        before = launch.study.record.get("arms", {})
+        untuned = [name for name in launch.arms if "tuning" not in before.get(name, {})]
+        seconds["tuning"] = sum(map(seconds_of, untuned)) * design.tuning.runs_of_an_arm()
+    if shares := len(design.budgets):
+        seconds["budgets"] = sum(
+            seconds_of(name) * cost / shares * launch.study.shorter_left(name, launch.seeds, shares)
+            for name, cost in cost_of_budgets(design).items()
+        )
+    return seconds
+
+
+def _missing(launch: Any) -> list[Any]:
+    return [cell for cell, state in launch.states.items() if state not in ("done", "diverged")]
+
+
+def show_plan(launch: Any) -> None:
+    """Prints what a study will do, and whether each arm's change took.
+
+    Args:
+      launch: of the study, when its arms are prepared; see running.launch.Launch.
+    """
+    design, arms, seeds, states = launch.design, launch.arms, launch.seeds, launch.states
+    estimate, say, missing = launch.estimate, launch.progress.say, len(_missing(launch))
+    seconds = seconds_to_come(launch)
     lines = [
         f"question    {design.question}",
         f"prediction  {design.prediction}",
         f"judged by   test/{design.metric}, {direction(design.larger_is_better)}; "
         f"margin {design.margin:g}: {design.margin_reason}",
-        f"cells       {len(arms)} arms x {len(seeds)} seeds, {there} there already, "
-        f"{len(missing)} to run in about {clock(seconds)} ({estimate.how}; {estimate.told})",
+        f"cells       {len(arms)} arms x {len(seeds)} seeds, {len(states) - missing} there "
+        f"already, {missing} to run in about {clock(seconds['cells'])} ({estimate.how}; "
+        f"{estimate.told})",
     ]
     if design.tuning:
-        runs, usual = design.tuning.runs_of_an_arm(), sum(estimate.seconds[n] for n in arms)
         lines.append(
-            f"tuning      {design.tuning.told()}: for each arm as much as {runs:g} of its runs, "
-            f"in all about {clock(usual * runs)}"
+            f"tuning      {design.tuning.told()}: for each arm as much as "
+            f"{design.tuning.runs_of_an_arm():g} of its runs, "
+            f"in all about {clock(seconds['tuning'])}"
         )
     if design.budgets:
-        costs, shares = cost_of_budgets(design), [f"{share:.0%}" for share in design.budgets]
-        seconds = len(seeds) * sum(estimate.seconds_of(n) * cost for n, cost in costs.items())
         lines.append(
-            f"budgets     also at {', '.join(shares)} of the updates, while the verdict holds: "
-            f"about {clock(seconds)}"
+            f"budgets     also at {', '.join(f'{share:.0%}' for share in design.budgets)} of the "
+            f"updates, while the verdict holds: about {clock(seconds['budgets'])}"
         )
     if design.exploratory:
         lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
-    progress.say("\n".join(lines))
+    say("\n".join(lines))
     heads = ["arm", "params", "FLOPs/token", "there", "paired"]
     heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
     rows = []
     for name, arm in arms.items():
-        its = certificates[name]
+        its = launch.certificates[name]
         its = its if isinstance(its, Mapping) else its._asdict()
         done = sum(
             state in ("done", "diverged") for cell, state in states.items() if cell.arm == name
@@ -89,10 +102,18 @@ def show_plan(
                 spell(its["input_rms"], 3),
             ]
         )
-    progress.say(as_text(heads, rows))
+    say(as_text(heads, rows))
     for name, arm in arms.items():
         if arm.changes:
-            progress.say(f"  {name}: {spell_changes(arm.changes)}")
+            say(f"  {name}: {spell_changes(arm.changes)}")
+    noise = launch.noise
+    say(baselines_as_text(launch.baselines))
+    say(resolution(design, len(seeds), noise))
+    if launch.until is not None:
+        usual = sum(map(estimate.seconds_of, arms)) / len(arms)
+        say(expected_cost(design, launch.until.looks, usual, noise))
+    if noise:
+        say(f"noise      {noise['config']}: " + "\n           ".join(as_lines(noise)))
 
 
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:

@@ -182,14 +182,18 @@ def trend_of(verdicts: Mapping[str, Any]) -> list[str]:
 
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
     """What was expected of each arm as a range, and whether it came true."""
-    from transformer_jax.studies.inference.statistics import NO_VERDICT, REFUSED  # brings scipy
+    from transformer_jax.studies.inference.statistics import (  # brings scipy
+        NO_VERDICT,
+        REFUSED,
+        UNSTABLE,
+    )
     from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 
     said = {**verdicts["arms"], TREND: verdicts.get("trend") or {}}
     sentences = []
     for name, ends in sealed.get("expected", {}).items():
         its = said.get(name, {})
-        decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT)
+        decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
         interval = its.get("interval") if decides else None
         low, high = ("any" if end is None else signed(end) for end in ends)
         sentences.append(

@@ -11,12 +11,20 @@ from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, 
 from transformer_jax.studies.asking.study import Study, as_plain, now
 from transformer_jax.studies.judging.ladder import forecast
 from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
-from transformer_jax.studies.running.launch import Launch, run
-from transformer_jax.studies.running.planning import try_arms
+from transformer_jax.studies.running.launch import Launch
+from transformer_jax.studies.running.together import planned_together
 
 
 def run_ladder(
-    ladder: Ladder, workdir: str | Path, seeds: Sequence[int], dry_run: bool = False, **options: Any
+    ladder: Ladder,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    *,
+    dry_run: bool = False,
+    retry: bool = False,
+    adopt: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Runs and judges every rung, and compares them.
 
@@ -25,28 +33,31 @@ def run_ladder(
       workdir: of the ladder; its parent's `cells` are shared if no other root is given.
       seeds: of every rung.
       dry_run: whether to stop after the plans.
-      options: of launch.run.
+      retry: whether cells that failed are tried again.
+      adopt: whether cells that have another key are taken over; see launch.run.
+      progress: where to tell how it goes; standard output if not given.
+      options: of launch.planned.
     Returns:
       What ladder.json holds; {} of a dry run.
     """
     workdir = Path(workdir)
     options["root"] = options.get("root") or workdir.parent
-    largest = max(ladder.rungs)
-    progress = options.get("progress") or Progress()
-    rungs = {f"{ladder.key}={value:g}": design for value, design in ladder.rungs.items()}
-    try_arms(rungs, progress)
-    if not dry_run:
+    progress = progress or Progress()
+    rungs = {
+        f"{ladder.key}={value:g}": (design, rung_path(workdir, ladder.key, value))
+        for value, design in ladder.rungs.items()
+    }
+    begin_ladder(workdir, ladder, write=False)
+    with planned_together(rungs, seeds, progress, dry_run=dry_run, **options) as launches:
+        if dry_run:
+            return {}
         begin_ladder(workdir, ladder)
-
-    def seal(launch: Launch) -> None:
-        _seal_forecast(workdir, ladder, launch)
-
-    for value, design in ladder.rungs.items():
-        progress.say(f"rung   {ladder.key}={value:g}")
-        path = rung_path(workdir, ladder.key, value)
-        when_planned = seal if value == largest and ladder.key != SPLITS else None
-        run(design, path, seeds, dry_run=dry_run, when_planned=when_planned, **options)
-    return {} if dry_run else write_ladder(workdir, ladder)
+        for (name, launch), value in zip(launches.items(), ladder.rungs, strict=True):
+            progress.say(f"rung   {name}")
+            if value == max(ladder.rungs) and ladder.key != SPLITS:
+                _seal_forecast(workdir, ladder, launch)
+            launch.run(retry, adopt)
+    return write_ladder(workdir, ladder)
 
 
 def _seal_forecast(workdir: Path, ladder: Ladder, launch: Launch) -> None:
@@ -56,7 +67,7 @@ def _seal_forecast(workdir: Path, ladder: Ladder, launch: Launch) -> None:
     smaller = list(ladder.rungs)[:-1]
     studies = [Study(rung_path(workdir, ladder.key, value)) for value in smaller]
     costs = {name: as_plain(arm.cost) for name, arm in launch.arms.items()}
-    begun = sum(state != MISSING for state in launch.states.values())
+    begun = sum(cell.state() != MISSING for cell in launch.states)
     forecasts = forecast(studies, costs, ladder.key, list(ladder.rungs))
     about = {"sealed_at": now(), "cells_that_were_there": begun}
     write_json(workdir, FORECAST, as_plain({**about, **forecasts}))

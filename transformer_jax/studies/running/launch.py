@@ -5,7 +5,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,10 @@ from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import command_line, surroundings
-from transformer_jax.studies.asking.cells import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    Cell,
-    code_hash,
-)
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell, code_hash
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
-from transformer_jax.studies.asking.noise import as_lines, known_noise
+from transformer_jax.studies.asking.noise import known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since, way_to
 from transformer_jax.studies.asking.tuning import tuned_of
@@ -38,12 +32,7 @@ from transformer_jax.studies.running.costs import scored_on_other_data, unmatche
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.jobs import run_as_jobs
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
-from transformer_jax.studies.running.until import (
-    LOOKS,
-    Until,
-    looks_left,
-    until_decided,
-)  # fmt: skip
+from transformer_jax.studies.running.until import LOOKS, Until, looks_left, until_decided
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.installed import refuse_what_is_not_installed
 
@@ -67,7 +56,6 @@ def run(
     cluster: Cluster | None = None,
     progress: Progress | None = None,
     until: Until | None = None,
-    when_planned: Callable[["Launch"], None] | None = None,
 ) -> Study:
     """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
 
@@ -83,7 +71,6 @@ def run(
       cluster: where cells are trained as jobs; None: in this process.
       progress: where to tell how it goes; standard output if not given.
       until: when to end, look by look, in place of seeds; None: one look at all seeds.
-      when_planned: called when everything is planned, before the first cell is trained.
     Returns:
       The study.
     Raises:
@@ -91,24 +78,48 @@ def run(
       Interrupted: a signal came; the running cells were saved.
       CellsLost: some cells failed.
     """
-    study = Study(workdir)
+    options = {"how": how, "root": root, "cluster": cluster, "until": until}
     progress = progress or Progress()
-    locked = contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked()
-    with contextlib.closing(progress), locked, StopSignal() as stop:
+    with (
+        contextlib.closing(progress),
+        StopSignal() as stop,
+        planned(design, workdir, seeds, progress, stop, dry_run, **options) as launch,
+    ):
+        if not dry_run:
+            launch.run(retry, adopt)
+    return launch.study
+
+
+@contextlib.contextmanager
+def planned(
+    design: Design,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    progress: Progress,
+    stop: StopSignal,
+    dry_run: bool = False,
+    until: Until | None = None,
+    **options: Any,
+) -> Generator["Launch"]:
+    """Plans a study and shows the plan; it is locked meanwhile, unless it is a dry run.
+
+    Args:
+      design, workdir, seeds, progress, dry_run, until: as in run.
+      stop: of the signals that end it.
+      options: how, root and cluster, as in run.
+    """
+    study = Study(workdir)
+    with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
         if design.exploratory:  # a grid is looked at when its seeds are there
-            planned = (len(seeds),) if until is None else LOOKS
-            planned = study.sealed["looks"] if study.record else planned
-            design = dataclasses.replace(design, looks=tuple(planned))
+            looks = (len(seeds),) if until is None else LOOKS
+            looks = study.sealed["looks"] if study.record else looks
+            design = dataclasses.replace(design, looks=tuple(looks))
         if until is not None:
             until = until._replace(looks=looks_left(study, design))
             seeds = range(until.looks[0])
-        launch = Launch(study, design, seeds, how, root, progress, stop, cluster)
-        launch.prepare(until)
-        if not dry_run:
-            if when_planned is not None:
-                when_planned(launch)
-            launch.run(retry, adopt, until)
-    return study
+        launch = Launch(study, design, seeds, progress, stop, until, **options)
+        launch.prepare()
+        yield launch
 
 
 class Launch:
@@ -119,14 +130,15 @@ class Launch:
         study: Study,
         design: Design,
         seeds: Sequence[int],
-        how: str | None,
-        root: str | Path | None,
         progress: Progress,
         stop: StopSignal,
+        until: Until | None = None,
+        how: str | None = None,
+        root: str | Path | None = None,
         cluster: Cluster | None = None,
     ) -> None:
         """Reads nothing yet."""
-        self.cluster = cluster
+        self.cluster, self.until = cluster, until
         self.study, self.design, self.progress, self.stop = study, design, progress, stop
         self.seeds = sorted({*study.begun(), *seeds})
         if design.tuning and set(self.seeds) & set(design.tuning.seeds):
@@ -137,14 +149,14 @@ class Launch:
         if study.record and root is None:
             self.root = study.root
         self.how = how or study.record.get("how")
-        self.builder = ArmBuilder(design, _solved(study, design))
+        self.builder = ArmBuilder(design, solved_before(study, design))
         self.started = time.monotonic()
 
     # ---- the plan
 
-    def prepare(self, until: Until | None = None) -> None:
+    def prepare(self) -> None:
         """Makes the arms ready and shows the plan."""
-        design, progress = self.design, self.progress
+        design, progress, until = self.design, self.progress, self.until
         if self.cluster is not None:
             # Refused before anything is sealed.
             self.cluster.executor(inside(self.study.path, "jobs"))
@@ -158,7 +170,9 @@ class Launch:
         arms_before = self.study.record.get("arms", {})
         is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
         with progress.busy("timing some steps"):
-            cells_to_time = missing + ([] if is_tuned else self._trials())
+            shares, left = len(design.budgets), self.study.shorter_left
+            cells_to_time = missing + [a for a in self.arms if left(a, self.seeds, shares)]
+            cells_to_time += [] if is_tuned else self._trials()
             self.estimate = (
                 calibrate(self.arms, design.base, cells_to_time, self.how)
                 if cells_to_time
@@ -170,26 +184,15 @@ class Launch:
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
         self.states = {cell: cell.state() for cell in self._cells(self.arms)}
-        plan.show_plan(
-            design, self.arms, self.seeds, self.states, self.estimate, self.certificates, progress
-        )
-        progress.say(plan.baselines_as_text(self.baselines))
-        noise = Path(design.path).parent / "noise"
-        arms_before = known_noise(self.arms[design.base].config, noise, design.metric)
-        progress.say(plan.resolution(design, len(self.seeds), arms_before))
-        if until is not None:
-            usual = sum(map(self.estimate.seconds_of, self.arms)) / len(self.arms)
-            progress.say(plan.expected_cost(design, until.looks, usual, arms_before))
-        if arms_before:
-            progress.say(
-                f"noise      {arms_before['config']}: "
-                + "\n           ".join(as_lines(arms_before))
-            )
+        noises = Path(design.path).parent / "noise"
+        self.noise = known_noise(self.arms[design.base].config, noises, design.metric)
+        plan.show_plan(self)
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
             progress.say(f"unmatched  {line}")
         tasks = {name: arm.prepared.task for name, arm in self.arms.items()}
         for name in scored_on_other_data(tasks, design.base):
             progress.say(f"other data {name}: what it is scored on is not the base's: no verdict")
+        self.planning = time.monotonic() - self.started
 
     def _baselines(self) -> dict[str, Any]:
         """What simple methods reach on the base's data, and which of them the base has to beat."""
@@ -243,21 +246,23 @@ class Launch:
 
     # ---- running
 
-    def run(self, retry: bool, adopt: bool = False, until: Until | None = None) -> None:
+    def run(self, retry: bool, adopt: bool = False) -> None:
         """Seals the study, runs what is missing, and judges: once, or at each look."""
-        self.stop.end("interrupted before anything was sealed")
+        # Other studies may have run since the plan.
+        self.started = self.counted_until = time.monotonic() - self.planning
+        self.stop.end("interrupted before this study was sealed")
         self._seal()
-        if until is None:
+        if self.until is None:
             self.study.record.pop("stopped", None)
         if adopt:
             self._adopt()
         if self.design.tuning:
             self._tune(retry)
-        if until is None:
+        if self.until is None:
             self.take(self.seeds, retry)
             self.finish()
         else:
-            until_decided(self, until, retry)
+            until_decided(self, self.until, retry)
 
     def take(self, seeds: Sequence[int], retry: bool) -> None:
         """Runs what is missing of these seeds, of all arms that were not stopped before."""
@@ -304,8 +309,7 @@ class Launch:
             if name in study.arms:  # and no trial of a tuning
                 study.arms[name]["peak_bytes"] = nbytes
         study.record["began"] = True
-        seconds = time.monotonic() - self.started
-        study.record["seconds"] = round(study.record.get("seconds", 0) + seconds)
+        self._count_seconds()
         study.write()
         verdicts = judge(study)
         study.write_cells()
@@ -320,6 +324,11 @@ class Launch:
                 f"{len(lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
                 "--retry tries them again; its directory has error.txt"
             )
+
+    def _count_seconds(self) -> None:
+        now = time.monotonic()
+        seconds = self.study.record.get("seconds", 0) + now - self.counted_until
+        self.study.record["seconds"], self.counted_until = round(seconds), now
 
     def _seal(self) -> None:
         first = self.arms[self.design.base]
@@ -409,11 +418,13 @@ class Launch:
         else:
             where = (self.design, self.study.path, self.root)
             run_as_jobs(self.cluster, self.workers, *where, arms, waiting, len(cells))
+        self._count_seconds()
+        self.study.write()
         self.stop.end("interrupted, the running cells are saved; the same command goes on")
 
 
-def _solved(study: Study, design: Design) -> dict[str, dict[str, int]]:
-    """What was solved for in an earlier launch of the same question: arm -> field -> value."""
+def solved_before(study: Study, design: Design) -> dict[str, dict[str, int]]:
+    """Returns what an earlier launch of the same question solved for: arm -> field -> value."""
     if not study.record or changed_since(study.sealed, design.sealed()):
         return {}
     return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}

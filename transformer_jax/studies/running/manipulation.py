@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
 from transformer_jax.programs import Traced
 from transformer_jax.sites import values_by_site
+from transformer_jax.studies.asking.cells import beyond_the_first_batch
 from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
@@ -61,6 +63,7 @@ class Probe(NamedTuple):
       start: the drawing of the initial state.
       batch: the first one.
       updates: in the run; what they see may not depend on how many there are.
+      beyond: what may decide scores and shows in none of these, see cells.beyond_the_first_batch.
     """
 
     params: dict[str, np.ndarray]
@@ -73,6 +76,7 @@ class Probe(NamedTuple):
     start: Traced
     batch: Any
     updates: int
+    beyond: dict[str, Any]
 
 
 def probe(prepared: Prepared) -> Probe:
@@ -94,6 +98,7 @@ def probe(prepared: Prepared) -> Probe:
         start=prepared.traced_start,
         batch=batch,
         updates=prepared.config.training.steps,
+        beyond=beyond_the_first_batch(flatten(prepared.config)),
     )
 
 
@@ -114,7 +119,9 @@ def _look(model: Any) -> Callable:
         both = [batch["inputs"]] + ([] if changed is None else [changed])
         stacked = jax.tree.map(lambda *values: jnp.stack(values), *both)
         logits, entering = jax.lax.map(lambda inputs: _with_input(model, params, inputs), stacked)
-        ahead = jnp.abs(logits[-1] - logits[0])[..., :-1, :].max()
+        ahead = jnp.nan
+        if changed is not None:
+            ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max()
         return loss, gradients, logits[0], entering[0], ahead
 
     quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
@@ -201,7 +208,8 @@ def _unread(
         traces = (prepared.traced, prepared.traced_start)
         alike = [_alike(a, b) for a, b in zip(traces, (arm.traced, arm.start), strict=True)]
         same_length = prepared.config.training.steps == arm.updates
-        if not (all(alike) and same_length):
+        beyond = beyond_the_first_batch(flatten(prepared.config))
+        if not (all(alike) and same_length and beyond == arm.beyond):
             continue
         batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
         starts = by_path(jax.device_get(prepared.start(prepared.config)[0].params))
@@ -217,6 +225,7 @@ def _same(arm: Probe, base: Probe) -> bool:
         and _same_arrays(arm.params, base.params)
         and _same_arrays(arm.batch, base.batch)
         and arm.updates == base.updates
+        and arm.beyond == base.beyond
     )
 
 

@@ -1,6 +1,6 @@
 """Trains base and arms of a study under other choices, one seed each, and keeps what came out."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
@@ -16,12 +16,18 @@ from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.judging.multiverse import curve
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
+from transformer_jax.training.own import refuse_modules
 
 FILE = "multiverse.json"
 
 
 def multiverse(
-    study: Study, arms: Sequence[str], own: Sequence[str], count: int, progress: Progress
+    study: Study,
+    arms: Sequence[str],
+    own: Sequence[str],
+    count: int,
+    progress: Progress,
+    allow: Collection[str] = (),
 ) -> dict[str, Any]:
     """Trains what is missing, writes FILE into the study, and returns what it holds.
 
@@ -31,13 +37,17 @@ def multiverse(
       own: further doubts, see doubts.doubts_of.
       count: of specifications.
       progress: where to tell how it goes.
+      allow: modules that may be imported, of those that the study's runs name.
     Raises:
-      InvalidInput: the study has no verdicts, an arm is none, or a doubt is wrong.
+      InvalidInput: the study has no verdicts, an arm is none, a doubt is wrong, or a run names
+        code that is not allowed.
       Interrupted: a signal came; the running cells were saved.
     """
     names = _arms(study, arms)
     seed = study.seeds[0]
     design = _design_of(study, names, seed)
+    for name in (study.base, *names):
+        refuse_modules(design.config_of(name), allow)
     base = flatten(design.config_of(study.base))
     about = {key for name in names for key in study.sealed["arms"].get(name, {})}
     doubts = asking.doubts_of(base, own, sorted(about))

@@ -3,7 +3,7 @@
 Scores are those of the validation split, so that the test split stays one that nobody chose by.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from transformer_jax.studies.judging.referee import CannotTrain
 from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
 from transformer_jax.studies.running.planning import ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
+from transformer_jax.training.own import refuse_modules
 
 _BASE, _CHANGE = "base", "change"
 
@@ -32,7 +33,13 @@ class TrainedPairs:
     """See judging.referee.Pairs."""
 
     def __init__(
-        self, journal: Journal, this: Try, progress: Progress, stop: StopSignal, root: Path
+        self,
+        journal: Journal,
+        this: Try,
+        progress: Progress,
+        stop: StopSignal,
+        root: Path,
+        allow: Collection[str],
     ) -> None:
         """Makes base and change ready.
 
@@ -42,13 +49,16 @@ class TrainedPairs:
           progress: where to tell how it goes.
           stop: tells when to end.
           root: holds `cells`.
+          allow: modules that may be imported, of those that the base names.
         Raises:
-          InvalidInput: the change does nothing, or is scored on other data.
+          InvalidInput: the change does nothing, is scored on other data, or the base names code
+            that is not allowed.
         """
         self._where, self._told = journal.path, spelled(this.change)
         self._progress, self._stop, self._root = progress, stop, root
         self._asked = journal.begun or {}
         config = changed(journal.config(), texts=this.base)
+        refuse_modules(config, allow)
         self._design = _design_of(config, this.change, self._asked["metric"])
         builder = ArmBuilder(self._design)
         with progress.busy("preparing base and change"):

@@ -17,7 +17,6 @@ from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
-from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.studies.asking.budgets import WHOLE, Branching
 from transformer_jax.studies.asking.cells import Cell, cell_hash, cell_path
@@ -219,23 +218,6 @@ class ArmBuilder:
 
 
 # ---------------------------------------------------------------- how long, and in which way
-
-
-def try_arms(designs: Mapping[str, Design], progress: Progress) -> None:
-    """Makes the arms of several studies that belong together, before the first one runs.
-
-    Args:
-      designs: by what each is called.
-      progress: where to tell how it goes.
-    Raises:
-      InvalidInput: the data of one is not there, or an arm does not fit it.
-    """
-    for name, design in designs.items():
-        with progress.busy(f"trying the arms of {name}"):
-            try:
-                ArmBuilder(design).arms()
-            except InvalidInput as error:
-                raise InvalidInput(f"{name}: {error}") from error
 
 
 def seconds_per_step(prepared: Prepared) -> float:

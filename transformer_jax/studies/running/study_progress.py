@@ -1,5 +1,6 @@
 """What a person sees while a study runs: all cells in one line, and each cell's end."""
 
+import math
 import time
 from collections.abc import Mapping
 
@@ -81,12 +82,15 @@ class StudyProgress:
         """What was expected of the rest, times how wrong the expectation was so far.
 
         The expectation is trusted for a tenth of the time, since the first steps wait for the
-        compiler.
+        compiler. Where nothing was timed, cells are taken to be as long as each other.
         """
         whole = sum(self._expected.values())
+        elapsed = time.monotonic() - self._started
+        if not whole:
+            share = sum(self._shares.values()) / len(self._shares)
+            return elapsed * (1 - share) / share if share else math.inf
         done = sum(self._shares[cell] * s for cell, s in self._expected.items())
         trusted = max(_TRUSTED_SECONDS, whole / 10)
-        elapsed = time.monotonic() - self._started
         return (whole - done) * (elapsed + trusted) / (done + trusted)
 
 

@@ -8,15 +8,18 @@ from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.suite import begin_suite, study_path
 from transformer_jax.studies.reporting.suite import write_suite
-from transformer_jax.studies.running.launch import run
-from transformer_jax.studies.running.planning import try_arms
+from transformer_jax.studies.running.together import planned_together
 
 
 def run_suite(
     designs: Mapping[str, Design],
     workdir: str | Path,
     seeds: Sequence[int],
+    *,
     dry_run: bool = False,
+    retry: bool = False,
+    adopt: bool = False,
+    progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Runs and judges the study of each data set, and what they say together.
@@ -26,18 +29,24 @@ def run_suite(
       workdir: of the suite; its parent's `cells` are shared if no other root is given.
       seeds: of every study.
       dry_run: whether to stop after the plans.
-      options: of launch.run.
+      retry: whether cells that failed are tried again.
+      adopt: whether cells that have another key are taken over; see launch.run.
+      progress: where to tell how it goes; standard output if not given.
+      options: of launch.planned.
     Returns:
       What suite.json holds; {} of a dry run.
     Raises:
       InvalidInput: some data is not there, or an arm does not fit it; nothing ran.
     """
     options["root"] = options.get("root") or Path(workdir).parent
-    progress = options.get("progress") or Progress()
-    try_arms(designs, progress)
-    if not dry_run:
+    progress = progress or Progress()
+    studies = {name: (design, study_path(workdir, name)) for name, design in designs.items()}
+    begin_suite(workdir, designs, write=False)
+    with planned_together(studies, seeds, progress, dry_run=dry_run, **options) as launches:
+        if dry_run:
+            return {}
         begin_suite(workdir, designs)
-    for name, design in designs.items():
-        progress.say(f"data   {name}: {design.path}, compared with {design.base}")
-        run(design, study_path(workdir, name), seeds, dry_run=dry_run, **options)
-    return {} if dry_run else write_suite(workdir, list(designs))
+        for name, launch in launches.items():
+            progress.say(f"data   {name}")
+            launch.run(retry, adopt)
+    return write_suite(workdir, list(designs))

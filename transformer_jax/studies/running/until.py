@@ -67,7 +67,7 @@ def looks_left(study: Study, design: Design) -> tuple[int, ...]:
     """Returns the planned looks that were not passed yet: how many seeds each has.
 
     Raises:
-      InvalidInput: seeds of earlier launches are not those that looks have.
+      InvalidInput: seeds of earlier launches are not those that looks have, or none is left.
     """
     shown = max((len(look["seeds"]) for look in study.looks()), default=0)
     there = study.record.get("seeds", []) if study.record.get("began") else []
@@ -77,7 +77,10 @@ def looks_left(study: Study, design: Design) -> tuple[int, ...]:
             "go on with --seeds, or choose another --workdir"
         )
     is_passed = len(there) > shown
-    return tuple(n for n in sorted(design.looks) if n > shown or (n == shown and not is_passed))
+    left = tuple(n for n in sorted(design.looks) if n > shown or (n == shown and not is_passed))
+    if not left:
+        raise InvalidInput(f"--until: {study.path}: no planned look is left; go on with --seeds")
+    return left
 
 
 def until_decided(launch: Launched, until: Until, retry: bool) -> None:

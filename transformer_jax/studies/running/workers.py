@@ -125,7 +125,8 @@ class Workers:
         self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
 
     def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
-        brief = width * self.estimate.seconds_of(arm.name) < _BRIEF
+        # Without an estimate it may be long.
+        brief = 0 < width * self.estimate.seconds_of(arm.name) < _BRIEF
         branching = arm.branching
         config = with_seed(arm.config, cell.seed, brief, branching.keeps)
         parent = None
