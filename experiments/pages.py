@@ -99,13 +99,14 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
             as_markdown(["question", "answer"], answers),
             "## Not decided",
             "",
-            "Their pages show what was found, by the same procedure; it does not bear on the "
-            "question, for the reason that stands beside it.",
+            "Their pages show what was found, by the same procedure; why it is no answer stands "
+            "beside each.",
             "",
             as_markdown(["question", "why not"], open_ones),
             "## Asked again",
             "",
-            "The same of a base that had not learned, or so that it could not be decided:",
+            "These were asked first in a way that could not answer them; a later study asked "
+            "again, and may be undecided too.",
             "",
             as_markdown(["question", "why it was not decided", "asked again by"], asked_again),
             "## To be asked next",

@@ -7,7 +7,10 @@ Takes:     66 minutes on 2 CPU cores (AMD EPYC).
 Limits: one text of characters, 8 blocks of width 96, windows of 64, 2,000 updates; a rate for each
 arm, but one initial size and schedule for all. It does not show that no deep decoder learns without
 residual connections: with attention that starts as the identity, and other initial values, they do
-(He et al. 2023, arXiv:2302.10322), which was not tried.
+(He et al. 2023, arXiv:2302.10322), which was not tried. A 1-gram model has a loss of 3.362, which
+arms without residual connections reach. "No norm" has no final norm either. With neither, trials at
+rates of 0.008 and 0.016 diverged. Runs of 500 updates of each arm, with seed 0, were seen before
+the prediction was written.
 """
 
 from configs import shakespeare
@@ -17,8 +20,9 @@ def get_config():
     """Returns the base: shakespeare.py with 8 pre-norm blocks of width 96.
 
     The initial values are twice as large as there: at 0.06 what the blocks make of a text without
-    residual connections and norms is smaller than float32 can tell from zero. Chosen by runs of
-    500 updates with seed 0.
+    residual connections and norms is smaller than float32 can tell from zero. In runs of 500
+    updates with seed 0 no arm without residual connections learned at 0.06, 0.12 or 0.18; without
+    norms 0.12 was better than 0.06 by 0.03. Learned positions start as they do there.
     """
     config = shakespeare.get_config()
     config.model.depth = 8
