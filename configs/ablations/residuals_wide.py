@@ -14,6 +14,7 @@ the prediction was written.
 """
 
 from configs import shakespeare
+from configs.ablations import residuals
 
 
 def get_config():
@@ -34,13 +35,7 @@ def get_config():
 
 def get_arms():
     """Returns the four combinations."""
-    wiring, norm = "model.wiring", "model.norm"
-    return {
-        "both": {},
-        "no norm": {norm: "none"},
-        "no residual": {wiring: "no_residual"},
-        "neither": {wiring: "no_residual", norm: "none"},
-    }
+    return residuals.get_arms()
 
 
 def get_study():
