@@ -1,7 +1,7 @@
 r"""Compares arms over paired seeds: shows the plan, runs what is missing, and judges.
 
 Example:
-  python -m experiments.ablate --config=configs/ablations/positions.py --seeds=5 \
+  python -m experiments.ablate --config=configs/ablations/positions.py --seeds=20:25 \
     --workdir=runs/positions
   python -m experiments.ablate --config=configs/tiny.py --arm=model.num_heads=1,2,4 --seeds=5 \
     --workdir=runs/heads

@@ -140,7 +140,7 @@ class Parser(argparse.ArgumentParser):
                 print(f"  in {files[0]}: {value}")
             sys.exit(0)
         overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
-        arguments, unknown = self.parse_known_args(rest)
+        arguments, unknown = self.parse_known_intermixed_args(rest)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
             flags += [f"--config.{key}" for key in RULES] if self.takes_config else []

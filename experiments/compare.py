@@ -21,12 +21,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Prints the table, the warnings and the verdict; returns them."""
     parser = Parser("compare", __doc__)
     parser.add_argument("directories", nargs="+", metavar="DIR", help="studies, or runs")
-    parser.add_argument(
-        "--metric", default="eval/loss", help="of metrics.jsonl, for runs (eval/loss)"
-    )
+    parser.add_argument("--metric", help="of metrics.jsonl, for runs (eval/loss)")
     parser.add_argument(
         "--out",
-        default="comparison.html",
         help="of runs: a page, or a picture of the metric (comparison.html)",
     )
     parser.add_json()
@@ -34,9 +31,12 @@ def main(argv: list[str]) -> dict[str, Any]:
     studies = [path for path in arguments.directories if is_study(path)]
     if studies and len(studies) < len(arguments.directories):
         raise InvalidInput("compare: expected studies or runs, not both")
+    if studies and (arguments.metric or arguments.out):
+        raise InvalidInput("compare: --metric and --out are for runs; a study says its own metric")
     if studies:
         return {"studies": {path: _judge(load_study(path)) for path in studies}}
-    return _compare_runs(arguments.directories, arguments.metric, Path(arguments.out))
+    metric, out = arguments.metric or "eval/loss", arguments.out or "comparison.html"
+    return _compare_runs(arguments.directories, metric, Path(out))
 
 
 def _judge(study: Study) -> dict[str, Any]:

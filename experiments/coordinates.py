@@ -38,6 +38,8 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     try:
         places = coordinate_check(arguments.config, widths, steps)
+    except InvalidInput:
+        raise
     except ValueError as error:
         raise InvalidInput(f"--widths={arguments.widths}: {error}") from error
     title = f"RMS after {steps} updates, {model.parametrisation} parametrisation"

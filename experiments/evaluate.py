@@ -51,10 +51,12 @@ def main(argv: list[str]) -> dict[str, Any]:
                 "same data; other images would be scaled otherwise"
             )
         alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
-        alone |= {"data.train_examples": None}  # nothing is trained
+        alone |= {"data.train_examples": None, "hooks.functions": ()}  # nothing is trained
         config = changed(config, alone)
     if arguments.metrics is not None:
-        config = changed(config, texts={"evaluation.metrics": arguments.metrics})
+        config = changed(
+            config, {"hooks.functions": ()}, texts={"evaluation.metrics": arguments.metrics}
+        )
     length, default_size = config.data.length, config.evaluation.batch_size
     stride = config.evaluation.stride if arguments.stride is None else arguments.stride
     batch_size = default_size if arguments.batch_size is None else arguments.batch_size
@@ -64,9 +66,10 @@ def main(argv: list[str]) -> dict[str, Any]:
         raise InvalidInput(f"--batch_size={batch_size}: expected at least 1")
     use_compilation_cache()
 
+    from transformer_jax.data.tasks import SyntheticTask
     from transformer_jax.training.build import make_task
+    from transformer_jax.training.compatibility import refuse_missing_packages
     from transformer_jax.training.evaluation import evaluate, score_of
-    from transformer_jax.training.installed import refuse_missing_packages
     from transformer_jax.training.loading import load_run, refuse_unlike
     from transformer_jax.training.measuring import Measured, measured
     from transformer_jax.training.own import own_modules
@@ -84,6 +87,11 @@ def main(argv: list[str]) -> dict[str, Any]:
         directory.refuse_other_data(task.facts)
     else:
         refuse_unlike(run, task, config.data.source)
+    if isinstance(task, SyntheticTask) and arguments.split not in task.held:
+        raise InvalidInput(
+            f"--split={arguments.split}: data.source={config.data.source} draws every training "
+            "batch anew; expected validation or test"
+        )
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
     written = demonstration_of(config.data.task).scores(run, task, arguments.split)
     # The task's targets are not framed as those that a model of theirs was trained on.
@@ -97,7 +105,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     for name in config.evaluation.metrics:
         if name not in means:
             why = "of the finished run" if name in asked else "needs --allow"
-            print(f"{name}: not measured here, {why}; evaluation.json has it")
+            there = is_run and arguments.source is None
+            there = there and name in directory.evaluation().get(arguments.split, {})
+            print(f"{name}: not measured here, {why}{'; evaluation.json has it' * there}")
     print("  ".join(f"{name} {value}" for name, value in protocol.items()))
     if not is_run or arguments.source is not None:
         print(f"data {config.data.source}")

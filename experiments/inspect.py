@@ -49,9 +49,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument(
         "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
     )
-    parser.add_argument("--prompt", help="text for the model; of runs that read text")
+    parser.add_argument("--prompt", help="text for the model, for runs that read text")
     parser.add_argument(
-        "--example", type=int, help="number of an example of the test split; of all others (0)"
+        "--example",
+        type=int,
+        help="which example of the test split, for runs on images or vectors (0)",
     )
     parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
     parser.add_argument("--sites", help="names, with *, of further arrays for the .npz: A,B,...")
@@ -153,6 +155,8 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
                 f"--prompt: {unknown[0]!r} is no word; expected {' '.join(vocabulary)}"
             )
         numbers = [vocabulary.index(word) for word in words]
+    elif run.num_texts == 2:
+        return _pair(run, prompt)
     else:
         numbers = run.tokenizer.encode(prompt)
         words = [run.tokenizer.decode([number]) for number in numbers]
@@ -162,6 +166,18 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
         if task == "text_classification":
             words, numbers = [*words, "[end]"], [*numbers, specials.end]
     return Seen({"tokens": np.array([numbers], np.int32)}, words)
+
+
+def _pair(run: Any, prompt: str) -> Seen:
+    """Two texts, with a tab between them, as a model of pairs was trained."""
+    from transformer_jax.data.tasks.classification import encode_texts
+
+    texts = tuple(prompt.split("\t"))
+    if len(texts) != 2:
+        raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
+    inputs, _ = encode_texts(run.tokenizer, [texts], run.config.data.length)
+    inputs = {name: rows[:, inputs["segments"][0] > 0] for name, rows in inputs.items()}
+    return Seen(inputs, [run.tokenizer.decode([number]) for number in inputs["tokens"][0]])
 
 
 def _translated(run: Any, prompt: str) -> Seen:

@@ -60,8 +60,11 @@ def main(argv: list[str]) -> list[Any]:
 def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise InvalidInput(f"--scores={path}: no such file")
-    with path.open(encoding="utf-8", newline="") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:  # Excel begins with a mark
+            rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInput(f"{path}: expected a CSV file in UTF-8: {error}") from error
     for number, row in enumerate(rows, start=2):
         for column, kind in (("seed", int), ("value", float), ("step", int)):
             text = row.pop(column, None)

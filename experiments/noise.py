@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import flatten
 
 # Metrics that are a ratio of sums over sequences: its columns in sequences.npz.
 _METRICS = {
@@ -52,7 +53,10 @@ def main(argv: list[str]) -> dict[str, Any]:
             f"initial.{initial_options[0]}: the design draws all initial values; give None"
         )
     model, objective = config.model, config.objective.name
-    draws = model.dropout_rate or model.stochastic_depth or objective != "cross_entropy"
+    rates = ("dropout_rate", "stochastic_depth")
+    draws = objective != "cross_entropy" or any(
+        value for key, value in flatten(model).items() if key.endswith(rates)
+    )
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
     cells = cells_of(levels)
     prepared = prepare(config)

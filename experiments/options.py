@@ -33,6 +33,7 @@ def main(argv: list[str]) -> None:
     if arguments.out and arguments.section:
         raise InvalidInput("--out: the page has all sections; leave --section away")
     if arguments.out:
+        Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
         Path(arguments.out).write_text(as_markdown(), encoding="utf-8")
         print(f"wrote {arguments.out}")
     else:

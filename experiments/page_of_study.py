@@ -24,11 +24,7 @@ from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.tuning import Tuned, tuned_of
-from transformer_jax.studies.inference.statistics import (
-    BETTER,
-    FOR_MEANS,
-    UNRESOLVED,
-)
+from transformer_jax.studies.inference.statistics import BETTER, FOR_MEANS, UNRESOLVED
 from transformer_jax.studies.inference.tuned import Regrets, reach
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.decision import UNTUNED

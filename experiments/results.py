@@ -25,7 +25,7 @@ from transformer_jax.studies.asking.suite import FILE as SUITE
 from transformer_jax.studies.asking.suite import study_path
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import FOR_MEANS, IDENTICAL
-from transformer_jax.studies.judging.adequacy import whether_learned
+from transformer_jax.studies.judging.adequacy import CANNOT_TELL, whether_learned
 from transformer_jax.studies.judging.judge import Scores, decided, look_of
 from transformer_jax.studies.reporting.figures import draw_forest
 
@@ -153,7 +153,9 @@ def decided_again(folder: Path) -> dict[str, Any]:
     )
     shown = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
     earlier = [len(seeds) for seeds, _ in shown][: verdicts["look"] - 1]
-    same = {arm: None if its["verdict"] == IDENTICAL else False for arm, its in before.items()}
+    # Where the base has not learned, it was not kept whether an arm computes the same.
+    unknown = (IDENTICAL, CANNOT_TELL)
+    same = {arm: None if its["verdict"] in unknown else False for arm, its in before.items()}
     register, seeds = Register(RESULTS), verdicts["seeds"]
     by_arm, level, trend = decided(study, register, scores, seeds, earlier, same)
     for arm, its in before.items():

@@ -123,8 +123,9 @@ def _programs_of(name: str, config: Any, length: int) -> dict[str, Callable[[], 
 
     from transformer_jax.generation import windowed_next_logits
     from transformer_jax.training.build import make_model
+    from transformer_jax.training.own import own_modules
 
-    model = make_model(config.model, {"vocab_size": 65})
+    model = make_model(config.model, {"vocab_size": 65}, own_modules(config))
     rows = max(1, _BATCH_TOKENS // length)
     tokens = jax.random.randint(jax.random.key(0), (rows, length), 0, 65)
     params = jax.jit(model.init)(jax.random.key(0), tokens[:1])["params"]

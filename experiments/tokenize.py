@@ -24,8 +24,12 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser = Parser("tokenize", __doc__)
     parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
     parser.add_argument("--out", required=True, help="a new or empty folder")
-    parser.add_argument("--tokenizer", default="bpe", help="byte, char, bpe or a tokenizer.json")
-    parser.add_argument("--vocab_size", type=int, default=4096, help="tokens of a bpe (4096)")
+    parser.add_argument(
+        "--tokenizer", default="bpe", help="byte, char, word, bpe or a tokenizer.json"
+    )
+    parser.add_argument(
+        "--vocab_size", type=int, default=4096, help="tokens of a bpe or word tokenizer (4096)"
+    )
     parser.add_argument(
         "--train_share",
         type=float,

@@ -19,6 +19,7 @@ from experiments.command import Parser, default_workdir, execute, use_compilatio
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
+from transformer_jax.options.constraints import ENDING
 from transformer_jax.options.schema import read_instead
 from transformer_jax.options.tables import names_own
 from transformer_jax.options.task_traits import traits_of
@@ -81,7 +82,8 @@ def _once(flat: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a run of two updates that does everything that a long one does."""
     every = ("evaluation", "logging", "checkpoint", "hooks")
     warmup = f"schedule.{flat['schedule.name']}.warmup_steps"
-    shorter = {warmup: min(flat[warmup], 1)} if warmup in flat else {}
+    most = 0 if flat["schedule.name"] in ENDING else 1  # its end takes updates too
+    shorter = {warmup: min(flat[warmup], most)} if warmup in flat else {}
     return {"training.steps": 2, **dict.fromkeys([f"{name}.every" for name in every], 1), **shorter}
 
 

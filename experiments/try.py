@@ -148,9 +148,9 @@ def _begin(journal: Any, arguments: Any) -> None:
 
 
 def _change(text: str) -> dict[str, str]:
-    """Reads KEY=VALUE,KEY=VALUE; values may hold commas."""
+    """Reads KEY=VALUE,KEY=VALUE; values may hold commas and the beginnings of paths, A=0.1,B=2."""
     change = {}
-    for part in re.split(r",(?=[\w.]+=)", text):
+    for part in re.split(r",(?=\w+\.[\w.]+=|seed=)", text):
         key, equals, value = part.partition("=")
         key = key.removeprefix("config.")
         if not equals or not key:

@@ -66,7 +66,12 @@ def test_moves_concern_the_configs_that_they_name():
     assert of({"model.attention": "linear", "model.position": "t5"}) == 3
     both = {"model.wiring": "deep_norm", "model.architecture": "encoder_decoder"}
     assert of(both) == 4
-    assert of({**both, "model.scan_layers": True}) == provenance.NUMERICS == 5
+    assert of({**both, "model.scan_layers": True}) == 5
+    assert of({"model.attention": "gated_delta"}) == 6
+    experts = {"model.feed_forward": "mixture"}
+    assert of({**experts, "model.feed_forward_options.mixture.num_chosen": 2}) == 1
+    one = {**experts, "model.feed_forward_options.mixture.num_chosen": 1}
+    assert of(one) == provenance.NUMERICS == 7
     assert of({**both, "model.architecture": "decoder"}) == 1
 
 

@@ -48,7 +48,8 @@ from transformer_jax.masks import (
     Window,
     self_attention_rule,
 )
-from transformer_jax.models import Decoder, Encoder, make_with_known_fields
+from transformer_jax.models import Decoder, Encoder
+from transformer_jax.models.families import make_with_known_fields
 from transformer_jax.options import constraints
 
 HEADS, LENGTH, SIZE = 2, 5, 4
@@ -868,6 +869,37 @@ def test_experts_used_alike_have_a_balance_of_one():
     params["router"]["kernel"] = jnp.array([[1.0, -1.0], [0.0, 0.0]])
     _, sown = layer.apply({"params": params}, inputs, mutable=["losses"])
     assert float(sown["losses"]["balance"][0][0]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("computed", ["all", "chosen"])
+def test_a_router_learns_from_the_loss_where_one_expert_is_chosen(rng, computed):
+    """Its share is the gate: made to sum to 1 it would be 1, whatever the router says."""
+    layer = MixtureOfExperts(mlp_dim=7, num_experts=3, num_chosen=1, balance=0.0, computed=computed)
+    inputs = jnp.asarray(rng.normal(size=(2, 5, 4)), jnp.float32)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), leaf.dtype),
+        layer.init(jax.random.key(0), inputs)["params"],
+    )
+    loss = lambda params: (layer.apply({"params": params}, inputs) ** 2).sum()
+    assert jnp.abs(jax.grad(loss)(params)["router"]["kernel"]).max() > 1e-3
+    scores = double(inputs) @ double(params["router"]["kernel"])
+    shares = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    chosen = shares.argmax(-1)
+    up, down = (double(params[name]["kernel"])[chosen] for name in ("up", "down"))
+    read = np.einsum("blD,blDF->blF", double(inputs), up)
+    hidden = double(jax.nn.gelu(jnp.asarray(read), approximate=False))
+    expected = np.einsum("blF,blFD->blD", hidden, down) * shares.max(-1)[..., None]
+    np.testing.assert_allclose(layer.apply({"params": params}, inputs), expected, rtol=1e-4)
+
+
+def test_the_gated_delta_rule_starts_with_the_decays_of_mamba_2(query_key_value):
+    gates = {name: jnp.zeros((3, HEADS, LENGTH, 1)) for name in ("decay", "write")}
+    own = {"mask": rule_mask(Causal()), "bias": None, "dropout": None, "state": None}
+    init = functools.partial(GatedDeltaRule(HEADS).init, jax.random.key(0), *query_key_value)
+    params = init(gates=gates, **own)["params"]
+    steps = np.log1p(np.exp(double(params["offset"])))
+    assert np.exp(double(params["rate"])) == pytest.approx(np.arange(1, HEADS + 1))
+    assert ((steps > 0.001 - 1e-6) & (steps < 0.1 + 1e-6)).all()
 
 
 def test_more_experts_chosen_than_there_are_is_refused():

@@ -20,13 +20,7 @@ from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.explained import as_markdown
 from transformer_jax.options.rule import bounded
 from transformer_jax.options.schema import OPTIONS, RULES, completed, stated
-from transformer_jax.options.tables import (
-    FAMILIES,
-    SECTIONS,
-    TABLES,
-    options_of_section,
-    rows_of,
-)
+from transformer_jax.options.tables import FAMILIES, SECTIONS, TABLES, options_of_section, rows_of
 from transformer_jax.options.task_traits import TRAITS
 from transformer_jax.training.prepared import prepare
 
@@ -298,6 +292,8 @@ def test_c39_a_changed_default_is_a_visible_diff():
     [
         ({"model__mixer": "state_space", "model__value_dim": "4"}, "value_dim=4 would do nothing"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
+        ({"model__wiring": "sandwich", "model__stochastic_depth": "0.1"}, "undoes what"),
+        ({"model__parametrisation": "mup", "model__position": "contextual"}, "adds to as they are"),
         (
             {
                 "model__position": "rotary",
@@ -532,6 +528,13 @@ def test_unusable_config_files_are_refused(tmp_path, content, message):
         path.write_text(content)
     with pytest.raises(InvalidInput, match=message):
         load_config(str(path), {"model.depth": "3"})
+
+
+def test_an_error_in_a_file_that_is_named_from_here_says_its_line_too(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("def get_config():\n    return 1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"mine\.py: ZeroDivisionError at line 2"):
+        load_config("mine.py", {})
 
 
 def test_c38_dump_and_load_is_a_fixed_point():

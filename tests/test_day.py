@@ -612,6 +612,11 @@ def test_a_metric_is_measured_that_a_run_was_not_asked_for(tiny_run):
     )
 
 
+def seeing_ahead(run):
+    model = run.model.clone(mask="prefix", mask_options={"length": 3})
+    return dataclasses.replace(run, model=model)
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
@@ -621,6 +626,7 @@ def test_a_metric_is_measured_that_a_run_was_not_asked_for(tiny_run):
         (lambda run: run.log_probabilities_of_choices("R", ["a", ""]), "texts that are not empty"),
         (lambda run: run.log_probabilities_of_choices("R", "ab"), "expected a list of texts"),
         (lambda run: run.log_probabilities_of_choices("", ["ab"]), "prompt: expected a text"),
+        (lambda run: seeing_ahead(run).perplexity("ROMEO"), "sees the tokens that it would be"),
     ],
 )
 def test_texts_without_a_probability_are_refused(loaded, call, told):

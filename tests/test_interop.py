@@ -212,6 +212,12 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     expected = model.apply({"params": params}, **inputs)
     np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
     assert made.dropout_rate == model.dropout_rate
+    from transformer_jax.interop.architecture import attention_dropout
+
+    rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+    asked = next((r for name in rates if (r := getattr(theirs.config, name, None)) is not None), 0)
+    if model.dropout_rate or asked:
+        assert attention_dropout(made) == asked
 
 
 def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):

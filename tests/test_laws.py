@@ -12,7 +12,8 @@ from experiments import new
 from tests.conftest import a_few_of
 from transformer_jax.laws import LAWS, Subject, small_decoder
 from transformer_jax.masks import MASKS, Full, self_attention_rule
-from transformer_jax.models import FAMILIES, Decoder
+from transformer_jax.models import Decoder
+from transformer_jax.models.families import FAMILIES
 
 OTHERS = {
     "positions in every layer": {"position_in_every_layer": True, "depth": 2},

@@ -34,7 +34,8 @@ from transformer_jax.layers.positions import (
     SinusoidalPositions,
     T5Positions,
 )
-from transformer_jax.models import EncoderDecoder, make_with_known_fields
+from transformer_jax.models import EncoderDecoder
+from transformer_jax.models.families import make_with_known_fields
 
 
 def normal(rng, *shape):

@@ -177,11 +177,22 @@ def test_a_hash_that_leads_outside_is_refused(study, tmp_path, where):
     assert not (tmp_path / "out.zip").exists()
 
 
-def test_an_export_holds_no_links(study, tmp_path):
+def test_an_export_holds_no_links_and_is_whole(study, tmp_path, monkeypatch):
     from transformer_jax.studies.reporting.export import export_study
 
     folder, _ = study
     (tmp_path / "id_rsa").write_text("secret")
+    write = zipfile.ZipFile.writestr
+
+    def interrupted(archive, *what):
+        write(archive, *what)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "writestr", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            export_study(folder, tmp_path / "fine.zip")
+    assert not list(tmp_path.glob("*fine.zip*")), "a part of it would unzip as if it were whole"
     export_study(folder, tmp_path / "fine.zip")
     with zipfile.ZipFile(tmp_path / "fine.zip") as archive:
         assert archive.namelist() == ["study/study.json"]

@@ -1,5 +1,6 @@
 """The same question on several data sets: against published numbers, and other ways to compute."""
 
+import contextlib
 import io
 import json
 import math
@@ -24,6 +25,9 @@ from transformer_jax.studies.inference import many_tasks
 from transformer_jax.studies.inference.many_tasks import random_effects
 from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting.suite import as_text
+from transformer_jax.studies.running import ladder as ladder_room
+from transformer_jax.studies.running import suite as suite_room
+from transformer_jax.studies.running.launch import CellsLost
 from transformer_jax.studies.running.suite import run_suite
 
 # Thirteen trials of the BCG vaccine (Colditz et al. 1994): ill and well, vaccinated and not.
@@ -360,6 +364,39 @@ def series(folder, name, seed):
         "    return config\n"
     )
     return str(path)
+
+
+@pytest.mark.parametrize("kind", ["suite", "ladder"])
+def test_a_cell_that_failed_ends_neither_a_suite_nor_a_ladder(kind, tmp_path, monkeypatch):
+    """The other studies run, and what can be said is written, before it is told."""
+    ran, written = [], []
+
+    class Launch:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self, retry, adopt):
+            ran.append(self.name)
+            if len(ran) == 1:
+                raise CellsLost("1 cells failed, the first 'a' with seed 0: fire\n--retry")
+
+    room = suite_room if kind == "suite" else ladder_room
+    names = ("d0", "d1") if kind == "suite" else ("model.width=16", "model.width=32")
+
+    @contextlib.contextmanager
+    def planned(*_, **__):
+        yield {name: Launch(name) for name in names}
+
+    monkeypatch.setattr(room, "planned_together", planned)
+    monkeypatch.setattr(room, f"begin_{kind}", lambda *_, **__: None)
+    monkeypatch.setattr(room, f"write_{kind}", lambda *given: written.append(given) or {"a": 1})
+    rungs = SimpleNamespace(key="model.width", rungs={16: None, 32: None})
+    what = dict.fromkeys(names) if kind == "suite" else rungs
+    with pytest.raises(CellsLost, match=rf"^{names[0]}: 1 cells failed, the first 'a'.*fire\n"):
+        getattr(room, f"run_{kind}")(what, tmp_path / "s", range(1), progress=Silent())
+    assert ran == list(names)
+    assert len(written) == 1
+    assert not (tmp_path / "forecast.json").exists(), "it is sealed once, of whole rungs"
 
 
 @pytest.mark.commands

@@ -5,13 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.masks import (
-    causal_mask,
-    padding_mask,
-    prefix_mask,
-    segment_mask,
-    window_mask,
-)
+from transformer_jax.masks import causal_mask, padding_mask, prefix_mask, segment_mask, window_mask
 
 
 def grid(text):

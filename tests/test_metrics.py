@@ -22,6 +22,7 @@ from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training import loop
+from transformer_jax.training.hooks import _entropy
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
 from transformer_jax.training.measuring import curve_of
@@ -183,6 +184,9 @@ def test_metrics_of_examples_by_hand():
     assert METRICS["exact_match"](examples) == 0.5
     assert METRICS["worst_document"](examples) == 2.0  # the third is shorter than 1 %
     assert METRICS["worst_document"]({**examples, "cluster": np.array([0, 1, 2, 2])}) > 20
+    many = {name: np.tile(column, 100) for name, column in examples.items()}
+    many |= {"weight": np.ones(400), "cluster": np.arange(400)}
+    assert METRICS["worst_document"](many) is None, "no document has 1 % of the targets"
     del examples["cluster"]
     assert METRICS["worst_document"](examples) is None
 
@@ -205,6 +209,9 @@ def test_metrics_of_the_curve_by_hand():
     }
     assert reached == {"updates": 30, "tokens": 240, "seconds": 5.0, "operations": 3e7}
     assert METRICS["updates_to_target"](curve, 0.5) is None
+    rare = [{"step": 10, "eval/loss": 3.0}, {"step": 20, "time/step_ms": 100.0}]
+    rare = curve_of(rare, "tokens", 8, 1e6, alone=True)
+    assert [row["seconds"] for row in rare] == pytest.approx([1.0, 2.0])
     together = curve_of(ROWS, "tokens", 8, 1e6, alone=False)
     assert METRICS["seconds_to_target"](together, 2.0) is None
     # (3 + 2) / 2 over 20 updates and (2 + 1) / 2 over 20
@@ -259,6 +266,8 @@ def test_metrics_and_hooks_change_no_bit_and_are_kept(folder):
     assert last["looks_on/state"] == last["looks_on/step"] == 4
     assert sys.modules["own_looks"].SEEN == [0, 3, 4]  # tried before the first update
     assert 0 < last["attention_entropy/block_1.attention.weights"] < np.log(16)
+    half = np.array([[[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 0]]])
+    assert _entropy(half) == pytest.approx(np.log(2)), "padding listens to nobody"
     assert last["residual_norms/block_0.residual"] > 0
     assert last["parameter_norms/final_norm"] == pytest.approx(1, abs=0.01)
     stored = json.loads((folder / "watched" / "evaluation.json").read_text())

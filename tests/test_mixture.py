@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import attempt, tiny_config
-from transformer_jax.data import order
+from transformer_jax.data import baselines, order
 from transformer_jax.data.order import Part, mixed_window_starts
 from transformer_jax.data.sources import shards as shards_module
 from transformer_jax.data.sources import stream as stream_module
@@ -114,6 +114,26 @@ def test_a_mixture_is_read_split_and_scored_source_by_source(files):
     firsts = np.cumsum([0, *(len(s) for s in alone[:-1])])  # of documents: nothing predicts them
     np.testing.assert_array_equal(np.concatenate(scored), np.delete(expected, firsts))
     assert set(task.clusters("test")) == {0, 1, 2}
+
+
+def test_counts_of_a_long_mixture_are_of_all_its_sources(files, monkeypatch):
+    """The gate of a study would else know the first source alone, and be scored on all."""
+    monkeypatch.setattr(baselines, "_MOST_TOKENS", 400)
+    task = task_of(files, f"{files}/a.txt=0.25,{files}/c.txt=0.15")
+    counted = []
+    of_rows = baselines.NGrams.of_rows
+    monkeypatch.setattr(
+        baselines.NGrams,
+        "of_rows",
+        lambda rows, *more: counted.append(rows) or of_rows(rows, *more),
+    )
+    baselines._of_text(task, 1)
+    last = counted[0][:, -1]
+    assert len(last) == pytest.approx(400, abs=3)
+    digits = np.isin(last, [ord(c) for c in "0123456789: d"])
+    assert 0 < digits.sum() < 240, "source b alone has digits and spaces"
+    assert digits[:230].any()
+    assert not digits[245:].any()
 
 
 def test_where_the_files_lie_does_not_matter(files, tmp_path):

@@ -22,7 +22,9 @@ from transformer_jax.studies.asking.doubts import (
 )
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.multiverse import curve
+from transformer_jax.studies.reporting.tables import multiverse_rows
 from transformer_jax.studies.running.launch import run
+from transformer_jax.studies.running.multiverse import _as_json
 
 FLAT = flatten(tiny.get_config())
 RATE = "optimizer.learning_rate"
@@ -78,6 +80,10 @@ def test_what_holds_is_counted_by_what_was_said():
     assert (better.held, better.known) == (3, 5), "a base that diverges alone is worse"
     assert better.differences[3:] == [-math.inf, math.inf, None, None]
     assert better.words == "the sign holds in 3 of 5"
+    kept = json.loads(json.dumps(_as_json(better)))["differences"]
+    assert kept[3:] == ["-∞", "∞", None, None], "JSON has no infinity"
+    arms = {"specifications": ["a"] * 7, "arms": {"x": {"differences": kept}}}
+    assert [cells[1] for cells in multiverse_rows(arms)[1]][2:6] == ["-0.1000", "-∞", "∞", "–"]
     assert curve({"verdict": "worse"}, pairs, 0.05, False).held == 2
     assert curve({"verdict": "better"}, pairs, 0.05, True).held == 2
     same = curve({"verdict": "no different within the margin"}, pairs, 0.05, False)

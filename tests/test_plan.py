@@ -121,6 +121,21 @@ def test_a_text_that_is_not_there_is_not_needed():
         stand_in(load_config(TINY, {"data.source": "nowhere"}))
 
 
+def test_the_memory_of_a_job_is_that_of_its_group(tmp_path):
+    root, own = tmp_path / "fs", tmp_path / "own"
+    (root / "slurm" / "job_1").mkdir(parents=True)
+    (root / "slurm" / "memory.max").write_text("max\n")
+    (root / "slurm" / "job_1" / "memory.max").write_text("1000\n")
+    own.write_text("0::/slurm/job_1/step_0\n")
+    there = [path for path in memory._limits_of_groups(own, root) if path.exists()]
+    assert {path.read_text() for path in there} == {"1000\n", "max\n"}
+    (root / "memory" / "job").mkdir(parents=True)
+    (root / "memory" / "job" / "memory.limit_in_bytes").write_text("7")
+    own.write_text("4:cpu,memory:/job\n2:pids:/job\n")
+    there = [path for path in memory._limits_of_groups(own, root) if path.exists()]
+    assert [path.read_text() for path in there] == ["7"]
+
+
 def test_a_step_that_does_not_fit_is_refused_and_leaves_its_directory(tmp_path, monkeypatch):
     from transformer_jax.training.loop import train
 

@@ -182,6 +182,7 @@ def test_compare_judges_a_study_again(done, tmp_path):
     assert load_study(path).verdicts() == done.verdicts()
     assert "position=none" in result.stdout
     refused(attempt("compare", path, load_study(path).cell("position=none", 0).path), "not both")
+    refused(attempt("compare", path, "--metric=eval/accuracy"), "--metric and --out are for runs")
 
 
 def runs_of(done, *which):
@@ -239,6 +240,8 @@ def test_runs_are_found_by_what_they_are(done):
         ("bleu", True),
         ("test/loss", False),
         ("time/step_ms", False),
+        ("time/tokens_per_second", True),
+        ("time/mfu", True),
     ],
 )
 def test_compare_and_studies_agree_which_way_a_metric_is_better(metric, larger):
@@ -261,6 +264,45 @@ def test_a_filter_that_names_nothing_is_refused(done):
     refused(attempt("runs", "lst"), "ls, show, tail, diff, watch, gc, export", "did you mean ls?")
     with pytest.raises(ValueError, match="expected a filter"):
         parse_filter("loss")
+
+
+def test_a_short_key_means_the_least_nested_one_and_is_refused_where_several_are(done, tmp_path):
+    facts = {"model.position": "learned", "model.layer_types.L.position": "rotary"}
+    assert parse_filter("position=learned")(facts)
+    assert not parse_filter("position=rotary")(facts)
+    root = f"--root={done.path.parent}"
+    refused(
+        attempt("runs", "ls", root, "batch_size=32"),
+        "evaluation.batch_size, training.batch_size; expected one",
+    )
+    found = attempt("runs", "ls", "seed=0", root, "test/loss<9", "--json")  # in any order
+    assert {row["seed"] for row in json.loads(found.stdout)} == {0}
+    none = {"model.num_kv_heads": None}
+    assert parse_filter("model.num_kv_heads!=2")(none)
+    assert not parse_filter("model.num_kv_heads!=None")(none)
+    assert not parse_filter("model.width!=2")(none), "a run without the key does not pass"
+
+
+def test_the_newest_of_each_metric_is_listed_whatever_the_last_row_has(done, tmp_path):
+    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "stopped")
+    with (tmp_path / "stopped" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 99, "train/loss": 0.5}\n{"step": 100, "tra')
+    (row,) = choose(tmp_path, ["eval/loss<9"])
+    assert row["train/loss"] == 0.5
+
+
+def test_what_a_run_says_does_not_steer_the_terminal(done, tmp_path):
+    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "mailed")
+    config = json.loads((tmp_path / "mailed" / "config.json").read_text())
+    config["data"]["source"] = "\x1b]0;x\x07"
+    (tmp_path / "mailed" / "config.json").write_text(json.dumps(config))
+    with (tmp_path / "mailed" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 99, "\x1b[2J": 1.0}) + "\n")
+    for what in ("show", "tail"):
+        shown = attempt("runs", what, tmp_path / "mailed")
+        assert shown.returncode == 0, shown.stderr
+        assert "\x1b" not in shown.stdout
+        assert "\\x1b" in shown.stdout
 
 
 def test_a_run_without_a_heartbeat_is_taken_for_dead(done, tmp_path):

@@ -213,7 +213,8 @@ def test_a_ladder_tells_where_the_best_value_of_an_option_goes():
         }
         sealed = {"arms": {arm: {key: rate} for arm, rate in rates.items()}}
         return SimpleNamespace(
-            sealed=sealed | {"larger_is_better": False}, base_config={key: 1e-3}, metric="loss",
+            sealed=sealed | {"larger_is_better": False}, metric="loss",
+            value_of=lambda arm, key: sealed["arms"][arm][key],
             verdicts=lambda: {"values": values},
         )  # fmt: skip
 

@@ -63,6 +63,20 @@ def test_the_judge_needs_scipy_alone():
     assert "pip install 'transformer_jax[judge]'" in run_without("scipy").stderr
 
 
+def test_a_file_of_excel_is_read_and_one_in_another_encoding_is_refused(scores, tmp_path):
+    file, given = tmp_path / "scores.csv", ("--base=base", "--margin=0.05")
+    text = "\r\n".join(
+        ["arm,seed,value", *(f"{r['arm']},{r['seed']},{r['value']}" for r in rows_of(scores))]
+    )
+    file.write_bytes(text.encode("utf-8-sig"))
+    done = attempt("judge", f"--scores={file}", *given)
+    assert done.returncode == 0, done.stderr
+    file.write_bytes(text.replace("base", "b\xe4se").encode("latin-1"))
+    refused(
+        attempt("judge", f"--scores={file}", *given), "scores.csv: expected a CSV file in UTF-8"
+    )
+
+
 def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     def judged(count, folder="judged"):
         file = tmp_path / "scores.csv"

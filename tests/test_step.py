@@ -1,5 +1,6 @@
 """Loss, metrics, optimizer and the update itself."""
 
+import functools
 import math
 
 import jax
@@ -310,6 +311,23 @@ def test_c45_a_step_that_is_not_finite_touches_nothing(where):
     assert after.step == good
     assert records.finite.tolist() == [True] * good + [False] * (5 - good)
     leaves_equal(after, expected)
+
+
+def test_c45_a_gradient_that_is_not_finite_where_sam_looks_touches_nothing():
+    config, model, optimizer, state = setup(optimizer__name="sam")
+    honest = optimizer.update
+
+    def not_finite(params, number, gradients_at):
+        return jax.tree.map(lambda leaf: leaf * jnp.nan, gradients_at(params, number))
+
+    def update(*given, grad_fn):
+        return honest(*given, grad_fn=functools.partial(not_finite, gradients_at=grad_fn))
+
+    step = jax.jit(make_train_step(model, optimizer._replace(update=update), 0))
+    after, record = step(state, random_batch(0))
+    assert jnp.isfinite(record.loss)
+    assert not record.finite
+    leaves_equal(after, state)
 
 
 def test_c47_the_step_counts_beyond_2_to_the_24():

@@ -1,6 +1,7 @@
 """Studies end to end: plan, seal, cells, pairs, failures, top-ups, verdicts."""
 
 import json
+import math
 import shutil
 import signal
 import subprocess
@@ -397,6 +398,36 @@ def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
     del scored["test"]["loss"]
     path.write_text(json.dumps(scored))
     assert "'fast' has no loss for seed 1" in judge(study)["arms"]["fast"]["words"]
+    scored["test"] |= {"loss": 2.0, "accuracy": math.nan}  # as a metric of one's own may be
+    path.write_text(json.dumps(scored))
+    study.record["sealed"]["metric"] = "test/accuracy"
+    assert "'fast' has no accuracy for seed 1" in judge(study)["arms"]["fast"]["refusals"]
+
+
+def test_arms_that_stopped_make_no_look_of_others_that_are_refused(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    study.record["stopped"], before = {"none": {"seeds": [0, 1], "why": "worse"}}, study.looks()
+    (study.cell("learned", 2).path / "evaluation.json").unlink()
+    verdicts = judge(study)
+    assert not verdicts["arms"]["none"]["refusals"]
+    assert verdicts["arms"]["fast"]["verdict"] == "refused"
+    assert study.looks() == before, "a look at seeds that no look was planned for ends --until"
+
+
+def test_what_the_base_changes_an_arm_has_as_the_file_says(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    assert study.value_of("fast", "model.position") == "learned"
+    changed = {"learned": {"model.position": "learned"}, "none": {"model.position": "none"}}
+    for name, arm in study.arms.items():
+        arm["changes"] = changed.get(name, {"optimizer.learning_rate": 0.004})
+    study.record["sealed"]["base"] = "none"
+    values = {name: study.value_of(name, "model.position") for name in study.arms}
+    assert values == {"learned": "learned", "none": "none", "fast": "learned"}
+    from transformer_jax.studies.running.multiverse import _design_of
+
+    design = _design_of(study, list(study.arms), 0)
+    assert flatten(design.config_of("fast"))["model.position"] == "learned"
+    assert flatten(design.config_of("none"))["model.position"] == "none"
 
 
 # ---------------------------------------------------------------- killed, failed, diverged

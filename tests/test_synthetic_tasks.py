@@ -12,10 +12,12 @@ from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
 from transformer_jax.data.tasks import SyntheticTask
+from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
 from transformer_jax.models import Decoder
 from transformer_jax.training.build import make_task
 from transformer_jax.training.objectives import ScheduledSampling
+from transformer_jax.training.prepared import prepare
 
 
 def language(source, length=16, symbols=8):
@@ -275,3 +277,17 @@ def test_free_running_inputs_are_what_generation_writes():
     half = read(0.5, batch, jax.random.key(3))
     assert (half == tokens).any()
     assert (half != tokens).any()
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [(9, False), (10, True)])
+def test_a_prefix_may_show_the_source_and_no_answer(length, is_refused):
+    """Of 16 tokens 8 are copied, a separator behind them: the first answer is the tenth input."""
+    asked = {"model__mask": "prefix", "model__mask_options__prefix__length": length}
+    config = tiny_config(
+        data__task="synthetic", data__source="copy", data__length=16, model__max_length=16, **asked
+    )
+    if not is_refused:
+        assert prepare(config)
+        return
+    with pytest.raises(InvalidInput, match=r"answers that are scored; expected a length of at"):
+        prepare(config)

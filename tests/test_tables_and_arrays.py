@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.order import batches_of, split_by_key
-from transformer_jax.data.sources.arrays import load_images, load_vectors
+from transformer_jax.data.sources.arrays import Arrays, load_images, load_vectors
+from transformer_jax.data.sources.files import find_files
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs, read_texts
+from transformer_jax.data.tasks.classification import _array_splits
 from transformer_jax.errors import InvalidInput
 
 # ---------------------------------------------------------------- tables
@@ -32,6 +34,35 @@ def test_users_own_pairs(tmp_path, name):
     quoted = "Go" if "csv" in name else '"Go"'
     assert load_pairs(str(tmp_path / name)).rows == [("Hello.", "Hola."), (quoted, "Ve")]
     assert load_pairs(str(tmp_path)) == load_pairs(str(tmp_path / name))
+
+
+def test_a_mark_in_front_of_a_quoted_field_is_no_part_of_it(tmp_path):
+    """As Excel and `to_csv(encoding="utf-8-sig", quoting=QUOTE_ALL)` write it."""
+    (tmp_path / "a.csv").write_text('\ufeff"Hello, world","Hola, mundo"\n"Go","Ve"\n')
+    assert load_pairs(str(tmp_path / "a.csv")).rows[0] == ("Hello, world", "Hola, mundo")
+    (tmp_path / "b.csv").write_text('\ufeff"text","label"\n"one","a"\n"two","b"\n')
+    assert load_labelled_text(str(tmp_path / "b.csv")).texts == [("one",), ("two",)]
+
+
+def test_hidden_copies_are_no_data(tmp_path):
+    hidden = tmp_path / ".ipynb_checkpoints"
+    hidden.mkdir()
+    for path in (tmp_path / "a.txt", hidden / "a-checkpoint.txt", tmp_path / "._a.txt"):
+        path.write_text("once")
+    assert find_files(str(tmp_path), "text", ".txt") == [tmp_path / "a.txt"]
+
+
+def test_equal_arrays_stay_together_beside_a_test_part_of_their_own():
+    """Copies of an example of a rare class would be trained on and validated with."""
+    draws = np.random.default_rng(0).integers(0, 256, (40, 2, 2, 1))
+    inputs = np.concatenate([draws[np.arange(160) % 40], draws]).astype(np.uint8)
+    arrays = Arrays(inputs, None, np.arange(200) % 2, ("a", "b"), 160, "")
+    parts = _array_splits("here", arrays, (0.8, 0.1, 0.1), 0, None)
+    train, validation = ({bytes(x) for x in inputs[parts[n]]} for n in ("train", "validation"))
+    assert train
+    assert validation
+    assert not train & validation
+    assert parts["test"].tolist() == list(range(160, 200))
 
 
 def test_users_own_labelled_text(tmp_path):
@@ -193,6 +224,8 @@ def test_folders_of_pictures(tmp_path):
         for index in range(2):
             pixels = np.full((4, 6, 3), 100 * number + index, np.uint8)
             Image.fromarray(pixels).save(tmp_path / name / f"{index}.png")
+    for folder in (tmp_path, tmp_path / "cat"):  # as Jupyter leaves
+        shutil.copytree(tmp_path / "dog", folder / ".ipynb_checkpoints")
     loaded = load_images(str(tmp_path))
     assert loaded.inputs.shape == (4, 4, 6, 3)
     assert loaded.inputs[:, 0, 0, 0].tolist() == [0, 1, 100, 101]

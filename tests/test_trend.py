@@ -292,7 +292,8 @@ def test_a_grid_of_two_options_has_a_line_for_each_group():
     sealed = {"arms": arms, "larger_is_better": False}
     numbers = enumerate(arms)
     values = {n: {"mean": 2.0 - k, "by_seed": {"0": 1.5 - k, "1": 2.5 - k}} for k, n in numbers}
-    study = SimpleNamespace(sealed=sealed, metric="loss", base_config=base)
+    value_of = lambda arm, key: arms[arm].get(key, base[key])
+    study = SimpleNamespace(sealed=sealed, metric="loss", value_of=value_of)
     (chart,) = charts.sweep_charts(study, {"values": values}).values()
     assert [line["name"] for line in chart["series"]] == [
         "optimizer.name=adamw",

@@ -1,5 +1,6 @@
 """The referee: its evidence, its journal, and what it keeps over hundreds of tries."""
 
+import importlib
 import json
 import math
 import time
@@ -274,6 +275,17 @@ def test_a_change_is_known_however_it_is_spelled(tmp_path):
     for same in ("1e-2", "0.010"):
         assert journal.try_of(rate(same)).number == first.number
     assert journal.try_of(rate("0.02")).number == 2
+
+
+def test_a_value_may_hold_beginnings_of_paths():
+    read = importlib.import_module("experiments.try")._change
+    rates = "optimizer.learning_rate_multipliers=token_embedding=0.1,block_0=0.5"
+    assert read(f"{rates},config.model.depth=3") == {
+        "optimizer.learning_rate_multipliers": "token_embedding=0.1,block_0=0.5",
+        "model.depth": "3",
+    }
+    with pytest.raises(InvalidInput, match="seeds are the referee's"):
+        read("model.depth=3,seed=4")
 
 
 def test_what_a_screening_shows_is_no_estimate(tmp_path, rng):

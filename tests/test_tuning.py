@@ -18,13 +18,7 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.settings import first_space, grown, with_middles
 from transformer_jax.studies.asking.study import as_plain
-from transformer_jax.studies.asking.tuning import (
-    Tuned,
-    Tuning,
-    read_tuning,
-    shortened,
-    tuned_of,
-)
+from transformer_jax.studies.asking.tuning import Tuned, Tuning, read_tuning, shortened, tuned_of
 from transformer_jax.studies.inference import statistics, tuned
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.trials import regret_of
@@ -54,8 +48,8 @@ class _Builder:
         return SimpleNamespace(name=name, arm=arm, changes=more)
 
 
-def tuned_by(losses, arms=("base",), larger=False, margin=0.01, **tuning):
-    """Tunes arms whose validation losses are a function of (arm, changes, seed).
+def tuned_by(losses, arms=("base",), larger=False, margin=0.01, metric="score", **tuning):
+    """Tunes arms whose validation scores are a function of (arm, changes, seed).
 
     Returns:
       arm -> Tuned, and the trials of each call: (names, number of seeds).
@@ -63,7 +57,7 @@ def tuned_by(losses, arms=("base",), larger=False, margin=0.01, **tuning):
     design = _Design(
         config=CONFIG,
         tuning=read_tuning("here", tuning, {}),
-        metric="score",
+        metric=metric,
         margin=margin,
         larger_is_better=larger,
         base=arms[0],
@@ -81,7 +75,7 @@ def tuned_by(losses, arms=("base",), larger=False, margin=0.01, **tuning):
             name: [
                 loss
                 if isinstance(loss := losses(t.arm, t.changes, seed), dict | None)
-                else {"score": loss}
+                else {metric: loss}
                 for seed in range(count)
             ]
             for name, t in trials.items()
@@ -96,8 +90,11 @@ def bowl(optimum, curvature=0.1):
 
 
 def test_the_best_of_a_grid_and_what_it_cost():
-    found, calls = tuned_by(bowl(2e-3), key=RATE, grid=(1e-3, 2e-3, 4e-3), seeds=(7, 8))
+    grid = {"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "seeds": (7, 8)}
+    found, calls = tuned_by(bowl(2e-3), metric="loss", **grid)
     assert found["base"].chosen == {RATE: 2e-3}
+    unknown, _ = tuned_by(bowl(2e-3), metric="updates_to_target", **grid)
+    assert unknown["base"].sensitivity is None, "a guess has no updates"
     assert (found["base"].runs, len(found["base"].tried), found["base"].refused) == (6, 3, "")
     losses = [0.1 * math.log(2) ** 2, 0.0, 0.1 * math.log(2) ** 2]
     assert found["base"].first_scores == pytest.approx(losses)
@@ -187,6 +184,19 @@ def test_a_trial_that_diverged_is_the_worst_and_one_without_outcome_refuses():
     assert found["other"].refused == "some trials of its tuning have no outcome"
 
 
+def test_a_metric_without_a_value_is_no_reason_to_end():
+    """A run may never reach its target: then it has no number of updates."""
+
+    def means(arm, changes, seed):
+        updates = None if changes[RATE] < 1.5e-3 else 1000 * bowl(4e-3)(arm, changes, seed)
+        return {"updates_to_target": updates, "loss": bowl(4e-3)(arm, changes, seed)}
+
+    grid = {"key": RATE, "grid": (1e-3, 2e-3, 4e-3, 8e-3), "seeds": (7,)}
+    found, _ = tuned_by(means, metric="updates_to_target", **grid)
+    assert found["base"].chosen == {RATE: 4e-3}
+    assert not found["base"].refused
+
+
 # ---------------------------------------------------------------- random search
 
 
@@ -254,6 +264,30 @@ def test_a_shorter_run_has_a_shorter_warm_up():
     }
     none = {**flat, "schedule.warmup_cosine.warmup_steps": 0}
     assert shortened(none, 0.25) == {"training.steps": 250}
+
+
+def test_a_warm_up_that_is_tuned_is_as_much_shorter():
+    warm_up, asked = "schedule.warmup_cosine.warmup_steps", []
+
+    def losses(arm, changes, seed):
+        asked.append((changes.get("training.steps"), changes[warm_up]))
+        return abs(math.log(changes[warm_up] / 20))
+
+    options = {"options": {warm_up: (8, 16, 32)}, "rungs": ((0.25, 1), (1.0, 1)), "seeds": (7,)}
+    found, _ = tuned_by(losses, **options)
+    brief = round(0.25 * CONFIG.training.steps)
+    assert set(asked[:3]) == {(brief, 2), (brief, 4), (brief, 8)}
+    assert {(steps, value) for steps, value in asked[3:] if steps is None} <= {
+        (None, value) for value in (4, 8, 16, 32, 64)
+    }
+    assert not found["base"].refused
+
+
+def test_choices_that_are_tuples_come_back_as_tuples():
+    """JSON has lists alone, and an option takes no list."""
+    chosen = {"training.frozen": ("positions",), RATE: 1e-3}
+    stored = json.loads(json.dumps(as_plain(Tuned(chosen, [], 2))))
+    assert tuned_of({"tuning": stored}).chosen == chosen
 
 
 def test_the_plan_tells_what_halving_costs():
@@ -425,6 +459,13 @@ def test_an_optimum_in_factors_is_held_by_its_interval():
         assert seen(beyond, np.zeros((5, 1))) == "none between the arms"
     flat = [[0.1, 0.0, 0.1, 1], [-0.2, 0.0, 0.3, 1]]
     assert tuned.optimum(np.exp(x), flat) == "no curve that is sure"
+    # Fieller's ends grow without bound where the curve is hardly sure, beyond any float64.
+    shape, low, high = np.array([[1.0, -2.0, 1.0], [-1.0, 2.0, -1.0]]), 1e-3, 10.0
+    for _ in range(60):
+        noise = math.sqrt(low * high)
+        found = tuned.optimum([1e-3, 2e-3, 4e-3], [1.0, 0.0, 1.0] + noise * shape)
+        low, high = (low, noise) if isinstance(found, str) else (noise, high)
+    assert 1e-3 < low < high < 10
 
 
 def _verdicts(curvature, noise, studies, step=0.0, height=0.0, margin=1e-9, effect=0.0, **tuning):

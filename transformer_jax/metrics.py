@@ -110,13 +110,14 @@ def exact_match(examples: Examples) -> float:
 
 @metric("nats per target")
 def worst_document(examples: Examples) -> float | None:
-    """The largest mean loss of a document, of those with 1 % of all targets at least."""
+    """The largest mean loss of a document, of those with 1 % of all targets at least; or None."""
     if "cluster" not in examples:
         return None
     _, of_example = np.unique(examples["cluster"], return_inverse=True)
     weights = np.bincount(of_example, examples["weight"])
     means = np.bincount(of_example, examples["loss"]) / weights
-    return float(means[weights >= 0.01 * weights.sum()].max(initial=-math.inf))
+    large = means[weights >= 0.01 * weights.sum()]
+    return float(large.max()) if large.size else None
 
 
 @metric("squared error")

@@ -1,14 +1,4 @@
-"""The key of dimension letters, and a checker that names the argument at fault.
-
-| letter | dimension | letter | dimension |
-|---|---|---|---|
-| B | batch | H | heads |
-| L | (query) length | K | head size |
-| M | key, or memory, length | F | feed-forward size |
-| D | model width | V | vocabulary, or value head size inside attention |
-| C | classes, or channels of an image | P | patches of an image |
-| G | heads of keys and values | E | experts |
-| R | rotated features, or a table's rows | N | examples of a whole split |
+"""The key of dimension letters, LETTERS, and a checker that names the argument at fault.
 
 Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_BLHK`).
 Public functions take any leading axes, written `...`.

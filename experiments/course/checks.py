@@ -17,11 +17,7 @@ from transformer_jax import (
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
-from transformer_jax.inspection import (
-    attention_entropy,
-    gradient_by_layer,
-    gradient_through_time,
-)
+from transformer_jax.inspection import attention_entropy, gradient_by_layer, gradient_through_time
 from transformer_jax.layers.attention import attention_weights
 from transformer_jax.layers.embeddings import lookup
 from transformer_jax.layers.feedforward import FeedForward

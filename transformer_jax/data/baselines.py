@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
+from transformer_jax.data.order import Part
 from transformer_jax.data.tasks import (
     Batch,
     Classification,
@@ -80,15 +81,22 @@ def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
 # ---------------------------------------------------------------- text
 
 
+def _rows_of_text(train: Any, part: Part, both_sides: bool) -> np.ndarray:
+    """What counts are made of: a part's tokens, of long texts as many as its share of them."""
+    count = min(part.count, round(part.share * _MOST_TOKENS))
+    text = train.windows(np.array([part.begin]), count)
+    whole: Batch = {"inputs": {"tokens": text[:, :-1]}, "targets": text[:, 1:], "weights": 1}
+    if both_sides:
+        whole = {"inputs": {"tokens": text}, "targets": text, "weights": 1}
+    return (_rows_around if both_sides else rows_before)(whole, LONGEST)[0]
+
+
 def _of_text(task: Task, steps: int) -> dict[str, Scores]:
     both_sides = isinstance(task, MaskedLanguageModelling)
     if isinstance(task, LanguageModelling | MaskedLanguageModelling):
         train = task.splits["train"]
-        text = train.windows(np.zeros(1, int), min(len(train), _MOST_TOKENS))
-        whole: Batch = {"inputs": {"tokens": text[:, :-1]}, "targets": text[:, 1:], "weights": 1}
-        if both_sides:
-            whole = {"inputs": {"tokens": text}, "targets": text, "weights": 1}
-        rows = (_rows_around if both_sides else rows_before)(whole, LONGEST)[0]
+        parts = getattr(task, "parts", ()) or (Part("", 1.0, 0, len(train)),)
+        rows = np.concatenate([_rows_of_text(train, part, both_sides) for part in parts])
     else:
         rows = _scored_rows(_training_batches(task, steps))
     models = NGrams.of_rows(rows, int(task.sizes["vocab_size"]))

@@ -4,11 +4,6 @@ Use from Flax NNX needs no code of ours: `flax.nnx.bridge.ToNNX(module, rngs=...
 modules as they are (an example is in docs/own-loop.md, tested).
 """
 
-from transformer_jax.interop.huggingface import (
-    Exported,
-    Pretrained,
-    from_huggingface,
-    to_huggingface,
-)
+from transformer_jax.interop.huggingface import from_huggingface, to_huggingface
 
-__all__ = ["Exported", "Pretrained", "from_huggingface", "to_huggingface"]
+__all__ = ["from_huggingface", "to_huggingface"]

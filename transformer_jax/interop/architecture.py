@@ -129,6 +129,13 @@ def attention_dropout(model: Any) -> float:
     return model.dropout_rate if rate is None else rate
 
 
+def dropout_fields(settings: Settings, residual: str, weights: str) -> dict[str, Any]:
+    """Returns our rates of dropout, from the names of theirs: of branches, and of weights."""
+    rate = settings.get(residual, 0.0)
+    own = settings.get(weights, rate)
+    return {"dropout_rate": rate, "attention_dropout_rate": None if own == rate else own}
+
+
 def rotation_settings(model: Any) -> dict[str, Any]:
     """Returns their settings, as transformers 5 has them, of our rotary positions."""
     if model.position != "rotary":

@@ -5,6 +5,8 @@ from typing import Any
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
+    attention_dropout,
+    dropout_fields,
     our_activation,
     refuse_unlike_sides,
     their_activation,
@@ -28,7 +30,7 @@ def _make_bart(settings: Settings) -> EncoderDecoder:
         scale_embeddings=bool(settings.get("scale_embedding", False)),
         output_bias=True,
         activation=our_activation(settings, "activation_function"),
-        dropout_rate=settings.get("dropout", 0.0),
+        **dropout_fields(settings, "dropout", "attention_dropout"),
     )
 
 
@@ -49,6 +51,7 @@ def _describe_bart(model: EncoderDecoder) -> dict[str, Any]:
         "scale_embedding": model.scale_embeddings,
         "activation_function": their_activation(model),
         "dropout": model.dropout_rate,
+        "attention_dropout": attention_dropout(model),
     }
 
 

@@ -7,6 +7,7 @@ from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
     attention_dropout,
+    dropout_fields,
     labels_of,
     num_labels,
     our_activation,
@@ -29,7 +30,7 @@ def _make_bert(num_classes: Callable[[Settings], int | None]) -> Callable[[Setti
             mlp_dim=settings["intermediate_size"],
             activation=our_activation(settings, "hidden_act"),
             norm_epsilon=settings["layer_norm_eps"],
-            dropout_rate=settings.get("hidden_dropout_prob", 0.0),
+            **dropout_fields(settings, "hidden_dropout_prob", "attention_probs_dropout_prob"),
         )
 
     return make

@@ -15,12 +15,7 @@ from transformer_jax.interop.architecture import (
     rotation_settings,
     their_activation,
 )
-from transformer_jax.interop.llama import (
-    QUERY_KEY_NORMS,
-    block_entries,
-    describe_llama,
-    make_llama,
-)
+from transformer_jax.interop.llama import QUERY_KEY_NORMS, block_entries, describe_llama, make_llama
 from transformer_jax.models import Decoder
 
 _LETTERS = {"sliding_attention": "L", "full_attention": "G"}

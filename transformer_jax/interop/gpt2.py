@@ -6,6 +6,7 @@ from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
     attention_dropout,
+    dropout_fields,
     our_activation,
     their_activation,
 )
@@ -23,7 +24,7 @@ def _make_gpt2(settings: Settings) -> Decoder:
         mlp_dim=settings.get("n_inner") or 4 * settings["n_embd"],
         activation=our_activation(settings, "activation_function"),
         norm_epsilon=settings["layer_norm_epsilon"],
-        dropout_rate=settings.get("resid_pdrop", 0.0),
+        **dropout_fields(settings, "resid_pdrop", "attn_pdrop"),
     )
 
 

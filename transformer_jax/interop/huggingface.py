@@ -17,7 +17,8 @@ from transformer_jax.errors import InvalidInput, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
-from transformer_jax.models import Decoder, attention_in_effect, options_in_effect
+from transformer_jax.models import Decoder
+from transformer_jax.models.families import attention_in_effect, options_in_effect
 from transformer_jax.models.layer_list import LAYER_FIELDS
 
 # One row for each class of transformers that is known here.

@@ -9,6 +9,7 @@ from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
     attention_dropout,
+    dropout_fields,
     our_activation,
     rotation_of,
     rotation_settings,
@@ -40,7 +41,7 @@ def _make_neox(settings: Settings) -> Decoder:
         activation=our_activation(settings, "hidden_act"),
         norm_epsilon=settings["layer_norm_eps"],
         wiring="parallel" if settings.get("use_parallel_residual", True) else "pre",
-        dropout_rate=settings.get("hidden_dropout", 0.0),
+        **dropout_fields(settings, "hidden_dropout", "attention_dropout"),
         tie_embeddings=settings.get("tie_word_embeddings", False),
     )
 
@@ -76,7 +77,7 @@ def _make_bloom(settings: Settings) -> Decoder:
         activation="gelu_tanh",
         norm_epsilon=settings["layer_norm_epsilon"],
         embedding_norm=True,
-        dropout_rate=settings.get("hidden_dropout", 0.0),
+        **dropout_fields(settings, "hidden_dropout", "attention_dropout"),
     )
 
 

@@ -8,6 +8,7 @@ from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
     attention_dropout,
+    dropout_fields,
     labels_of,
     num_labels,
     our_activation,
@@ -30,7 +31,7 @@ def _make_vit(num_classes: Callable[[Settings], int]) -> Callable[[Settings], Vi
             mlp_dim=settings["intermediate_size"],
             activation=our_activation(settings, "hidden_act"),
             norm_epsilon=settings["layer_norm_eps"],
-            dropout_rate=settings.get("hidden_dropout_prob", 0.0),
+            **dropout_fields(settings, "hidden_dropout_prob", "attention_probs_dropout_prob"),
         )
 
     return make

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import flax.linen as nn
 from jax import Array
@@ -19,8 +19,8 @@ ModuleFactory = Callable[..., nn.Module]
 Branches = Mapping[str, Branch]
 
 
-class Wiring(Protocol):
-    """Sends a residual stream through the branches of a block; a row of WIRINGS.
+class Wiring:
+    """Sends a residual stream through the branches of a block, one after another; see WIRINGS.
 
     A wiring is called inside the block, so that the norms that it makes are the block's, under the
     branch's name, whatever the wiring.
@@ -29,63 +29,53 @@ class Wiring(Protocol):
       final_norm: whether the stack ends with a norm: its last block's sum is not normalised yet.
     """
 
-    final_norm: ClassVar[bool]
-
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
-        ...
+    final_norm: ClassVar[bool] = True
 
     @property
     def branch_gain(self) -> float:
         """Factor on the initial deviation of values and of kernels that write to the stream."""
-        ...
-
-
-class _Usual:
-    """What most wirings have."""
-
-    final_norm: ClassVar[bool] = True
-    branch_gain: ClassVar[float] = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class PreNorm(_Usual):
-    """x + f(norm(x)): GPT-2's and ViT's wiring (Xiong et al. 2020, arXiv:2002.04745, section 3)."""
+        return 1.0
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
         """[..., L, D] -> [..., L, D]."""
         for name, branch in branches.items():
-            hidden = hidden + branch(make_norm(name=f"{name}_norm")(hidden))
+            hidden = self._join(name, branch, hidden, make_norm)
         return hidden
+
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        """One branch: [..., L, D] -> [..., L, D]."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
-class PostNorm(_Usual):
+class PreNorm(Wiring):
+    """x + f(norm(x)): GPT-2's and ViT's wiring (Xiong et al. 2020, arXiv:2002.04745, section 3)."""
+
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        return hidden + branch(make_norm(name=f"{name}_norm")(hidden))
+
+
+@dataclasses.dataclass(frozen=True)
+class PostNorm(Wiring):
     """norm(x + f(x)): the first transformer's wiring (Vaswani et al. 2017, section 3.1)."""
 
     final_norm: ClassVar[bool] = False
 
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
-        for name, branch in branches.items():
-            hidden = make_norm(name=f"{name}_norm")(hidden + branch(hidden))
-        return hidden
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        return make_norm(name=f"{name}_norm")(hidden + branch(hidden))
 
 
 @dataclasses.dataclass(frozen=True)
-class SandwichNorm(_Usual):
+class SandwichNorm(Wiring):
     """x + norm(f(norm(x))): CogView's wiring (Ding et al. 2021, arXiv:2105.13290, section 2.4)."""
 
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
-        for name, branch in branches.items():
-            inner = branch(make_norm(name=f"{name}_norm")(hidden))
-            hidden = hidden + make_norm(name=f"{name}_out_norm")(inner)
-        return hidden
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        inner = branch(make_norm(name=f"{name}_norm")(hidden))
+        return hidden + make_norm(name=f"{name}_out_norm")(inner)
 
 
 @dataclasses.dataclass(frozen=True)
-class Parallel(_Usual):
+class Parallel(Wiring):
     """x + f(norm(x)) + g(norm(x)): GPT-J's and GPT-NeoX's wiring (Black et al. 2022, section 2.1).
 
     arXiv:2204.06745.
@@ -107,18 +97,15 @@ class Parallel(_Usual):
 
 
 @dataclasses.dataclass(frozen=True)
-class NoResidual(_Usual):
+class NoResidual(Wiring):
     """f(norm(x)): what the residual connection is for (He et al. 2016, arXiv:1512.03385)."""
 
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
-        for name, branch in branches.items():
-            hidden = branch(make_norm(name=f"{name}_norm")(hidden))
-        return hidden
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        return branch(make_norm(name=f"{name}_norm")(hidden))
 
 
 @dataclasses.dataclass(frozen=True)
-class ReZero(_Usual):
+class ReZero(Wiring):
     """x + alpha f(x), alpha a learned number that starts at 0, and no norm at all.
 
     Bachlechner et al. 2020, arXiv:2003.04887, equation 2.
@@ -126,15 +113,12 @@ class ReZero(_Usual):
 
     final_norm: ClassVar[bool] = False
 
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
-        for name, branch in branches.items():
-            hidden = hidden + Gain(1, nn.initializers.zeros, name=f"{name}_gain")(branch(hidden))
-        return hidden
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        return hidden + Gain(1, nn.initializers.zeros, name=f"{name}_gain")(branch(hidden))
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerScale(_Usual):
+class LayerScale(Wiring):
     """x + diag(gains) f(norm(x)), the gains learned (Touvron et al. 2021, arXiv:2103.17239, eq. 4).
 
     Attributes:
@@ -143,17 +127,14 @@ class LayerScale(_Usual):
 
     initial: InitialSize = 0.1
 
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        inner = branch(make_norm(name=f"{name}_norm")(hidden))
         start = nn.initializers.constant(self.initial)
-        for name, branch in branches.items():
-            inner = branch(make_norm(name=f"{name}_norm")(hidden))
-            hidden = hidden + Gain(hidden.shape[-1], start, name=f"{name}_gain")(inner)
-        return hidden
+        return hidden + Gain(hidden.shape[-1], start, name=f"{name}_gain")(inner)
 
 
 @dataclasses.dataclass(frozen=True)
-class DeepNorm:
+class DeepNorm(Wiring):
     """norm(alpha x + f(x)): post-norm for very deep stacks, whose branches start smaller by beta.
 
     Values, the feed-forward layer and kernels that write are those of branches. Wang et al. 2022,
@@ -184,12 +165,8 @@ class DeepNorm:
         """Beta."""
         return self._gains[1]
 
-    def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
-        """[..., L, D] -> [..., L, D]."""
-        alpha = self._gains[0]
-        for name, branch in branches.items():
-            hidden = make_norm(name=f"{name}_norm")(alpha * hidden + branch(hidden))
-        return hidden
+    def _join(self, name: str, branch: Branch, hidden: Array, make_norm: ModuleFactory) -> Array:
+        return make_norm(name=f"{name}_norm")(self._gains[0] * hidden + branch(hidden))
 
 
 class Gain(nn.Module):
@@ -285,8 +262,8 @@ class Block(nn.Module):
         branches = {name: branch(name, mixer, **seen)}
         if memory is not None:
             cross = self.attention(name="cross_attention")
-            seen = {"memory": memory, "mask": memory_mask, "train": train}
-            branches["cross_attention"] = branch("cross_attention", cross, **seen)
+            of_memory = {"memory": memory, "mask": memory_mask, "train": train}
+            branches["cross_attention"] = branch("cross_attention", cross, **of_memory)
         if feed_forward is not None:
             branches["feed_forward"] = branch("feed_forward", feed_forward)
         # The wiring makes its norms by self.norm inside this block, so their parameters are ours.

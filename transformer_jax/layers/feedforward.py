@@ -129,14 +129,15 @@ class MixtureOfExperts(nn.Module):
     """Several feed-forward layers, of which each token takes the few that a router scores highest.
 
     y = sum over the chosen e of p_e FFN_e(x), p the router's softmax, of the chosen ones alone made
-    to sum to 1 (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise). No token
-    is dropped. Computed are all experts for all tokens, which costs num_experts / num_chosen times
-    what is needed, or the chosen ones alone, in blocks of tokens (see routing): equal to rounding,
-    and worth it for many experts.
+    to sum to 1 (Shazeer et al. 2017, arXiv:1701.06538, equations 1 to 5, without noise); where one
+    is chosen, p_e as it is (Fedus et al. 2022, arXiv:2101.03961, equation 2). No token is dropped.
+    Computed are all experts for all tokens, which costs num_experts / num_chosen times what is
+    needed, or the chosen ones alone, in blocks of tokens (see routing): equal to rounding, and
+    worth it for many experts.
 
     The load-balancing loss, E * sum over e of (share of tokens that chose e) * (mean of p_e) / k
-    (Fedus et al. 2022, arXiv:2101.03961, equation 4; 1 where all are used alike), is taken for
-    each sequence, padding included, and given out under `losses`, times `balance`. No biases.
+    (Fedus et al., equation 4; 1 where all are used alike), is taken for each sequence, padding
+    included, and given out under `losses`, times `balance`. No biases.
 
     Attributes:
       mlp_dim: features inside each expert, F; 4 * width if not given.
@@ -183,7 +184,8 @@ class MixtureOfExperts(nn.Module):
         _, chosen = jax.lax.top_k(scores_LE, self.num_chosen)
         taken_LE = jax.nn.one_hot(chosen, self.num_experts, dtype=wide).sum(-2)
         gates_LE = shares_LE * taken_LE
-        gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
+        if self.num_chosen > 1:  # of one alone it would be 1, and teach the router nothing
+            gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
         used, asked = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
         balance = self.num_experts * (jax.lax.stop_gradient(used) * asked).sum(-1)
         self.sow("losses", "balance", self.balance * balance)

@@ -12,8 +12,10 @@ from jax import Array
 from transformer_jax.layers.core import Bias, Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.running_sums import (
     document_starts,
+    logs_of_counts,
     running_sums,
     segments_of_a_causal_mask,
+    time_steps,
 )
 from transformer_jax.masks import Mask
 from transformer_jax.options import Count
@@ -99,8 +101,9 @@ class GatedDeltaRule(Core):
 
     S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T, and S_t^T q_t / sqrt(d) is what a query
     gets, with queries and keys of length 1. Yang et al. 2025, arXiv:2412.06464, equation 10, with
-    Mamba-2's decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4, and b_t = sigmoid(x
-    W_write). Read token by token. A document (a run of equal segments) begins with an empty memory.
+    Mamba-2's decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4, which starts as there:
+    at e^A = 1, 2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write).
+    Read token by token. A document (a run of equal segments) begins with an empty memory.
 
     Attributes:
       num_heads: heads, H.
@@ -141,8 +144,8 @@ class GatedDeltaRule(Core):
         dtype, wide = value.dtype, jnp.promote_types(query.dtype, jnp.float32)
         query, key = (_of_length_one(array.astype(wide)) for array in (query, key))
         key, value = (serve_groups(array, self.num_heads) for array in (key, value.astype(wide)))
-        rate = self.param("rate", nn.initializers.zeros, (self.num_heads,))
-        offset = self.param("offset", nn.initializers.zeros, (self.num_heads,))
+        rate = self.param("rate", logs_of_counts, (self.num_heads,))
+        offset = self.param("offset", time_steps, (self.num_heads,))
         step = jax.nn.softplus(gates["decay"][..., 0].astype(wide) + offset[:, None])
         decay_HL = jnp.exp(-jnp.exp(rate)[:, None] * step)
         write_HL = jax.nn.sigmoid(gates["write"][..., 0].astype(wide))

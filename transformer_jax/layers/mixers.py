@@ -6,8 +6,6 @@ inputs [..., L, D] -> [..., L, D]; memory [..., M, D] or None; the mask, positio
 in MultiHeadAttention. A mixer that cannot do what it is asked for raises ValueError.
 """
 
-import math
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -21,13 +19,13 @@ from transformer_jax.layers.norms import RMSNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms
 from transformer_jax.layers.running_sums import (
     document_starts,
+    logs_of_counts,
     running_sums,
     segments_of_a_causal_mask,
+    time_steps,
 )
 from transformer_jax.masks import Mask
 from transformer_jax.options import Count
-
-_FASTEST, _SLOWEST = 0.1, 0.001  # first steps of the state, drawn between them
 
 
 class StateSpace(nn.Module):
@@ -94,8 +92,8 @@ class StateSpace(nn.Module):
         wide = jnp.promote_types(read.dtype, jnp.float32)
         x, key, query = jnp.split(read.astype(wide), (inner, inner + self.state_size), axis=-1)
         x_HLP = jnp.swapaxes(x.reshape(*x.shape[:-1], heads, self.head_dim), -3, -2)
-        rate = self.param("rate", _logs_of_counts, (heads,))
-        offset = self.param("offset", _steps, (heads,))
+        rate = self.param("rate", logs_of_counts, (heads,))
+        offset = self.param("offset", time_steps, (heads,))
         skip = self.param("skip", nn.initializers.ones, (heads,))
         step_HL = jnp.swapaxes(jax.nn.softplus(step.astype(wide) + offset), -1, -2)
         empty = jnp.zeros((*x_HLP.shape[:-2], self.state_size, self.head_dim), wide)
@@ -150,17 +148,6 @@ def refuse_what_is_for_scores(who: str, memory: Array | None, terms: PositionTer
             f"position: {who} has no scores to which positions could be added; expected positions "
             "that are added to the embeddings, or none"
         )
-
-
-def _logs_of_counts(key: Array, shape: tuple[int]) -> Array:
-    """Log 1, log 2, ...: heads that forget at different rates."""
-    return jnp.log(jnp.arange(1, shape[0] + 1, dtype=jnp.float32))
-
-
-def _steps(key: Array, shape: tuple[int]) -> Array:
-    """What softplus makes steps between the slowest and the fastest of, uniform in their logs."""
-    logs = jax.random.uniform(key, shape, jnp.float32, math.log(_SLOWEST), math.log(_FASTEST))
-    return jnp.log(jnp.expm1(jnp.exp(logs)))
 
 
 def _uniform(size: int) -> Initializer:

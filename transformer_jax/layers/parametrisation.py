@@ -38,9 +38,10 @@ class MaximalUpdate(Standard):
     r = width / base_width: kernels of blocks start with std / sqrt(r) and learn at rate / r, the
     output layer reads vectors / r, and scores are divided by d_k in place of its root, so that all
     is as it was where r = 1. Weight decay times rate stays what it is. Embeddings, norms and biases
-    keep their deviation and rate. Worked out for decoders and vision transformers. How activations
-    and their changes go with the width, `experiments.coordinates` measures; whether the best rate
-    of a small decoder stays from width 64 to 512, configs/ablations/mup.py asks.
+    keep their deviation and rate. Worked out for decoders and vision transformers. Where heads grow
+    in number with the width and not in size, give head_dim: without it their size counts as grown.
+    How activations and their changes go with the width, `experiments.coordinates` measures; whether
+    the best rate of a small decoder stays from width 64 to 512, configs/ablations/mup.py asks.
 
     Attributes:
       base_width: width for which initial deviation and learning rate were chosen.

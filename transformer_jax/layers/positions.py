@@ -48,14 +48,9 @@ def _sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
     """[..., L] positions -> [..., L, width], sines and cosines taking turns."""
     if width % 2:
         raise ValueError(f"width: sinusoids come in pairs; expected an even number, got {width}")
-    angles = _angles(positions, width, max_wavelength)
+    angles = _at(positions, _frequencies(width, max_wavelength))  # float32 whatever the dtype
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     return pairs.reshape(*positions.shape, width)
-
-
-def _angles(positions: Array, width: int, max_wavelength: float) -> Array:
-    """[..., L] positions -> [..., L, width / 2] radians, float32 whatever the compute dtype."""
-    return _at(positions, _frequencies(width, max_wavelength))
 
 
 def _frequencies(width: int, max_wavelength: float) -> Array:

@@ -1,11 +1,15 @@
 """Sums over all that was read, which run on chunk by chunk: linear in the length."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.masks import Mask
 from transformer_jax.shapes import in_blocks
+
+_FASTEST, _SLOWEST = 0.1, 0.001  # first steps of a state, drawn between them
 
 
 def running_sums(
@@ -49,7 +53,7 @@ def running_sums(
         document_C1 = jnp.cumsum(begins_C1, axis=-2)
         since_C1 = jnp.cumsum(decay_C1, axis=-2)  # log of what is left of the state before
         # Of a key at a later query. As a difference of `since` it would be lost in rounding.
-        of_query_CC = jnp.broadcast_to(decay_C1, _square(decay_C1))
+        of_query_CC = jnp.broadcast_to(decay_C1, (*decay_C1.shape[:-1], decay_C1.shape[-2]))
         between_CC = jnp.cumsum(jnp.tril(of_query_CC, -1), axis=-2)
         seen_CC = jnp.tril(document_C1 == jnp.swapaxes(document_C1, -1, -2))
         left_CC = jnp.where(seen_CC, jnp.exp(jnp.where(seen_CC, between_CC, 0)), 0)
@@ -72,11 +76,6 @@ def running_sums(
     return mixed.reshape(*mixed.shape[:-3], -1, mixed.shape[-1])[..., :length, :], state
 
 
-def _square(column: Array) -> tuple[int, ...]:
-    """(..., C, 1) -> (..., C, C)."""
-    return (*column.shape[:-1], column.shape[-2])
-
-
 def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | None:
     """Returns the segments [..., L] of a mask that a recurrence can keep, or None.
 
@@ -95,3 +94,14 @@ def segments_of_a_causal_mask(mask: Array | Mask | None, who: str) -> Array | No
 def document_starts(segment: Array) -> Array:
     """[..., L] int -> where a document begins behind another, [..., L] bool."""
     return segment != jnp.concatenate([segment[..., :1], segment[..., :-1]], axis=-1)
+
+
+def logs_of_counts(key: Array, shape: tuple[int]) -> Array:
+    """Log 1, log 2, ...: heads that forget at different rates."""
+    return jnp.log(jnp.arange(1, shape[0] + 1, dtype=jnp.float32))
+
+
+def time_steps(key: Array, shape: tuple[int]) -> Array:
+    """What softplus makes steps between the slowest and the fastest of, uniform in their logs."""
+    logs = jax.random.uniform(key, shape, jnp.float32, math.log(_SLOWEST), math.log(_FASTEST))
+    return jnp.log(jnp.expm1(jnp.exp(logs)))

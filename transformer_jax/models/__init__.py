@@ -3,14 +3,6 @@
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.families import (
-    FAMILIES,
-    attention_in_effect,
-    make_with_known_fields,
-    options_in_effect,
-    row,
-)
-from transformer_jax.models.parts import Transformer
 from transformer_jax.models.recurrent import (
     RecurrentDecoder,
     RecurrentEncoder,
@@ -27,20 +19,3 @@ MODELS = {
     "recurrent_encoder": RecurrentEncoder,
     "recurrent_encoder_decoder": RecurrentEncoderDecoder,
 }
-
-__all__ = [
-    "FAMILIES",
-    "MODELS",
-    "Decoder",
-    "Encoder",
-    "EncoderDecoder",
-    "RecurrentDecoder",
-    "RecurrentEncoder",
-    "RecurrentEncoderDecoder",
-    "Transformer",
-    "VisionTransformer",
-    "attention_in_effect",
-    "make_with_known_fields",
-    "options_in_effect",
-    "row",
-]

@@ -66,7 +66,7 @@ def terms_of_type(
     chosen = [(one.position, one.position_options) for one in (model, base)]
     if ours == others and chosen[0] == chosen[1]:
         return terms
-    make = model.factory("position", model.position_options, **known)
+    make = model.factory("position", **known)
     own = make(name=f"positions_{letter}")(positions)
     if own.embedding is not None or terms.embedding is not None:
         added = model.position if own.embedding is not None else base.position
@@ -88,7 +88,6 @@ def _mixer(model: Any, initializers: Initializers) -> ModuleFactory | None:
         return None
     return model.factory(
         "mixer",
-        model.mixer_options,
         kernel_init=initializers.value,
         out_init=initializers.output,
         dtype=model.dtype,
@@ -109,14 +108,9 @@ def _attention(model: Any, initializers: Initializers, number: int) -> ModuleFac
         use_bias=model.use_bias,
         dropout_rate=model.dropout_rate if own is None else own,
         chunk=model.attention_chunk,
-        core=model.factory(
-            "attention",
-            model.attention_options,
-            kernel_init=initializers.embedding,
-            layer=number,
-        ),
+        core=model.factory("attention", kernel_init=initializers.embedding, layer=number),
         projections=model.row_of("projections"),
-        query_key_norm=model.factory("query_key_norm", {}),
+        query_key_norm=model.factory("query_key_norm"),
         kernel_init=initializers.query_key,
         value_init=initializers.value,
         out_init=initializers.output,
@@ -127,7 +121,6 @@ def _attention(model: Any, initializers: Initializers, number: int) -> ModuleFac
 def _feed_forward(model: Any, initializers: Initializers) -> Callable[..., nn.Module | None]:
     return model.factory(
         "feed_forward",
-        model.feed_forward_options,
         mlp_dim=model.mlp_dim,
         activation=model.row_of("activation"),
         kernel_init=initializers.value,

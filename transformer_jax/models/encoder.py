@@ -102,9 +102,8 @@ class Encoder(Transformer, kw_only=True):
         if self.num_types:
             types = jnp.zeros(hidden.shape[:-1], jnp.int32) if types is None else types
             hidden = hidden + self.make_embedding(self.num_types, name="type_embedding")(types)
-        hidden = self.run_blocks(
-            hidden, positions, False, segments, train, max_length=self._most_places()
-        )
+        most = self.max_length + (self.vocab_size is None and pooling.adds_token)  # a class token
+        hidden = self.run_blocks(hidden, positions, False, segments, train, max_length=most)
         if not self.num_classes:
             return hidden if return_hidden else self.project(hidden)
         pooled = pooling(hidden, None if segments is None else segments > 0)
@@ -129,11 +128,6 @@ class Encoder(Transformer, kw_only=True):
         hidden = self.transform_norm(activation(self.transform(hidden)))
         logits = self.token_embedding.attend(self.scale_for_logits(hidden))
         return site(self, "logits", self.output_bias(logits))
-
-    def _most_places(self) -> int:
-        """Longest sequence inside: a class token in front of vectors is one more."""
-        adds_token = row(POOLINGS, self.pooling, "pooling").adds_token
-        return self.max_length + (self.vocab_size is None and adds_token)
 
     def _project(
         self, vectors: Array | None, segments: Array | None, pooling: Pooling

@@ -163,11 +163,11 @@ class Transformer(nn.Module):
         Raises:
           ValueError: no such row.
         """
-        return self.factory(family, getattr(self, f"{family}_options"), **known)()
+        return self.factory(family, **known)()
 
-    def factory(self, family: str, options: Mapping[str, Any], **known: Any) -> ModuleFactory:
+    def factory(self, family: str, **known: Any) -> ModuleFactory:
         """Returns what makes that component, in whichever module it is called."""
-        known = self.sizes() | known
+        known, options = self.sizes() | known, getattr(self, f"{family}_options", {})
         return functools.partial(make_with_known_fields, self.row_of(family), known, **options)
 
     def row_of(self, family: str) -> Any:
@@ -177,20 +177,17 @@ class Transformer(nn.Module):
     def sizes(self) -> dict[str, Any]:
         """Returns what rows may want to know of the model, by name."""
         head_dim = self.head_dim or self.width // self.num_heads
+        scale = self.attention_scale
+        if scale is None:
+            scale = self.width_scaling.scale(head_dim, self.head_dim is None, self.width)
         named = ("width", "depth", "num_heads", "use_bias")
         return {name: getattr(self, name) for name in named} | {
             "head_dim": head_dim,
             "value_dim": self.value_dim,
-            "scale": self._scale(head_dim),
+            "scale": scale,
             "epsilon": self.norm_epsilon,
             "side": getattr(self, "side", ""),
         }
-
-    def _scale(self, head_dim: int) -> float | None:
-        if self.attention_scale is not None:
-            return self.attention_scale
-        grows = self.head_dim is None
-        return self.width_scaling.scale(head_dim, grows, self.width)
 
     @property
     def width_scaling(self) -> Standard:
@@ -231,7 +228,7 @@ class Transformer(nn.Module):
     @property
     def make_norm(self) -> ModuleFactory:
         """Makes a norm, in whichever module it is called."""
-        return self.factory("norm", self.norm_options)
+        return self.factory("norm")
 
     def run_blocks(
         self,

@@ -242,7 +242,7 @@ def _line_in(file: Path, error: Exception) -> str:
     """Where in the user's own file an error came from."""
     frame, line = error.__traceback__, ""
     while frame is not None:
-        if Path(frame.tb_frame.f_code.co_filename) == file:
+        if Path(frame.tb_frame.f_code.co_filename) == file.absolute():
             line = f" at line {frame.tb_lineno}"
         frame = frame.tb_next
     return line

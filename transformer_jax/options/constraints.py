@@ -50,7 +50,8 @@ def remarks_on(flat: Mapping[str, Any]) -> list[str]:
     remarks += [
         f"{key}=unmasked shows this decoder the answers: its losses predict nothing"
         for key in masks
-        if flat.get(key) == "unmasked" and flat["model.architecture"] == "decoder"
+        if flat.get(key) == "unmasked"
+        and flat["model.architecture"] in ("decoder", "encoder_decoder")
     ]
     return remarks
 
@@ -204,6 +205,10 @@ def _of_mup(flat: Mapping[str, Any]) -> Checks:
         ),
         (f"it is not worked out for model.mixer={mixer}", mixer != "attention"),
         (
+            "its scale is of the scores, which model.position=contextual adds to as they are",
+            flat["model.position"] == "contextual",
+        ),
+        (
             f"model.attention={attention} has no scale to set",
             attention in ("linear", "gated_delta", "differential", "diff_transformer"),
         ),
@@ -253,6 +258,11 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
         (
             "model.wiring=no_residual: model.stochastic_depth would leave whole examples 0; give 0",
             flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"],
+        ),
+        (
+            "model.wiring=sandwich: its norm behind a branch undoes what model.stochastic_depth "
+            "multiplies kept branches with; give 0",
+            flat["model.wiring"] == "sandwich" and flat["model.stochastic_depth"],
         ),
     ]
 

@@ -22,12 +22,7 @@ from transformer_jax.runs.provenance import versions_of
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
 from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
-from transformer_jax.training.memory import (
-    bytes_refused,
-    laid_out_bytes,
-    nbytes,
-    peak_bytes,
-)
+from transformer_jax.training.memory import bytes_refused, laid_out_bytes, nbytes, peak_bytes
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 

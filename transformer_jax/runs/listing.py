@@ -1,12 +1,13 @@
 """Runs found again: every run below a folder, filtered, without reading more than is asked for."""
 
+import contextlib
 import datetime
 import json
 import operator
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 CELLS = "cells"  # the folder of what studies share
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
+_PARTS = re.compile(r"[./]")  # of a key
+_NAMED = 4  # keys that a short one may mean
+_READ_OF_METRICS = 1 << 16  # bytes from the end
 _STALE = 600.0  # seconds without a heartbeat after which a running run is taken for dead
 
 
@@ -57,7 +61,7 @@ def studies_in(root: Path) -> list[Path]:
 
 
 def facts_of(path: Path, root: Path) -> dict[str, Any]:
-    """Returns a run's config, flattened, its status and its last row of metrics."""
+    """Returns a run's config, flattened, its status and its newest metrics."""
     facts: dict[str, Any] = {"run": str(path.relative_to(root)) if path != root else "."}
     status = parse_status(_text(path, "STATUS"))
     has_died = status.word == "running" and (_age(status.when) > _STALE or _is_gone(path))
@@ -124,21 +128,23 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _last_row(run: Path) -> dict[str, Any]:
-    """The last whole line, from the file's end, so that long runs cost no more than short ones."""
+    """The newest value of each metric, from the file's end: long runs cost as much as short ones.
+
+    Evaluations are rarer than rows, so that one row alone seldom has them.
+    """
     try:
         with inside(run, "metrics.jsonl").open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 8192))
+            file.seek(max(0, file.tell() - _READ_OF_METRICS))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except (OSError, InvalidInput):
         return {}
-    for line in reversed(lines):
-        try:
+    newest: dict[str, Any] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError):  # torn, or cut at the beginning
             row = json.loads(line)
-        except ValueError:
-            continue
-        return row if isinstance(row, dict) else {}
-    return {}
+            newest |= row if isinstance(row, dict) else {}
+    return newest
 
 
 # ---------------------------------------------------------------- filters
@@ -147,7 +153,8 @@ def _last_row(run: Path) -> dict[str, Any]:
 def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     """Reads KEY OPERATOR VALUE: `eval/loss<1.7`, `model.position=rotary`, `position=rotary`.
 
-    A key may be given by its last name. A run without the key does not pass.
+    A key may be given by its last name, where no other key is as short. A run without the key does
+    not pass.
 
     Raises:
       InvalidInput: there is no operator.
@@ -161,11 +168,12 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     compare = _OPERATORS[sign]
 
     def passes(facts: dict[str, Any]) -> bool:
-        ending = (f".{key}", f"/{key}")
-        name = key if key in facts else next((n for n in facts if n.endswith(ending)), None)
+        name = next(iter(_meant_by(key, facts)), None)
         value = facts.get(name) if name else None
         if value is None:
-            return wanted == "None" and sign == "=" and name is not None
+            if name is None or sign not in ("=", "!="):
+                return False
+            return (wanted == "None") == (sign == "=")
         try:
             return compare(float(value), float(wanted))
         except (TypeError, ValueError):
@@ -176,11 +184,25 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     return passes
 
 
-def _refuse_unknown(text: str, names: Iterable[str]) -> None:
-    key = re.split(r"<=|>=|!=|<|>|=", text)[0].strip()
-    short = {re.split(r"[./]", name)[-1] for name in names}
-    if key not in names and key not in short:
+def _meant_by(key: str, names: Iterable[str]) -> list[str]:
+    """The key itself, or those that end with it, as little nested as there are."""
+    if key in names:
+        return [key]
+    depth = {
+        name: len(_PARTS.split(name)) for name in names if name.endswith((f".{key}", f"/{key}"))
+    }
+    return [name for name in depth if depth[name] == min(depth.values())]
+
+
+def _refuse_unclear(text: str, key: str, names: Collection[str]) -> None:
+    meant = _meant_by(key, names)
+    if not meant:
+        short = {_PARTS.split(name)[-1] for name in names}
         raise InvalidInput(f"{text}: no run has {key}{suggest(key, [*names, *short])}")
+    if len(meant) > 1:
+        raise InvalidInput(
+            f"{text}: {key} may be {', '.join(meant[:_NAMED])}; expected one of them"
+        )
 
 
 def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[dict[str, Any]]:
@@ -195,7 +217,7 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
     rows = [facts_of(path, root) for path in find_runs(root)]
     columns_there = dict.fromkeys(name for facts in rows for name in facts)
     for text in filters if rows else ():
-        _refuse_unknown(text, columns_there)
+        _refuse_unclear(text, re.split(r"<=|>=|!=|<|>|=", text)[0].strip(), columns_there)
     kept = [facts for facts in rows if all(test(facts) for test in tests)]
     key = (sort or "run").removeprefix("-")
     if rows and key not in columns_there:

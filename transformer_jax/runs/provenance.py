@@ -20,6 +20,11 @@ MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
     3: {"model.position": ("t5",)},  # blocks add to the table's gradient in another order
     4: {"model.wiring": ("deep_norm",), "model.architecture": ("encoder_decoder",)},  # by side
     5: {"model.scan_layers": (True,)},  # the optimizer takes stacks of blocks
+    6: {"model.attention": ("gated_delta",)},  # starts with Mamba-2's decay
+    7: {  # the gate of one expert alone is its share
+        "model.feed_forward": ("mixture",),
+        "model.feed_forward_options.mixture.num_chosen": (1,),
+    },
 }
 NUMERICS = max(MOVES)
 

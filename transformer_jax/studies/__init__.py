@@ -1,7 +1,7 @@
 """Studies: arms by seeds, compiled together, compared in pairs.
 
     from transformer_jax.studies import load_design, load_study, run
-    study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(5))
+    study = run(load_design("configs/ablations/positions.py"), "runs/positions", range(20, 25))
     load_study("runs/positions").frame()
 
 Rooms, each building on those before it; only the last needs jax:

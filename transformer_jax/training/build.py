@@ -14,7 +14,8 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources.files import OwnSource
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
-from transformer_jax.models import MODELS, make_with_known_fields, row
+from transformer_jax.models import MODELS
+from transformer_jax.models.families import make_with_known_fields, row
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN, OWN_SECTIONS, names_own

@@ -8,16 +8,32 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
+from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Task
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, require
 from transformer_jax.models import Decoder
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.programs import names_in
+from transformer_jax.runs.writers import WRITERS
 from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.own import faults_of, own_choices
+from transformer_jax.training.showcases import demonstration_of
+
+
+def refuse_what_is_not_installed(config: ConfigDict) -> None:
+    """Raises InvalidInput where training this needs a package that is not there."""
+    require("orbax", "training")
+    refuse_missing_packages(config.data.task)
+    for name in config.logging.writers:
+        require(WRITERS[name][1], f"logging.writers={name}", "trackers")
+
+
+def refuse_missing_packages(task: str) -> None:
+    """Raises InvalidInput where a package that a task's scores need is not installed."""
+    for package in demonstration_of(task).needs:
+        require(package, f"data.task={task}")
 
 
 def refuse_broken_task(who: str, task: Task) -> None:
@@ -83,6 +99,29 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
             f"model.remat_options.{model.remat}.sites: this model makes no {missing[0]}; expected "
             f"some of {', '.join(sorted(name for name in there if '.' in name))}"
         )
+
+
+def refuse_shown_answers(prepared: Any) -> None:
+    """Raises InvalidInput where a prefix shows answers that are scored.
+
+    In language modelling data.language_modelling.unscored says so before anything is read.
+    """
+    config, model, task = prepared.config, prepared.model, prepared.task
+    of_types = model.by_type().values() if isinstance(model, Decoder) else ()
+    if config.data.task == "language_modelling" or all(its.mask != "prefix" for its in of_types):
+        return
+    batch = task.batch(0, 0)
+    if not predicts_its_inputs(batch):
+        return
+    is_scored = np.asarray(batch["weights"])[:, :-1] > 0  # whose target is the next input
+    for its in of_types:
+        length = its.row_of("mask")(**its.mask_options).length if its.mask == "prefix" else 1
+        if is_scored[:, : length - 1].any():
+            first = int(is_scored.any(0).argmax())
+            raise InvalidInput(
+                f"model.mask=prefix: within a prefix of {length} the model sees answers that are "
+                f"scored; expected a length of at most {first + 1}"
+            )
 
 
 def refuse_inseparable_objective(prepared: Any) -> None:

@@ -14,9 +14,10 @@ from ml_collections import ConfigDict
 
 from transformer_jax.options.config import changed
 from transformer_jax.paths import path_text
-from transformer_jax.training.build import make_model, make_task
+from transformer_jax.training.build import make_model, make_objective, make_task
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import own_modules
+from transformer_jax.training.prepared import seeds_of
 from transformer_jax.training.step import make_initial_state, make_train_step
 
 
@@ -64,9 +65,10 @@ def coordinate_check(
 def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:
     own = own_modules(config)
     model, optimizer = make_model(config.model, task.sizes, own), make_optimizer(config, own)
-    start = jax.jit(make_initial_state(model, optimizer, config.seed))()
-    take_step = jax.jit(make_train_step(model, optimizer, config.seed))
-    inputs = task.batch(config.seed, 0)["inputs"]
+    seeds, objective = seeds_of(config), make_objective(config, own)
+    start = jax.jit(make_initial_state(model, optimizer, seeds.initial))()
+    take_step = jax.jit(make_train_step(model, optimizer, seeds.dropout, objective=objective))
+    inputs = task.batch(seeds.order, 0)["inputs"]
 
     @jax.jit
     def activations(params: Any) -> dict[str, jax.Array]:
@@ -82,7 +84,7 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
 
     state = start
     for step in range(steps):
-        state, _ = take_step(state, task.batch(config.seed, step))
+        state, _ = take_step(state, task.batch(seeds.order, step))
     before, after = activations(start.params), activations(state.params)
     return {name: (_rms(after[name]), _rms(after[name] - before[name])) for name in after}
 

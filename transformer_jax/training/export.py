@@ -1,6 +1,6 @@
 """A trained run as a folder of Hugging Face: weights, config, tokenizer, and a model card."""
 
-import json
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.hub import holds_weights, read_settings
+from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
 from transformer_jax.interop import to_huggingface
 from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
 from transformer_jax.options.schema import stated
 from transformer_jax.options.task_traits import traits_of
+from transformer_jax.runs.files import write_json
 from transformer_jax.training.run import Run
 
 _THEIR_WORDS = {"padding": "pad", "begin": "cls", "end": "sep", "mask": "mask"}
@@ -62,9 +63,9 @@ def export_run(
     exported = to_huggingface(run.model, run.params, folder, settings=_settings_of(run))
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
-        _write_json(folder / "tokenizer_config.json", _tokenizer_settings(run))
+        write_json(folder, "tokenizer_config.json", _tokenizer_settings(run))
     if data and "pixel_mean" in data:
-        _write_json(folder / "preprocessor_config.json", _pixels_of(run, data))
+        write_json(folder, "preprocessor_config.json", _pixels_of(run, data))
     architecture = exported.config["architectures"][0]
     page = _model_card(run, architecture, name, scores or {})
     (folder / "README.md").write_text(page, encoding="utf-8")
@@ -80,9 +81,10 @@ def _settings_of(run: Run) -> dict[str, Any]:
     if run.num_texts > 1:
         settings["num_texts"] = run.num_texts
     origin = run.config.initial.weights
-    if origin and holds_weights(Path(origin)):  # may be gone: then a text has no end
-        theirs = read_settings(Path(origin))
-        settings |= {name: theirs[name] for name in _TOKEN_IDS if name in theirs}
+    if origin and is_of_huggingface(origin):
+        with contextlib.suppress(InvalidInput):  # gone, or offline: then a text has no end
+            theirs = read_settings(folder_of(origin, weights=False))
+            settings |= {name: theirs[name] for name in _TOKEN_IDS if name in theirs}
     if run.tokenizer is not None and _is_framed(run):
         specials = special_tokens(run.tokenizer)
         settings["pad_token_id"] = specials.padding
@@ -203,7 +205,3 @@ def _table_of(scores: Mapping[str, Any]) -> list[str]:
     ]
     head = [f"| split | {' | '.join(names)} |", f"| --- | {' | '.join('---:' for _ in names)} |"]
     return ["## Scores", "", *head, *rows, ""]
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

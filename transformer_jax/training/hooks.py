@@ -54,7 +54,7 @@ def residual_norms(run: Run, batch: Batch) -> Numbers:
 
 
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
-    """Mean entropy in nats of the attention weights of each layer, over a batch."""
+    """Mean entropy in nats of the attention weights of each layer, over a batch's tokens."""
     return _at_sites(run.model, "*attention.weights", _entropy)(run.params, batch["inputs"])
 
 
@@ -63,7 +63,8 @@ def _size(value: jax.Array) -> jax.Array:
 
 
 def _entropy(weights: jax.Array) -> jax.Array:
-    return inspection.attention_entropy(weights).mean()
+    listens = (weights != 0).any(-1)  # a padded query to nobody, whose entropy is 0
+    return inspection.attention_entropy(weights).sum() / jnp.maximum(listens.sum(), 1)
 
 
 @functools.lru_cache(maxsize=32)

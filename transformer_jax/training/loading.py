@@ -12,12 +12,7 @@ from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.translation import with_end
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.hub import (
-    folder_of,
-    is_of_huggingface,
-    read_generation,
-    read_settings,
-)
+from transformer_jax.hub import folder_of, is_of_huggingface, read_generation, read_settings
 from transformer_jax.options import config as configs
 from transformer_jax.options.schema import problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
@@ -184,6 +179,11 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
         shown = [", ".join(names[:_SHOWN]) or "none" for names in (classes, run.classes)]
         raise InvalidInput(
             f"data.source={source}: its classes are {shown[0]}; the model knows {shown[1]}"
+        )
+    if run.num_texts != task.sizes.get("num_types", 1):
+        raise InvalidInput(
+            f"data.source={source}: {task.sizes.get('num_types', 1)} text an example; the model "
+            f"reads {run.num_texts}"
         )
     for name, size in task.sizes.items():
         expected = getattr(run.model, name, size)

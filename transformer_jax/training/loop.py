@@ -31,11 +31,11 @@ from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.branching import Extension, Parent, begin_in
+from transformer_jax.training.compatibility import refuse_what_is_not_installed
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.hooks import call_hooks
-from transformer_jax.training.installed import refuse_what_is_not_installed
 from transformer_jax.training.leaks import refuse_what_leaks
 from transformer_jax.training.measuring import (
     Measured,

@@ -5,6 +5,7 @@ bits, and a run that ended before gets the same ones from its checkpoint.
 """
 
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -181,10 +182,14 @@ def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[st
 
 def facts_of(names: Sequence[str]) -> dict[str, Any]:
     """Returns what is kept of metrics beside their values: so that judging imports nothing."""
-    return {
-        name: {**metric_facts(name)._asdict(), "code": hash_of_file(name) if is_own(name) else ""}
-        for name in names
-    }
+    return {name: {**metric_facts(name)._asdict(), "code": _code_of(name)} for name in names}
+
+
+def _code_of(name: str) -> str:
+    """A hash of what measures it, so that finished runs are measured again where that changed."""
+    if is_own(name):
+        return hash_of_file(name)
+    return hashlib.sha256(inspect.getsource(METRICS[name]).encode()).hexdigest()
 
 
 def results_of(row: Mapping[str, Any], target: str) -> str:
@@ -221,7 +226,9 @@ def curve_of(
       operations: of an update.
       alone: whether its times are the run's own.
     """
-    curve, before, seconds, step_ms = [], 0, 0.0, 0.0
+    curve, before, seconds = [], 0, 0.0
+    # Where evaluations come before the first row with a time, that one is the best guess.
+    step_ms = next((row["time/step_ms"] for row in rows if "time/step_ms" in row), 0.0)
     for row in rows:
         updates, step_ms = row["step"], row.get("time/step_ms", step_ms)
         seconds += (updates - before) * step_ms / 1e3

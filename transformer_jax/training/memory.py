@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,29 @@ _REMEDIES = {
 
 
 def host_memory() -> int:
-    """Returns the memory that this process may use, bytes: the machine's, or its container's."""
+    """Returns the memory that this process may use, bytes: the machine's, container's or job's."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+    for file in _limits_of_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")):
         with contextlib.suppress(OSError, ValueError):  # "max", or another system
-            limits.append(int(Path("/sys/fs/cgroup", name).read_text()))
+            limits.append(int(file.read_text()))
     return min(limits)
+
+
+def _limits_of_groups(own: Path, root: Path) -> Iterator[Path]:
+    """Files of the memory limits of this process's control groups and of those around them.
+
+    A container sees its own group as the root; a job of Slurm or systemd has one further in.
+    """
+    yield from (root / "memory.max", root / "memory" / "memory.limit_in_bytes")
+    with contextlib.suppress(OSError):  # another system
+        for line in own.read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            group = Path(path.lstrip("/"))
+            if not kinds:
+                yield from (root / at / "memory.max" for at in (group, *group.parents))
+            elif "memory" in kinds.split(","):
+                limit = "memory.limit_in_bytes"
+                yield from (root / "memory" / at / limit for at in (group, *group.parents))
 
 
 def device_memory(device: Any) -> int | None:
@@ -150,7 +167,9 @@ def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
     for changes in helps:
         lines.append("  " + " ".join(f"--config.{key}={value}" for key, value in changes.items()))
     if helps:
-        lines.append("python -m experiments.plan --remedies says what each of these brings")
+        lines.append(
+            "python -m experiments.plan --config=FILE --remedies says what each of these brings"
+        )
     else:
         lines.append("expected a smaller model, or a smaller training.batch_size")
     return InvalidInput("\n".join(lines))

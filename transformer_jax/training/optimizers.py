@@ -15,7 +15,7 @@ import optax.contrib
 from jax import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.models import FAMILIES
+from transformer_jax.models.families import FAMILIES
 from transformer_jax.options import OpenShare, Positive, Share, Switch
 from transformer_jax.options.config import options_of
 from transformer_jax.paths import begins, path_text
@@ -262,12 +262,6 @@ def decay_of(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
     return optimizer.weight_decay * multiplier(path, optimizer.decay_multipliers) / gain
 
 
-def rate_of(path: tuple, optimizer: ConfigDict, width_gain: float) -> float:
-    """Returns what a parameter's learning rate is multiplied with."""
-    gain = width_gain if reads_the_width(path) else 1.0
-    return gain * multiplier(path, optimizer.learning_rate_multipliers)
-
-
 def _by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
     """A transformation without state that treats each parameter by its path."""
 
@@ -374,7 +368,8 @@ def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> 
     same = optax.scale_by_learning_rate(schedule)
 
     def scaled(path: tuple, update: Array) -> Array:
-        rate = rate_of(path, config.optimizer, gain)
+        rate = multiplier(path, config.optimizer.learning_rate_multipliers)
+        rate *= gain if reads_the_width(path) else 1.0
         return update if rate == 1 else update * rate
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

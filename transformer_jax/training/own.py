@@ -16,7 +16,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.models import row
+from transformer_jax.models.families import row
 from transformer_jax.options.config import flatten
 from transformer_jax.options.declared import own_file
 from transformer_jax.options.layer_types import plain_key

@@ -34,17 +34,13 @@ from transformer_jax.sharding import (
     with_places,
 )
 from transformer_jax.training.ahead import in_one_call
-from transformer_jax.training.build import (
-    make_model,
-    make_objective,
-    make_run_sharding,
-    make_task,
-)
+from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import (
     own_rows_of_model,
     refuse_broken_task,
     refuse_empty_evaluation,
     refuse_inseparable_objective,
+    refuse_shown_answers,
     refuse_unfit,
     refuse_what_is_not_kept,
 )
@@ -395,6 +391,7 @@ def prepare(
             prepared = Prepared(*parts, None if devices is None else tuple(devices))
             refuse_unknown_prefixes(prepared.template.params, config)
             refuse_what_is_not_kept(prepared)
+            refuse_shown_answers(prepared)
             refuse_inseparable_objective(prepared)
             if of_user:
                 refuse_unfit(prepared, ", ".join(of_user))

@@ -269,6 +269,11 @@ class Run:
                 f"expected a text of 2 to {self.model.max_length + 1} tokens (model.max_length and "
                 f"one more), got {len(tokens)}"
             )
+        if hasattr(self.model, "hides_what_follows") and not self.model.hides_what_follows():
+            raise InvalidInput(
+                "this model sees the tokens that it would be asked for (model.mask): it gives a "
+                "text no probability"
+            )
         # Texts have few shapes, so that the model is compiled few times.
         length = len(tokens) - 1
         size = min(self.model.max_length, max(_SHORTEST, 1 << (length - 1).bit_length()))

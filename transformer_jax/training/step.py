@@ -125,8 +125,11 @@ def make_train_step(
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
+        looked_elsewhere = []
+
         def gradients_at(params: Any, _: int) -> Any:
             """The same batch's gradients elsewhere, for optimizers that look there (SAM, say)."""
+            looked_elsewhere.append(params)
             return mean_gradients(params, batch, key)[0]
 
         def update() -> TrainState:
@@ -134,9 +137,15 @@ def make_train_step(
                 gradients, state.opt_state, state.params, grad_fn=gradients_at
             )
             params = optax.apply_updates(state.params, updates)
-            return TrainState(state.step + 1, params, opt_state)
+            updated = TrainState(state.step + 1, params, opt_state)
+            if not looked_elsewhere:
+                return updated
+            sound = jnp.isfinite(optax.tree.norm(updates))  # gradients there may not be finite
+            return jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
 
-        return jax.lax.cond(finite, update, lambda: state), StepRecord(loss, norm, finite)
+        updated = jax.lax.cond(finite, update, lambda: state)
+        applied = updated.step != state.step if looked_elsewhere else finite
+        return updated, StepRecord(loss, norm, applied)
 
     return train_step
 

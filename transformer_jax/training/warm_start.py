@@ -16,7 +16,7 @@ from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
-from transformer_jax.models import attention_in_effect, options_in_effect
+from transformer_jax.models.families import attention_in_effect, options_in_effect
 from transformer_jax.paths import begins, by_path
 from transformer_jax.runs.files import entries, inside
 from transformer_jax.sharding import put

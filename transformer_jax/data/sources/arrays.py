@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from transformer_jax.data.sources.files import EMBEDDED, OwnSource, open_binary, refuse_missing
+from transformer_jax.data.sources.files import (
+    EMBEDDED,
+    OwnSource,
+    open_binary,
+    refuse_missing,
+    visible,
+)
 from transformer_jax.errors import InvalidInput
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
@@ -260,14 +266,14 @@ def _read_cifar(path: Path) -> np.ndarray:
 
 
 def _has_pictures(folder: Path) -> bool:
-    return any(file.suffix.lower() in _PICTURES for file in folder.rglob("*"))
+    return any(file.suffix.lower() in _PICTURES for file in visible(folder))
 
 
 def _read_picture_folder(folder: Path) -> Arrays:
     parts = [folder / "train", folder / "test"]
     parts = parts if all(part.is_dir() for part in parts) else [folder]
-    classes = tuple(sorted(place.name for place in parts[0].iterdir() if place.is_dir()))
-    others = {place.name for place in folder.iterdir() if place.is_dir()} - {"train", "test"}
+    classes = tuple(sorted(_folders_in(parts[0])))
+    others = _folders_in(folder) - {"train", "test"}
     strays = sorted(others) if len(parts) > 1 else sorted({*classes} & {*_PARTS})
     if strays:
         raise InvalidInput(
@@ -278,13 +284,13 @@ def _read_picture_folder(folder: Path) -> Arrays:
         raise InvalidInput(f"{parts[0]}: expected a folder of pictures for each class")
     images, labels = [], []
     for part in parts:
-        others = {place.name for place in part.iterdir() if place.is_dir()} - set(classes)
+        others = _folders_in(part) - set(classes)
         if others:
             raise InvalidInput(f"{part}: classes {sorted(others)} are not in {parts[0]}")
         files = [
             (file, number)
             for number, name in enumerate(classes)
-            for file in sorted((part / name).rglob("*"))
+            for file in sorted(visible(part / name))
             if file.suffix.lower() in _PICTURES
         ]
         pictures = [_read_picture(file) for file, _ in files]
@@ -299,6 +305,11 @@ def _read_picture_folder(folder: Path) -> Arrays:
         images.append(np.stack(pictures))
         labels.append(np.array([number for _, number in files], np.int64))
     return _join(str(folder), images, labels, classes)
+
+
+def _folders_in(folder: Path) -> set[str]:
+    places = {place.name for place in folder.iterdir() if place.is_dir()}
+    return {name for name in places if not name.startswith(".")}
 
 
 def _read_picture(path: Path) -> np.ndarray:

@@ -99,11 +99,18 @@ def find_files(source: str, kind: str, *suffixes: str) -> list[Path]:
     path = EMBEDDED[kind].get(source, Path(source))
     if path.is_file():
         return [path]
-    found = sorted(file for file in path.rglob("*") if file.name.endswith(suffixes))
+    found = sorted(file for file in visible(path) if file.name.endswith(suffixes))
     if not found:
         endings = " or ".join(suffixes)
         raise InvalidInput(f"data.source={source}: the folder holds no {endings} file")
     return found
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """Yields what lies below a folder, without hidden copies (.ipynb_checkpoints, ._a of a Mac)."""
+    for path in folder.rglob("*"):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            yield path
 
 
 def is_table(path: Path) -> bool:

@@ -140,12 +140,13 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yields line numbers and columns; in a TSV a quote is a character like any other."""
     is_tsv = path.name.removesuffix(".gz").endswith(".tsv")
     dialect: dict = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
-    reader = csv.reader(lines_of(path), **dialect)
+    # The mark that Excel begins with would make a quoted first field an unquoted one.
+    lines = (line if n else line.removeprefix("\ufeff") for n, line in enumerate(lines_of(path)))
+    reader = csv.reader(lines, **dialect)
     try:
         for columns in reader:
             if columns:
-                first = columns[0].removeprefix("\ufeff") if reader.line_num == 1 else columns[0]
-                yield reader.line_num, [first, *columns[1:]]
+                yield reader.line_num, columns
     except csv.Error as error:
         raise InvalidInput(f"{path}: line {reader.line_num}: {error}") from error
 

@@ -20,11 +20,7 @@ from transformer_jax.data.sources.tables import load_labelled_text
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.translation import padded, refuse_empty_splits
-from transformer_jax.data.tokenizers import (
-    Tokenizer,
-    fingerprint,
-    make_tokenizer,
-)
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint, make_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import Natural, Switch
 
@@ -379,11 +375,13 @@ def _array_splits(
 ) -> dict[str, np.ndarray]:
     """Splits arrays so that equal ones stay together; a source's own test set is kept as it is."""
     count = len(arrays.labels)
+    rest = arrays.inputs[: arrays.first_test]
+    keys = [hashlib.sha256(example.tobytes()).hexdigest() for example in rest]
     if arrays.first_test is None:
-        keys = [hashlib.sha256(example.tobytes()).hexdigest() for example in arrays.inputs]
         parts = split_by_key(keys, shares, seed)
     else:
-        rest = [str(index) for index in range(arrays.first_test)]
+        first: dict[str, int] = {}
+        rest = [str(first.setdefault(key, index)) for index, key in enumerate(keys)]
         both = shares[0] + shares[1]
         parts = split_by_key(rest, (shares[0] / both, shares[1] / both, 0.0), seed)
         parts[SPLITS[-1]] = np.arange(arrays.first_test, count)

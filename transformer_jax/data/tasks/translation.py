@@ -11,11 +11,7 @@ from transformer_jax.data.order import batches_of, example_order, split_by_key
 from transformer_jax.data.sources.tables import load_pairs
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.data.tokenizers import (
-    Tokenizer,
-    fingerprint,
-    make_tokenizer,
-)
+from transformer_jax.data.tokenizers import Tokenizer, fingerprint, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
 

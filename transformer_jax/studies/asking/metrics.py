@@ -10,7 +10,7 @@ from transformer_jax.options.marks import metric_facts
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
     """Returns the direction of a metric, with or without the split it is of.
 
-    What is no score, a time or a norm say, is better smaller.
+    What is no score, a time or a norm say, is better smaller, and a speed larger.
 
     Args:
       metric: its name.
@@ -19,4 +19,6 @@ def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None
     name = metric.rsplit("/", 1)[-1]
     if name in METRICS:
         return metric_facts(name).larger_is_better
+    if name == "mfu" or name.endswith("_per_second"):
+        return True
     return bool((stored or {}).get(name, {}).get("larger_is_better", False))

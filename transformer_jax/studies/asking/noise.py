@@ -44,5 +44,5 @@ def as_lines(ledger: Mapping[str, Any]) -> list[str]:
         f"runs: {shares}",
         f"deviation {ledger['deviation_of_text']:.4f} of the mean over {ledger['sequences']} test "
         "sequences, if they were drawn anew",
-        f"seeds that a margin needs, if pairing helped nothing: {seeds}",
+        f"seeds that a margin needs, of one arm at one look, if pairing helped nothing: {seeds}",
     ]

@@ -109,6 +109,15 @@ class Study:
         """The base's options, full key -> value, as they were sealed."""
         return completed(flatten(self.sealed["base_config"]))
 
+    def value_of(self, arm: str, key: str) -> Any:
+        """An option's value in an arm; None where neither the seal nor a cell says it."""
+        changes, of_base = self.arms[arm]["changes"], self.arms[self.base]["changes"]
+        if key in changes or key not in of_base:
+            return changes.get(key, self.base_config.get(key))
+        # What the base changes, and the arm leaves as the file has it.
+        run = RunDirectory(self.cell(arm, self.seeds_of(arm)[0]).path)
+        return flatten(run.config()).get(key) if run.has_begun() else None
+
     @property
     def metric(self) -> str:
         """The primary metric, without the split it is of."""

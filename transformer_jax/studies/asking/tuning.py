@@ -228,10 +228,9 @@ def refuse_impossible_settings(design: Any) -> None:
             raise InvalidInput(f"{design.path}: arm {name!r} sets {set_there[0]}, which is tuned")
         for key, values in tuning.options.items():
             for value in values:
-                design.config_of(name, {key: value})
-        flat = flatten(design.config_of(name))
-        for share, _ in tuning.rungs:
-            design.config_of(name, shortened(flat, share))
+                flat = flatten(design.config_of(name, {key: value}))
+                for share, _ in tuning.rungs:
+                    design.config_of(name, {key: value, **shortened(flat, share)})
 
 
 # ---------------------------------------------------------------- what it gave
@@ -273,7 +272,9 @@ def tuned_of(arm: Mapping[str, Any]) -> Tuned | None:
     if not stored:
         return None
     if "values" not in stored:
-        return Tuned(**{name: stored[name] for name in Tuned._fields if name in stored})
+        tuned = Tuned(**{name: stored[name] for name in Tuned._fields if name in stored})
+        chosen = {k: tuple(v) if isinstance(v, list) else v for k, v in tuned.chosen.items()}
+        return tuned._replace(chosen=chosen)  # JSON has lists alone, options have tuples
     key, values = stored["key"], stored["values"]
     tried = [({key: v}, [s]) for v, s in zip(values, stored["scores"], strict=True)]
     chosen, sensitivity = {key: stored["chosen"]}, stored["sensitivity"]

@@ -117,6 +117,9 @@ class Optimum(NamedTuple):
     interval: tuple[float, float]
 
 
+_WIDEST = 50.0  # the logarithm of a factor; a wider interval says nothing, and has no float64
+
+
 def optimum(values: Sequence[float], losses: Any, level: float = 0.05) -> Optimum | str:
     """Returns the lowest point of a parabola over the logarithm, with Fieller's interval.
 
@@ -147,6 +150,8 @@ def optimum(values: Sequence[float], losses: Any, level: float = 0.05) -> Optimu
         return "no curve that is sure"
     root = math.sqrt(max(of_x**2 - 4 * of_square * (b * b - bb), 0.0))
     at, (low, high) = -b / (2 * c), [(side * root - of_x) / (2 * of_square) for side in (-1, 1)]
+    if max(-low, high) > _WIDEST:
+        return "no curve that is sure"
     return Optimum(math.exp(middle + at), (math.exp(middle + low), math.exp(middle + high)))
 
 

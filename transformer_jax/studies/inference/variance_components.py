@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.studies.inference.power import seeds_needed
+from transformer_jax.studies.inference.statistics import FOR_MEANS, level_of_look
 
 FACTORS = ("initial", "order", "dropout")
 PERTURBATION = 1e-7
@@ -83,6 +84,7 @@ def ledger(
     of_sequence = sequences.mean(0)
     text = float(of_sequence.var(ddof=1) / of_sequence.size)
     deviation = math.sqrt(2 * total)  # of a difference of two runs that share nothing
+    level = FOR_MEANS * level_of_look(1, (1,), ())  # of the interval of one arm at one look
     return {
         **what,
         "metric": metric,
@@ -94,7 +96,7 @@ def ledger(
         "deviation_of_text": math.sqrt(text),
         "sequences": int(of_sequence.size),
         "seeds_by_margin": {
-            f"{margin:g}": seeds_needed(deviation, max(2, round(freedom) + 1), margin)
+            f"{margin:g}": seeds_needed(deviation, max(2, round(freedom) + 1), margin, level)
             for margin in MARGINS
         },
         "scores": scores.tolist(),

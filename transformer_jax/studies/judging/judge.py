@@ -12,19 +12,8 @@ import numpy as np
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, write_json
-from transformer_jax.studies.asking.cells import (
-    DIVERGED,
-    DONE,
-    Cell,
-    key_of,
-    read_details,
-)
-from transformer_jax.studies.asking.register import (
-    LOOK,
-    Earlier,
-    Register,
-    pooled,
-)
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, key_of, read_details
+from transformer_jax.studies.asking.register import LOOK, Earlier, Register, pooled
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
@@ -95,7 +84,9 @@ def judge(study: Study) -> dict[str, Any]:
         **({"trend": trend} if trend else {}),
         **taken_apart(study),
     }
-    if not all(refusals.values()) and any(value["n"] for value in verdicts["values"].values()):
+    # Arms that stopped were shown at their own look, and are shown no other.
+    shown = [name for name in arms if not refusals[name] and name not in study.stopped]
+    if shown and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
         look = {"seeds": seeds, "cells": cells, "look": len(earlier) + 1, "level": level}
         verdicts["registered"] = register.note(look_of(study, verdicts))
@@ -321,10 +312,10 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
             counts = ", ".join(f"{lost.count(state)} {state}" for state in dict.fromkeys(lost))
             refusals.append(f"cells of {name!r} are missing: {counts}")
         scored = [cell for cell in cells[name] if cell.state() == DONE]
-        without = [str(cell.seed) for cell in scored if cell.means().get(study.metric) is None]
+        without = [str(cell.seed) for cell in scored if not _has_score(cell, study.metric)]
         if without:
             refusals.append(f"{name!r} has no {study.metric} for seed {', '.join(without)}")
-    changed = study.arms[arm].get("changes", {})
+    changed = study.arms[study.base].get("changes", {}) | study.arms[arm].get("changes", {})
     done = [
         (RunDirectory(ours.path), RunDirectory(theirs.path))
         for ours, theirs in zip(cells[arm], cells[study.base], strict=True)
@@ -348,6 +339,11 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
     }
     refusals += [f"{study.metric} was measured by other code"] if len(codes) > 1 else []
     return list(dict.fromkeys(refusals))
+
+
+def _has_score(cell: Cell, metric: str) -> bool:
+    value = cell.means().get(metric)
+    return value is not None and math.isfinite(value)
 
 
 # ---------------------------------------------------------------- new text

@@ -50,10 +50,9 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
     A group is what the arms have in common of the other options that arms change, spelled out; ""
     where they change no other.
     """
-    base = study.base_config
     arms = {name: its for name, its in study.sealed["arms"].items() if name in verdicts["values"]}
     keys = list(dict.fromkeys(key for changes in arms.values() for key in changes))
-    settings = {arm: {k: its.get(k, base.get(k)) for k in keys} for arm, its in arms.items()}
+    settings = {arm: {k: study.value_of(arm, k) for k in keys} for arm in arms}
     sweeps: dict[str, dict[str, list[str]]] = {}
     for key in keys:
         groups: dict[str, list[str]] = {}
@@ -73,11 +72,10 @@ def sweeps_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, dict[str, 
 def sweep_charts(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     """A chart of the score over each option that is swept, a line a group: mean and range."""
     charts: dict[str, Any] = {}
-    base = study.base_config
     for place, (key, groups) in enumerate(sweeps_of(study, verdicts).items()):
         series: list[dict[str, Any]] = []
         for index, (group, arms) in enumerate(groups.items()):
-            values = [study.sealed["arms"][arm].get(key, base.get(key)) for arm in arms]
+            values = [study.value_of(arm, key) for arm in arms]
             of_seeds = [
                 [v for v in verdicts["values"][arm]["by_seed"].values() if v is not None]
                 for arm in arms
@@ -110,8 +108,7 @@ def optimum_of(
         return _TOO_FEW
     of_arm = [verdicts["values"][arm]["by_seed"] for arm in arms]
     seeds = [s for s in of_arm[0] if all(by_seed.get(s) is not None for by_seed in of_arm)]
-    base = study.base_config
-    values = [study.sealed["arms"][arm].get(key, base.get(key)) for arm in arms]
+    values = [study.value_of(arm, key) for arm in arms]
     if len(seeds) < 2:
         return _TOO_FEW
     if len(set(values)) < len(values) or values[0] <= 0:
@@ -196,7 +193,7 @@ def multiverse_chart(study: Study) -> dict[str, Any]:
     """A line an arm: its differences from the base under all choices, in order; {} if none."""
     series = []
     for name, its in study.multiverse().get("arms", {}).items():
-        finite = sorted(d for d in its["differences"] if d is not None)
+        finite = sorted(d for d in its["differences"] if is_number(d))
         if finite:
             series.append(
                 _line(study, name, list(range(1, len(finite) + 1)), finite, finite, finite)

@@ -1,6 +1,7 @@
 """A study as one file: its own files, and of its cells what a comparison reads."""
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -53,10 +54,15 @@ def export_study(path: str | Path, out: Path, weights: bool = False) -> Path:
         }
     looks = Register(study.root).about(study.contrasts().values())  # what levels depend on
     out.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"{name}/study.json", json.dumps(record, indent=1) + "\n")
-        if looks:
-            archive.writestr(NAME, "".join(json.dumps(row) + "\n" for row in looks))
-        for member, file in members.items():
-            archive.write(file, member)
+    writing = out.with_name(f".{out.name}-{os.getpid()}")  # an interrupted one would unzip too
+    try:
+        with zipfile.ZipFile(writing, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(f"{name}/study.json", json.dumps(record, indent=1) + "\n")
+            if looks:
+                archive.writestr(NAME, "".join(json.dumps(row) + "\n" for row in looks))
+            for member, file in members.items():
+                archive.write(file, member)
+        os.replace(writing, out)
+    finally:
+        writing.unlink(missing_ok=True)
     return out

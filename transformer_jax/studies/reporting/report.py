@@ -345,14 +345,10 @@ def _band_note(study: Study) -> str:
 
 
 def _config_table(study: Study) -> str:
-    base = study.base_config
     keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
     if not keys:
         return ""
-    rows = [
-        [name, *[spell(arm["changes"].get(key, base.get(key))) for key in keys]]
-        for name, arm in study.arms.items()
-    ]
+    rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
     return table(["arm", *keys], rows)
 
 

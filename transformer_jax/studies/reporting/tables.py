@@ -43,8 +43,10 @@ def harmless(text: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
-def signed(value: float | None, digits: int = 4) -> str:
-    """A difference with its sign."""
+def signed(value: float | str | None, digits: int = 4) -> str:
+    """A difference with its sign; an infinity may be spelled already, JSON has none."""
+    if isinstance(value, str):
+        return value
     if value is None or math.isnan(value):
         return "–"
     return f"{value:+.{digits}f}" if not math.isinf(value) else ("∞" if value > 0 else "-∞")

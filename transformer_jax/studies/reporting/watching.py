@@ -173,7 +173,7 @@ class Pages:
             _head(name),
             paragraph("; ".join(filter(None, facts_shown))),
             section("Curves", place_for("curves")),
-            section("Its last row of metrics", table(["metric", "value"], last) if last else ""),
+            section("Its newest metrics", table(["metric", "value"], last) if last else ""),
             section("Config", table(["option", "value"], config)),
         ]
         data = _charts(curves_of({name: [path]}, {}, "tokens"), [name])

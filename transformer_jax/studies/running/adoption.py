@@ -20,7 +20,14 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import entries, inside, walk
 from transformer_jax.runs.provenance import surroundings
-from transformer_jax.studies.asking.cells import DECIDING, DONE, Cell, cell_path, device_of
+from transformer_jax.studies.asking.cells import (
+    DECIDING,
+    DIVERGED,
+    DONE,
+    Cell,
+    cell_path,
+    device_of,
+)
 from transformer_jax.studies.running.planning import Arm
 
 
@@ -44,8 +51,9 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
         if not missing or not older:
             continue
         first = min(older)
-        if first in missing:
-            train(missing.pop(first))
+        if cells[first].state() not in (DONE, DIVERGED):  # an interrupted launch may have begun it
+            train(cells[first])
+        missing.pop(first, None)
         if not _are_equal(arm, cells[first].path, older[first].path):
             otherwise.append(f"seed {first} of {folder}")
             continue

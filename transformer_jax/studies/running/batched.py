@@ -15,13 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from transformer_jax.programs import (
-    Traced,
-    differing,
-    stacked,
-    unstacked,
-    with_numbers,
-)
+from transformer_jax.programs import Traced, differing, stacked, unstacked, with_numbers
 from transformer_jax.studies.asking.cells import ALONE, TOGETHER, Cell
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
 from transformer_jax.training.memory import (

@@ -22,10 +22,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import TASKS, Task
+from transformer_jax.metrics import METRICS
 from transformer_jax.programs import trace
 from transformer_jax.studies.asking.cells import without_docstrings
 from transformer_jax.studies.running.canonical import canonical
-from transformer_jax.training.evaluation import evaluate
+from transformer_jax.training.evaluation import ALWAYS, evaluate
 from transformer_jax.training.loop import Training
 from transformer_jax.training.measuring import score_split
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
@@ -41,7 +42,7 @@ _ROWS = 64  # of an evaluated batch whose bytes are looked at
 _ROOTS = (
     *(vars(Training)[name] for name in ("_take_steps", "_advance", "_add_evaluation")),
     *(Prepared.start, Prepared.stacked_batches, Prepared.own_batch, seeds_of, evaluated_params),
-    *(score_split, evaluate),
+    *(score_split, evaluate, *(METRICS[name] for name in ALWAYS)),
     *(Run.translate, Run.source_tokens, Run.target_begin.fget),
 )
 _FOLLOWED = (

@@ -16,13 +16,7 @@ from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.budgets import Branching
-from transformer_jax.studies.asking.cells import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    OUT_OF_MEMORY,
-    Cell,
-)
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, OUT_OF_MEMORY, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, Estimate

@@ -12,7 +12,7 @@ from transformer_jax.studies.asking.study import Study, as_plain, now
 from transformer_jax.studies.judging.ladder import forecast
 from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
 from transformer_jax.studies.running.launch import Launch
-from transformer_jax.studies.running.together import planned_together
+from transformer_jax.studies.running.together import planned_together, refuse_lost, run_one
 
 
 def run_ladder(
@@ -39,6 +39,9 @@ def run_ladder(
       options: of launch.planned.
     Returns:
       What ladder.json holds; {} of a dry run.
+    Raises:
+      InvalidInput: some data is not there, or an arm does not fit it; nothing ran.
+      CellsLost: some cells failed; all others ran, and what can be said was written.
     """
     workdir = Path(workdir)
     options["root"] = options.get("root") or workdir.parent
@@ -52,12 +55,15 @@ def run_ladder(
         if dry_run:
             return {}
         begin_ladder(workdir, ladder)
+        lost: list[str] = []
         for (name, launch), value in zip(launches.items(), ladder.rungs, strict=True):
             progress.say(f"rung   {name}")
-            if value == max(ladder.rungs) and ladder.key != SPLITS:
+            if value == max(ladder.rungs) and ladder.key != SPLITS and not lost:
                 _seal_forecast(workdir, ladder, launch)
-            launch.run(retry, adopt)
-    return write_ladder(workdir, ladder)
+            lost += run_one(name, launch, retry, adopt)
+    found = write_ladder(workdir, ladder)
+    refuse_lost(lost)
+    return found
 
 
 def _seal_forecast(workdir: Path, ladder: Ladder, launch: Launch) -> None:

@@ -34,7 +34,7 @@ from transformer_jax.studies.running.jobs import run_as_jobs
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
 from transformer_jax.studies.running.until import LOOKS, Until, looks_left, until_decided
 from transformer_jax.studies.running.workers import Workers
-from transformer_jax.training.installed import refuse_what_is_not_installed
+from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
 _FOUND = ("tuning", "peak_bytes", "budgets")  # of an arm, by earlier launches
 

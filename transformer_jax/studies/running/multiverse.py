@@ -1,10 +1,12 @@
 """Trains base and arms of a study under other choices, one seed each, and keeps what came out."""
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
+from transformer_jax.options.schema import renamed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import write_json
 from transformer_jax.runs.interruption import StopSignal
@@ -13,7 +15,8 @@ from transformer_jax.studies.asking import doubts as asking
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study, as_plain
-from transformer_jax.studies.judging.multiverse import curve
+from transformer_jax.studies.judging.multiverse import Curve, curve
+from transformer_jax.studies.reporting.tables import signed
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.own import refuse_modules
@@ -73,19 +76,26 @@ def multiverse(
         "specifications": [asking.spelled(specifications[index], doubts) for index in kept],
         "skipped": {asking.spelled(specifications[p], doubts): why for p, why in skipped.items()},
         "arms": {
-            name: curve(
-                verdicts[name],
-                [(outcomes[index, name], outcomes[index, study.base]) for index in kept],
-                study.sealed["margin"],
-                study.sealed["larger_is_better"],
+            name: _as_json(
+                curve(
+                    verdicts[name],
+                    [(outcomes[index, name], outcomes[index, study.base]) for index in kept],
+                    study.sealed["margin"],
+                    study.sealed["larger_is_better"],
+                )
             )
             for name in names
             if name != study.base
         },
     }
-    scores = as_plain(scores)
     write_json(study.path, FILE, scores)
     return scores
+
+
+def _as_json(its: Curve) -> dict[str, Any]:
+    """A difference is infinite where one of both diverged, which JSON has no number for."""
+    spelled = [signed(d) if d is not None and math.isinf(d) else d for d in its.differences]
+    return as_plain({**its._asdict(), "differences": spelled})
 
 
 def _arms(study: Study, arms: Sequence[str]) -> list[str]:
@@ -100,14 +110,21 @@ def _arms(study: Study, arms: Sequence[str]) -> list[str]:
 
 def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
     """The question as it was trained: what was matched and tuned stands in the arms."""
-    run = RunDirectory(study.cell(study.base, seed).path)
-    if not run.has_begun():
-        raise InvalidInput(f"{study.path}: the cells of its base are not there")
+    runs = {name: RunDirectory(study.cell(name, seed).path) for name in names}
+    for name, run in runs.items():
+        if not run.has_begun():
+            raise InvalidInput(f"{study.path}: the cells of {name!r} are not there")
+    configs = {name: run.config() for name, run in runs.items()}
+    # As the cells have it: what the base alone changes, an arm has as the file says.
+    keys = {key for name in names for key in renamed(study.arms[name]["changes"])}
     return Design(
         metric=study.metric,
         base=study.base,
-        arms={name: study.arms[name]["changes"] for name in names},
-        config=run.config(),
+        arms={
+            name: {key: value for key, value in flatten(config).items() if key in keys}
+            for name, config in configs.items()
+        },
+        config=configs[study.base],
     )
 
 

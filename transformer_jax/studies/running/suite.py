@@ -8,7 +8,7 @@ from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.suite import begin_suite, study_path
 from transformer_jax.studies.reporting.suite import write_suite
-from transformer_jax.studies.running.together import planned_together
+from transformer_jax.studies.running.together import planned_together, refuse_lost, run_one
 
 
 def run_suite(
@@ -37,6 +37,7 @@ def run_suite(
       What suite.json holds; {} of a dry run.
     Raises:
       InvalidInput: some data is not there, or an arm does not fit it; nothing ran.
+      CellsLost: some cells failed; all others ran, and what can be said was written.
     """
     options["root"] = options.get("root") or Path(workdir).parent
     progress = progress or Progress()
@@ -46,7 +47,10 @@ def run_suite(
         if dry_run:
             return {}
         begin_suite(workdir, designs)
+        lost: list[str] = []
         for name, launch in launches.items():
             progress.say(f"data   {name}")
-            launch.run(retry, adopt)
-    return write_suite(workdir, list(designs))
+            lost += run_one(name, launch, retry, adopt)
+    found = write_suite(workdir, list(designs))
+    refuse_lost(lost)
+    return found

@@ -12,8 +12,10 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.reporting.plan import seconds_to_come
 from transformer_jax.studies.reporting.tables import clock
-from transformer_jax.studies.running.launch import Launch, planned, solved_before
+from transformer_jax.studies.running.launch import CellsLost, Launch, planned, solved_before
 from transformer_jax.studies.running.planning import ArmBuilder
+
+_NAMED = 5  # studies whose cells failed
 
 
 @contextlib.contextmanager
@@ -52,6 +54,23 @@ def planned_together(
         seconds = sum(sum(seconds_to_come(launch).values()) for launch in launches.values())
         progress.say(f"total  {len(launches)} studies, in all about {clock(seconds)}")
         yield launches
+
+
+def run_one(name: str, launch: Launch, retry: bool, adopt: bool) -> list[str]:
+    """Runs and judges one of them; returns a line about cells that failed: the others go on."""
+    try:
+        launch.run(retry, adopt)
+    except CellsLost as error:
+        return [f"{name}: {str(error).splitlines()[0]}"]
+    return []
+
+
+def refuse_lost(lost: Sequence[str]) -> None:
+    """Raises CellsLost where cells of some of them failed."""
+    if lost:
+        more = [f"and in {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
+        tried = "--retry tries them again; each directory has error.txt"
+        raise CellsLost("\n".join([*lost[:_NAMED], *more, tried]))
 
 
 @contextlib.contextmanager

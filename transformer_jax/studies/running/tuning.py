@@ -105,16 +105,19 @@ class Search:
                 key = name, rung, spell_setting(setting)
                 if key in self.losses:
                     continue
-                brief = shortened(flatten(self.arms[name].config), share)
+                own = {**self.arms[name].matched, **setting}
+                brief = shortened(flatten(self.design.config_of(name, own)), share)
                 at = f" at {share:g} of the updates" if brief else ""
                 trial = f"{name} | {spell_setting(setting)}{at}"
-                more = {**self.arms[name].matched, **setting, **brief}
-                trials[trial] = self.builder.make(trial, name, more)
+                trials[trial] = self.builder.make(trial, name, {**own, **brief})
                 key_of[trial] = key
         for trial, means in (self.run_trials(trials, seeds) if trials else {}).items():
             self.lost |= {key_of[trial][0]} if None in means else set()
-            scores = [(row or {}).get(self.design.metric, math.nan) for row in means]
-            self.losses[key_of[trial]] = [self.sign * score for score in scores]
+            # A metric may have no value (updates to a target that was not reached).
+            scores = [(row or {}).get(self.design.metric) for row in means]
+            self.losses[key_of[trial]] = [
+                math.nan if score is None else self.sign * score for score in scores
+            ]
             self.ties[key_of[trial]] = sum((row or {}).get("loss", math.nan) for row in means)
 
     def _loss(self, name: str, rung: int, setting: Setting) -> float:
@@ -234,9 +237,10 @@ class Search:
         return Tuned(best, tried, runs, refused, self._sensitivity(name, space), refined)
 
     def _sensitivity(self, name: str, space: Space) -> float | None:
-        """Of the only option, if that is one of numbers."""
+        """Of the only option, if that is one of numbers, and a guess has a score of its own."""
         (values, *others) = space.values.values()
-        if others or not are_numbers(values):
+        has_guess = self.design.larger_is_better or self.design.metric == "loss"
+        if others or not are_numbers(values) or not has_guess:
             return None
         sizes = self.arms[name].prepared.task.sizes
         answers = sizes.get("num_classes") or sizes.get("vocab_size") or 2
