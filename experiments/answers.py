@@ -70,6 +70,7 @@ ASKED_AGAIN = {
     "heads": "heads_wide",
     "norm_kinds": "norms_wide",
     "norms": "norms_wide",
+    "poolings": "poolings_wide",
     "positions_long": "positions_256",
     "recall": "recall_solved",
     "residuals": "residuals_wide",
@@ -80,9 +81,8 @@ NEXT = (
     "Do recurrent nets learn to recall after 50,000 updates, or with a state that is larger than "
     "the text?",
     "Do eight blocks without residual connections learn from other initial values?",
-    "Does a class token equal average pooling, and how large may patches be, on "
-    "configs/digits.py, which beats the nearest neighbour? "
-    "(configs/ablations/poolings_wide.py and patches_wide.py ask it, and were not run yet.)",
+    "How large may patches be on configs/digits.py, which beats the nearest neighbour? "
+    "(configs/ablations/patches_wide.py asks it, and was not run yet.)",
     "How large should a vocabulary be after as many bytes of text at as many operations?",
 )
 

@@ -2,7 +2,7 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/patches_wide.py \
              --seeds=40:48 --workdir=runs/patches_wide
-Takes:     about 30 minutes on 2 CPU cores.
+Takes:     about 50 minutes on 2 CPU cores, 12 of them for a base that poolings_wide.py has too.
 
 Limits: those of poolings_wide.py, with which its base is shared. Patches of one pixel, which take
 four times as long, are left out.

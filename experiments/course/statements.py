@@ -196,7 +196,8 @@ STATEMENTS = (
         "A class token and average pooling do equally well in ViT.",
         "z_0 or mean of z_i",
         "model.vision_transformer.pooling",
-        claims=(Claim("poolings", "mean", "same"),),
+        claims=(Claim("poolings_wide", "class_token", "same"),),
+        studies=("poolings",),
     ),
     Statement(
         15,
