@@ -81,6 +81,8 @@ NEXT = (
     "Do recurrent nets learn to recall after 50,000 updates, or with a state that is larger than "
     "the text?",
     "Do eight blocks without residual connections learn from other initial values?",
+    "Do a class token and average pooling do equally well on configs/digits.py? Eight seeds did "
+    "not tell.",
     "How large may patches be on configs/digits.py, which beats the nearest neighbour? "
     "(configs/ablations/patches_wide.py asks it, and was not run yet.)",
     "How large should a vocabulary be after as many bytes of text at as many operations?",

@@ -12,7 +12,9 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
     """Returns the interval of the mean difference for new text as well as new seeds.
 
     Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
-    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114).
+    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). Where one of both is
+    not above MS_res its variance is taken for 0 and V is of the other's square: the difference of
+    squares would lose its degrees of freedom.
 
     Args:
       differences: [n, q], of each seed and each sequence (a document or a block, never a token),
@@ -28,12 +30,12 @@ def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[flo
     residual = differences - by_seed[:, None] - by_sequence[None] + mean
     freedom = ((n - 1), (q - 1), (n - 1) * (q - 1))
     ms_residual = (residual**2).sum() / freedom[2]
-    total = ms_seed + ms_sequence - ms_residual
-    if total <= 0:
-        total, degrees = ms_residual, freedom[2]
-    else:
+    if min(ms_seed, ms_sequence) > ms_residual:
+        total = ms_seed + ms_sequence - ms_residual
         squares = (ms_seed**2, ms_sequence**2, ms_residual**2)
         degrees = total**2 / sum(ms / nu for ms, nu in zip(squares, freedom, strict=True))
+    else:
+        total, degrees = max(zip((ms_seed, ms_sequence, ms_residual), freedom, strict=True))
     half = float(stats.t.ppf(1 - level / 2, degrees)) * math.sqrt(total / (n * q))
     return mean - half, mean + half
 
