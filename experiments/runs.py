@@ -98,13 +98,14 @@ def _show(argv: list[str]) -> dict[str, Any]:
     directory = RunDirectory(path)
     said = stated(flatten(directory.config()))
     step, steps = facts["step"], facts["training.steps"]
-    print(f"{path}: {harmless(facts['status'])}, step {step:,} of {steps:,}, {facts['when']}")
+    last_seen = f"{facts['status']}, step {step:,} of {steps:,}, {facts['when']}"
+    print(f"{path}: {harmless(last_seen)}")
     print(f"parameters  {spell(facts['parameters'])}")
     for key, value in said.items():
         print(f"config      {harmless(f'{key}={value}')}")
     scores = directory.evaluation()
     for split in [name for name in ("validation", "test") if name in scores]:
-        numbers = {name: value for name, value in scores[split].items() if is_number(value)}
+        numbers = {harmless(n): value for n, value in scores[split].items() if is_number(value)}
         print(f"{split:<10}  {', '.join(f'{n} {spell(value)}' for n, value in numbers.items())}")
     return {"run": str(path), "status": facts["status"], "config": said, "evaluation": scores}
 
@@ -155,7 +156,7 @@ def _run_of(name: str) -> Path:
 
 def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
     """Plain columns: a line stays a line however wide, so that it can be searched."""
-    heads = [harmless(head) for head in heads]
+    heads, *rows = [[harmless(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -167,6 +167,25 @@ MUTANTS = (
            "return {key: str(shorter)}", "return {}",
            ("tests/test_day.py::"
             "test_a_run_shorter_than_its_warm_up_gets_a_shorter_one_and_says_it",)),
+    Mutant("of one expert alone the gate is 1",
+           "transformer_jax/layers/feedforward.py", "MixtureOfExperts.__call__",
+           "if self.num_chosen > 1:", "if self.num_chosen > 0:",
+           ("tests/test_components.py::"
+            "test_a_router_learns_from_the_loss_where_one_expert_is_chosen[all]",)),
+    Mutant("where SAM looks nothing has to be finite",
+           "transformer_jax/training/step.py", "make_train_step.train_step.update",
+           "if not looked_elsewhere:", "if True:",
+           ("tests/test_step.py::"
+            "test_c45_a_gradient_that_is_not_finite_where_sam_looks_touches_nothing",)),
+    Mutant("arms that stopped make a look of others",
+           "transformer_jax/studies/judging/judge.py", "judge",
+           "and name not in study.stopped]", "]",
+           ("tests/test_studies.py::"
+            "test_arms_that_stopped_make_no_look_of_others_that_are_refused",)),
+    Mutant("hidden copies are read",
+           "transformer_jax/data/sources/files.py", "visible",
+           "if not any(", "if True or any(",
+           ("tests/test_tables_and_arrays.py::test_hidden_copies_are_no_data",)),
     # the user's own
     Mutant("a leak that is not tried",
            "transformer_jax/training/leaks.py", "_hidden",

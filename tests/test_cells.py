@@ -70,6 +70,9 @@ def test_moves_concern_the_configs_that_they_name():
     assert of({"model.attention": "gated_delta"}) == 6
     experts = {"model.feed_forward": "mixture"}
     assert of({**experts, "model.feed_forward_options.mixture.num_chosen": 2}) == 1
+    of_a_type = {f"model.layer_types.M.{k.removeprefix('model.')}": v for k, v in experts.items()}
+    of_a_type["model.layer_types.M.feed_forward_options.mixture.num_chosen"] = 1
+    assert of({"model.feed_forward": "mlp", **of_a_type}) == 7
     one = {**experts, "model.feed_forward_options.mixture.num_chosen": 1}
     assert of(one) == provenance.NUMERICS == 7
     assert of({**both, "model.architecture": "decoder"}) == 1

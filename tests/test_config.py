@@ -292,8 +292,6 @@ def test_c39_a_changed_default_is_a_visible_diff():
     [
         ({"model__mixer": "state_space", "model__value_dim": "4"}, "value_dim=4 would do nothing"),
         ({"model__mask": "prefix"}, "the model sees the answers; expected at least 15"),
-        ({"model__wiring": "sandwich", "model__stochastic_depth": "0.1"}, "undoes what"),
-        ({"model__parametrisation": "mup", "model__position": "contextual"}, "adds to as they are"),
         (
             {
                 "model__position": "rotary",

@@ -264,6 +264,10 @@ def test_what_does_nothing_or_leaks_in_a_type_is_said():
     assert unused.startswith("model.layer_types.G: no block is of this type")
     (leak,) = remarks(**OPTIONS, model__layer_types__G__mask="unmasked")
     assert leak.startswith("model.layer_types.G.mask=unmasked shows this decoder the answers")
+    (undone,) = remarks(model__wiring="sandwich", model__stochastic_depth="0.1")
+    assert "undoes what kept branches are multiplied with" in undone
+    (added,) = remarks(model__parametrisation="mup", model__position="contextual")
+    assert "model.position=contextual adds to them as it is" in added
     # So that arms can say what the base does not.
     config = tiny_config(model__layers="A", model__layer_types__B__mask="window")
     assert dict(make_model(config.model, {"vocab_size": 11}).layer_types) == {}

@@ -118,7 +118,7 @@ def test_a_mixture_is_read_split_and_scored_source_by_source(files):
 
 def test_counts_of_a_long_mixture_are_of_all_its_sources(files, monkeypatch):
     """The gate of a study would else know the first source alone, and be scored on all."""
-    monkeypatch.setattr(baselines, "_MOST_TOKENS", 400)
+    monkeypatch.setattr(baselines, "_MOST_TOKENS", 400)  # fewer than there are
     task = task_of(files, f"{files}/a.txt=0.25,{files}/c.txt=0.15")
     counted = []
     of_rows = baselines.NGrams.of_rows

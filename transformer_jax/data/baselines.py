@@ -82,9 +82,8 @@ def _training_batches(task: Task, steps: int) -> Iterator[Batch]:
 
 
 def _rows_of_text(train: Any, part: Part, both_sides: bool) -> np.ndarray:
-    """What counts are made of: a part's tokens, of long texts as many as its share of them."""
-    count = min(part.count, round(part.share * _MOST_TOKENS))
-    text = train.windows(np.array([part.begin]), count)
+    """What a part of a text is counted by."""
+    text = train.windows(np.array([part.begin]), part.count)
     whole: Batch = {"inputs": {"tokens": text[:, :-1]}, "targets": text[:, 1:], "weights": 1}
     if both_sides:
         whole = {"inputs": {"tokens": text}, "targets": text, "weights": 1}
@@ -96,6 +95,9 @@ def _of_text(task: Task, steps: int) -> dict[str, Scores]:
     if isinstance(task, LanguageModelling | MaskedLanguageModelling):
         train = task.splits["train"]
         parts = getattr(task, "parts", ()) or (Part("", 1.0, 0, len(train)),)
+        if sum(part.count for part in parts) > _MOST_TOKENS:
+            most = [min(part.count, round(part.share * _MOST_TOKENS)) for part in parts]
+            parts = [p._replace(count=count) for p, count in zip(parts, most, strict=True)]
         rows = np.concatenate([_rows_of_text(train, part, both_sides) for part in parts])
     else:
         rows = _scored_rows(_training_batches(task, steps))

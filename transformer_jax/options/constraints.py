@@ -53,6 +53,16 @@ def remarks_on(flat: Mapping[str, Any]) -> list[str]:
         if flat.get(key) == "unmasked"
         and flat["model.architecture"] in ("decoder", "encoder_decoder")
     ]
+    if flat["model.wiring"] == "sandwich" and flat["model.stochastic_depth"]:
+        remarks.append(
+            "model.stochastic_depth: the norm behind a branch of model.wiring=sandwich undoes what "
+            "kept branches are multiplied with; expected 0"
+        )
+    if flat["model.parametrisation"] == "mup" and flat["model.position"] == "contextual":
+        remarks.append(
+            "model.parametrisation=mup scales the scores, and model.position=contextual adds to "
+            "them as it is: it is not worked out for that"
+        )
     return remarks
 
 
@@ -205,10 +215,6 @@ def _of_mup(flat: Mapping[str, Any]) -> Checks:
         ),
         (f"it is not worked out for model.mixer={mixer}", mixer != "attention"),
         (
-            "its scale is of the scores, which model.position=contextual adds to as they are",
-            flat["model.position"] == "contextual",
-        ),
-        (
             f"model.attention={attention} has no scale to set",
             attention in ("linear", "gated_delta", "differential", "diff_transformer"),
         ),
@@ -258,11 +264,6 @@ def _of_blocks(flat: Mapping[str, Any]) -> Checks:
         (
             "model.wiring=no_residual: model.stochastic_depth would leave whole examples 0; give 0",
             flat["model.wiring"] == "no_residual" and flat["model.stochastic_depth"],
-        ),
-        (
-            "model.wiring=sandwich: its norm behind a branch undoes what model.stochastic_depth "
-            "multiplies kept branches with; give 0",
-            flat["model.wiring"] == "sandwich" and flat["model.stochastic_depth"],
         ),
     ]
 

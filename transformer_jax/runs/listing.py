@@ -128,7 +128,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _last_row(run: Path) -> dict[str, Any]:
-    """The newest value of each metric, from the file's end: long runs cost as much as short ones.
+    """The newest value of each metric, of the file's end alone: long runs cost as short ones do.
 
     Evaluations are rarer than rows, so that one row alone seldom has them.
     """

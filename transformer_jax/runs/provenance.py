@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.options.layer_types import letters_of, of_type
+
 # Changes to this package that moved bits of training -> the configs that they concern, by option.
 # Manifests without a number have 1.
 MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
@@ -34,10 +36,12 @@ _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MAT
 
 def numerics_of(options: Mapping[str, Any]) -> int:
     """Returns the last version of the numerics that moved bits of a config, full key -> value."""
+    of_types = [options, *(of_type(options, letter) for letter in letters_of(options))]
     concerned = [
         version
         for version, where in MOVES.items()
-        if all(options.get(key) in values for key, values in where.items())
+        for its in of_types
+        if all(its.get(key) in values for key, values in where.items())
     ]
     return max(concerned, default=1)
 

@@ -17,6 +17,7 @@ from transformer_jax.options import config as configs
 from transformer_jax.options.schema import problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.provenance import numerics_of
 from transformer_jax.sharding import Sharding, with_places
 from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
@@ -132,6 +133,8 @@ def load_run(
         own = fingerprint_of_own(config)
         for choice in changed_code(manifest, own):
             say(f"the code of {choice} is not what this run was trained with")
+    if manifest.get("numerics", 1) < numerics_of(configs.flatten(config)):
+        say("this code computes otherwise than the one that trained this run, see CHANGELOG.md")
     sizes = directory.sizes()
     model = make_model(config.model, sizes, allow)
     optimizer = make_optimizer(config, allow)
@@ -180,11 +183,8 @@ def refuse_unlike(run: Run, task: Any, source: str) -> None:
         raise InvalidInput(
             f"data.source={source}: its classes are {shown[0]}; the model knows {shown[1]}"
         )
-    if run.num_texts != task.sizes.get("num_types", 1):
-        raise InvalidInput(
-            f"data.source={source}: {task.sizes.get('num_types', 1)} text an example; the model "
-            f"reads {run.num_texts}"
-        )
+    if run.num_texts > task.sizes.get("num_types", 1):
+        raise InvalidInput(f"data.source={source}: it has single texts; the model reads pairs")
     for name, size in task.sizes.items():
         expected = getattr(run.model, name, size)
         has_spare_rows = name == "vocab_size" and isinstance(expected, int) and expected >= size

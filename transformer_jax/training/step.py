@@ -38,7 +38,8 @@ class StepRecord(NamedTuple):
     Attributes:
       loss: nats per target of the batch, before the update.
       gradient_norm: global norm, before clipping.
-      finite: whether both are finite; if not, the step changed nothing.
+      finite: whether both are, and gradients that SAM took elsewhere; if not, the step changed
+        nothing.
     """
 
     loss: Array

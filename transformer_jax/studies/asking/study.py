@@ -111,7 +111,7 @@ class Study:
 
     def value_of(self, arm: str, key: str) -> Any:
         """An option's value in an arm; None where neither the seal nor a cell says it."""
-        changes, of_base = self.arms[arm]["changes"], self.arms[self.base]["changes"]
+        changes, of_base = (renamed(self.arms[name]["changes"]) for name in (arm, self.base))
         if key in changes or key not in of_base:
             return changes.get(key, self.base_config.get(key))
         # What the base changes, and the arm leaves as the file has it.

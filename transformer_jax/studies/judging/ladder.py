@@ -107,6 +107,9 @@ def forecast(
     scores = [v["values"][v["base"]]["by_seed"] for v in verdicts]
     arms = {}
     for arm in first["arms"]:
+        if any(v["arms"][arm]["refusals"] for v in verdicts):  # cells that failed, say
+            arms[arm] = {"difference": {}, "multipliers": {}}
+            continue
         differences = [_differences(v["arms"][arm]) for v in verdicts]
         level = _level(verdicts, arm) / len(first["arms"])
         axes = shared_axes(costs[first["base"]], costs[arm], counted)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.options.schema import renamed
 from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
 from transformer_jax.studies.asking.settings import spell_setting
@@ -345,7 +346,8 @@ def _band_note(study: Study) -> str:
 
 
 def _config_table(study: Study) -> str:
-    keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
+    every = (renamed(arm["changes"]) for arm in study.arms.values())
+    keys = list(dict.fromkeys(key for changes in every for key in changes))
     if not keys:
         return ""
     rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]

@@ -58,7 +58,7 @@ def run_ladder(
         lost: list[str] = []
         for (name, launch), value in zip(launches.items(), ladder.rungs, strict=True):
             progress.say(f"rung   {name}")
-            if value == max(ladder.rungs) and ladder.key != SPLITS and not lost:
+            if value == max(ladder.rungs) and ladder.key != SPLITS:
                 _seal_forecast(workdir, ladder, launch)
             lost += run_one(name, launch, retry, adopt)
     found = write_ladder(workdir, ladder)

@@ -1,6 +1,8 @@
 """Trains base and arms of a study under other choices, one seed each, and keeps what came out."""
 
+import functools
 import math
+import operator
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -115,17 +117,19 @@ def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
         if not run.has_begun():
             raise InvalidInput(f"{study.path}: the cells of {name!r} are not there")
     configs = {name: run.config() for name, run in runs.items()}
-    # As the cells have it: what the base alone changes, an arm has as the file says.
+    # As the cells have it: what the base alone changes, an arm has as the file says, or not at all.
     keys = {key for name in names for key in renamed(study.arms[name]["changes"])}
-    return Design(
-        metric=study.metric,
-        base=study.base,
-        arms={
-            name: {key: value for key, value in flatten(config).items() if key in keys}
-            for name, config in configs.items()
-        },
-        config=configs[study.base],
-    )
+    arms = {
+        name: {key: value for key, value in flatten(config).items() if key in keys}
+        for name, config in configs.items()
+    }
+    shared = configs[study.base].copy_and_resolve_references().unlock()
+    for key in keys:
+        *sections, name = key.split(".")
+        section = functools.reduce(operator.getitem, sections, shared)
+        if any(key not in its for its in arms.values()) and name in section:
+            del section[name]
+    return Design(metric=study.metric, base=study.base, arms=arms, config=shared.lock())
 
 
 def _made(
