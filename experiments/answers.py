@@ -70,10 +70,12 @@ ASKED_AGAIN = {
     "heads": "heads_wide",
     "norm_kinds": "norms_wide",
     "norms": "norms_wide",
+    "patches": "patches_wide",
     "poolings": "poolings_wide",
     "positions_long": "positions_256",
     "recall": "recall_solved",
     "residuals": "residuals_wide",
+    "stems": "patches_wide",
     "text_models": "text_models_wide",
 }
 # What no committed study asks so that it could be answered.
@@ -83,8 +85,6 @@ NEXT = (
     "Do eight blocks without residual connections learn from other initial values?",
     "Do a class token and average pooling do equally well on configs/digits.py? Eight seeds did "
     "not tell.",
-    "How large may patches be on configs/digits.py, which beats the nearest neighbour? "
-    "(configs/ablations/patches_wide.py asks it, and was not run yet.)",
     "How large should a vocabulary be after as many bytes of text at as many operations?",
 )
 

@@ -214,7 +214,7 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     assert made.dropout_rate == model.dropout_rate
     from transformer_jax.interop.architecture import attention_dropout
 
-    rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+    rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate")
     asked = next((r for name in rates if (r := getattr(theirs.config, name, None)) is not None), 0)
     if model.dropout_rate or asked:
         assert attention_dropout(made) == asked

@@ -511,6 +511,7 @@ def cheap_configs(monkeypatch):
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
     flat = {"schedule.name": "constant", "training.steps": 1000}
     monkeypatch.setattr("transformer_jax.studies.running.tuning.flatten", lambda config: flat)
+    monkeypatch.setattr(_Design, "config_of", lambda *_: None)
 
 
 @pytest.mark.thorough

@@ -264,8 +264,8 @@ STATEMENTS = (
         "Embeddings of patches by a linear projection suffice for images.",
         "patches W + p",
         "model.vision_transformer.stem",
-        claims=(Claim("stems", "convolutional", "no better"),),
-        studies=("patches",),
+        claims=(Claim("patches_wide", "2 x 2, convolutional", "no better"),),
+        studies=("stems", "patches"),
     ),
     Statement(
         23,
