@@ -75,7 +75,6 @@ ASKED_AGAIN = {
     "positions_long": "positions_256",
     "recall": "recall_solved",
     "residuals": "residuals_wide",
-    "stems": "patches_wide",
     "text_models": "text_models_wide",
 }
 # What no committed study asks so that it could be answered.
@@ -85,6 +84,8 @@ NEXT = (
     "Do eight blocks without residual connections learn from other initial values?",
     "Do a class token and average pooling do equally well on configs/digits.py? Eight seeds did "
     "not tell.",
+    "Does a linear map of patches suffice for Fashion-MNIST, of a base that beats the nearest "
+    "neighbour there?",
     "How large should a vocabulary be after as many bytes of text at as many operations?",
 )
 

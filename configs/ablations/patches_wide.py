@@ -2,13 +2,17 @@
 
 Command:   python -m experiments.ablate --config=configs/ablations/patches_wide.py \
              --seeds=40:48 --workdir=runs/patches_wide
-Takes:     22 minutes on 2 CPU cores, 12 of them for the base, which poolings_wide.py has too.
+Takes:     22 minutes on 2 CPU cores, 11 where poolings_wide.py has left its base.
 
 Limits: 8 x 8 pixels, 1,287 training images, one learning rate, which stands beside patches of 2 x
 2, and a config that was chosen on these test images, 450 by other writers, for which alone the
-words are; see poolings_wide.py, which has the same base. Larger patches cost a quarter and a
-sixteenth of the operations and were not trained longer for it. Convolutions have 2 % more
-parameters. Patches of one pixel, which take four times as long, are left out.
+words are. The margin is 63 % of the base's errors; see poolings_wide.py, whose scores of the same
+base were seen eighty minutes before these arms were trained. Larger patches cost a quarter and a
+sixteenth of the operations and were not trained longer for it; what the first block reads is
+larger with them (RMS 0.35, 0.47 and 0.83), beside positions of 0.3. The convolutional stem has 2
+% more parameters; its test loss, which is not judged, is above the base's in every seed. One
+patch equals the nearest neighbour. Patches of one pixel, which take four times as long, are left
+out.
 """
 
 from configs import digits
