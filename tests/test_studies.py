@@ -428,6 +428,17 @@ def test_what_the_base_changes_an_arm_has_as_the_file_says(done, tmp_path):
     design = _design_of(study, list(study.arms), 0)
     assert flatten(design.config_of("fast"))["model.position"] == "learned"
     assert flatten(design.config_of("none"))["model.position"] == "none"
+    # Keys that one of them alone has, as those of a type of layer, whichever is the base.
+    path, key = study.cell("fast", 0).path / "config.json", "model.layer_types.A.position"
+    config = json.loads(path.read_text())
+    config["model"] |= {"layers": "A", "layer_types": {"A": {"position": "none"}}}
+    path.write_text(json.dumps(config))
+    study.arms["fast"]["changes"] = {"model.layers": "A", key: "none"}
+    for base in ("none", "fast"):
+        study.record["sealed"]["base"] = base
+        design = _design_of(study, ["none", "fast"], 0)
+        has = {arm: key in flatten(design.config_of(arm)) for arm in ("none", "fast")}
+        assert has == {"none": False, "fast": True}
 
 
 # ---------------------------------------------------------------- killed, failed, diverged

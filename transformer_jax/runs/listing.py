@@ -71,7 +71,7 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts |= _flat(_json(path, "config.json"))
     manifest = _json(path, "manifest.json")
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
-    facts |= _last_row(path)
+    facts |= _newest_metrics(path)
     if isinstance(facts["step"], int):  # the last row may be of an earlier one
         facts["step"] = max(facts["step"], status.step)
     return facts
@@ -127,7 +127,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _last_row(run: Path) -> dict[str, Any]:
+def _newest_metrics(run: Path) -> dict[str, Any]:
     """The newest value of each metric, of the file's end alone: long runs cost as short ones do.
 
     Evaluations are rarer than rows, so that one row alone seldom has them.

@@ -381,9 +381,9 @@ def _array_splits(
         parts = split_by_key(keys, shares, seed)
     else:
         first: dict[str, int] = {}
-        rest = [str(first.setdefault(key, index)) for index, key in enumerate(keys)]
+        groups = [str(first.setdefault(key, index)) for index, key in enumerate(keys)]
         both = shares[0] + shares[1]
-        parts = split_by_key(rest, (shares[0] / both, shares[1] / both, 0.0), seed)
+        parts = split_by_key(groups, (shares[0] / both, shares[1] / both, 0.0), seed)
         parts[SPLITS[-1]] = np.arange(arrays.first_test, count)
     return with_fewer_to_train_on(parts, train_examples, seed, source)
 

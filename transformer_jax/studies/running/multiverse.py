@@ -124,11 +124,10 @@ def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
         for name, config in configs.items()
     }
     shared = configs[study.base].copy_and_resolve_references().unlock()
-    for key in keys:
-        *sections, name = key.split(".")
-        section = functools.reduce(operator.getitem, sections, shared)
-        if any(key not in its for its in arms.values()) and name in section:
-            del section[name]
+    for key in arms[study.base]:
+        if any(key not in its for its in arms.values()):
+            *sections, name = key.split(".")
+            del functools.reduce(operator.getitem, sections, shared)[name]
     return Design(metric=study.metric, base=study.base, arms=arms, config=shared.lock())
 
 
