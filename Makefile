@@ -21,7 +21,7 @@ thorough: $(VENV)/with-dev  ## every row in every architecture, further kinds, w
 commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it; studies
 	$(RUN) -m pytest -m commands
 
-browser: $(VENV)/with-dev  ## the reports in a real browser: Chromium and its driver have to be there
+browser: docs  ## the reports and the site in a real browser: Chromium and its driver have to be there
 	$(RUN) -m pytest -m browser
 
 mutants: $(VENV)/with-dev  ## makes small faults in copies of the code, which the tests have to find; 15 min

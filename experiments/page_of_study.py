@@ -222,6 +222,8 @@ def learned_of(study: Study) -> str:
         if score is not None and score < learned["base"]
     ]
     sentence += f" Better than it are still {' and '.join(better)}." if better else ""
+    if study.verdicts["metric"] != f"{learned['split']}/loss":
+        return sentence  # arms are judged by something else
     values = study.verdicts["values"].items()
     below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
     best = min((score for score in of_all.values() if score is not None), default=math.inf)
@@ -314,7 +316,7 @@ def _of_related(arms: Mapping[str, Any]) -> list[str]:
     for (time, study, seeds, why), by_arm in sorted(said.items(), key=str):
         again = f" (asked again: {why})" if why else ""
         words = "; ".join(f"{arm}: {words}" for arm, words in by_arm.items())
-        line = f"{study}, {time[:10]}, {seeds} seeds{again}: {words}."
+        line = f"{study}, {time[:10]}, {seeds} seeds{again}, said then: {words}."
         read = read_study(study)
         if read and time < read.record["sealed_at"]:
             line += " It was sealed anew since."

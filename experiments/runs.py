@@ -63,13 +63,14 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     has_folder = filters and arguments.root is None and Path(filters[0]).is_dir()
     root = Path(filters.pop(0) if has_folder else arguments.root or "runs")
     rows = choose(root, filters, arguments.sort)
+    columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
     folded = 0
     if not (filters or arguments.cells or arguments.json or arguments.format != "text"):
         alone = [row for row in rows if CELLS not in Path(row["run"]).parts]
         rows, folded = alone, len(rows) - len(alone)
-    columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
     asked = dict.fromkeys(re.split(r"[<>=!]", text)[0].strip() for text in filters)
     if not arguments.columns:
+        columns = columns_of(rows)
         columns += [key for key in asked if key not in columns and any(key in r for r in rows)]
     chosen = [{key: row.get(key) for key in columns} for row in rows]
     if arguments.format == "csv":

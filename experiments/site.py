@@ -44,7 +44,7 @@ _REFERENCE = {
     "Training": (
         "training.step",
         "training.losses",
-        "training.metrics",
+        "training.sums",
         "training.objectives",
         "training.loop",
     ),

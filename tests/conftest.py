@@ -17,9 +17,8 @@ CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", ROOT / ".pytest_cache" 
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "all"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation, so this process optimises little, and so do the commands
-# that it starts, which find its programs in the cache. What shows a user's bits or times is compiled
-# as a user's is: older runs, and all that `make commands` runs; see `user_environment`. Flags that
-# save more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions
+# that it starts, which find its programs in the cache. What shows a user's bits or times is marked
+# `as_user` and starts commands that are compiled as a user's are. Flags that save more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions
 # in two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
 # 2e-10 with a later token. So emitters are left out only in modules that compare no bits of two
 # programs, see _WITHOUT_EMITTERS.
@@ -50,10 +49,10 @@ TINY = str(ROOT / "configs" / "tiny.py")
 
 
 # Modules that take long begin first, so that no process is left with one of them at the end. (xdist
-# would sort them by their number of tests, and programs without emitters would be met by tests of bits.)
+# would sort them by their number of tests, and programs without emitters would be met by tests of bits,
+# but for those of the README's commands, which have processes of their own.)
 _LONG = (
-    *("test_commands", "test_readme", "test_step", "test_studies", "test_switches", "test_tasks"),
-    "test_train",
+    *("test_commands", "test_step", "test_studies", "test_switches", "test_tasks", "test_train"),
 )
 # Modules whose programs are many and small, which check keys only where something is drawn.
 _QUICK = {
@@ -68,20 +67,25 @@ _QUICK = {
     ),
     *("test_models", "test_optimizers", "test_sites", "test_survivors", "test_transformations"),
 }
-# Modules without tests that compare bits of two programs: compiling takes two fifths less without
-# emitters. Keys are checked in them.
+# Modules without tests that compare bits of two programs, but for commands that are compiled `as_user`:
+# compiling takes two fifths less without emitters. Keys are checked in them.
 _WITHOUT_EMITTERS = _QUICK | {
     *("test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
     *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
     *("test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
+    *("test_cells", "test_commands", "test_examples", "test_links", "test_many_tasks"),
+    *("test_mixture", "test_multiverse", "test_processes", "test_readme", "test_reports"),
+    *("test_scales", "test_sharding", "test_site", "test_try", "test_tuning", "test_until"),
 }
 _EMITTERS = {"on": True}
+_HAS_OPTION = jax.version.__version_info__ < (0, 11) and os.environ["JAX_PLATFORMS"] == "cpu"
+NO_EMITTERS = FLAGS + " --xla_cpu_use_fusion_emitters=false" * _HAS_OPTION  # for commands
 _compile_options = compiler.get_compile_options
 
 
 def _options_without_emitters(*arguments, env_options_overrides=None, **options):
     given = dict(env_options_overrides or {})
-    if not _EMITTERS["on"] and jax.version.__version_info__ < (0, 11):  # whose XLA has the option
+    if not _EMITTERS["on"] and _HAS_OPTION:
         given.setdefault("xla_cpu_use_fusion_emitters", "False")
     return _compile_options(*arguments, env_options_overrides=given, **options)
 
@@ -108,7 +112,13 @@ def pytest_collection_modifyitems(items):
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
     names = {item: item.module.__name__.rpartition(".")[2] for item in items}
-    items.sort(key=lambda item: (names[item] in _WITHOUT_EMITTERS, names[item] not in _LONG))
+    items.sort(
+        key=lambda item: (
+            names[item] != "test_readme",
+            names[item] in _WITHOUT_EMITTERS,
+            names[item] not in _LONG,
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +131,8 @@ def _compile_and_check(request):
     """Says how this module's programs are compiled, and that no key may be used twice."""
     name = request.module.__name__.rpartition(".")[2]
     _EMITTERS["on"] = name not in _WITHOUT_EMITTERS
+    os.environ["XLA_FLAGS"] = FLAGS if _EMITTERS["on"] else NO_EMITTERS  # of the commands it starts
+    surroundings.cache_clear()
     jax.config.update("jax_debug_key_reuse", name not in _QUICK)
 
 
@@ -145,8 +157,8 @@ def _forget_programs():
 
 @pytest.fixture(autouse=True)
 def _as_users_compile(request, monkeypatch):
-    """What is marked `commands` or `as_user` starts commands that are compiled as a user's are."""
-    if any(request.node.get_closest_marker(name) for name in ("commands", "as_user")):
+    """What is marked `as_user` starts commands that are compiled as a user's are."""
+    if request.node.get_closest_marker("as_user"):
         surroundings()  # this process goes on with what it was compiled with
         monkeypatch.delenv("XLA_FLAGS")
 
@@ -205,7 +217,7 @@ def tiny_run(tmp_path_factory):
 
 
 def user_environment(**changes):
-    """The environment of commands; without the suite's flags in tests that are marked so."""
+    """The environment of commands; without the suite's flags in tests that are marked `as_user`."""
     return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
 
@@ -236,16 +248,18 @@ def attempt(verb, *arguments, cwd=ROOT):
     return subprocess.CompletedProcess([verb, *arguments], code, out.getvalue(), err.getvalue())
 
 
-def start_command(verb, *arguments, **environment):
-    """Starts a command and returns its process, to be killed."""
-    return start_python("-m", f"experiments.{verb}", *map(str, arguments), **environment)
+def start_command(verb, *arguments, process_group=None, **environment):
+    """Starts a command and returns its process, to be killed; process_group=0: with its own group."""
+    words = ("-m", f"experiments.{verb}", *map(str, arguments))
+    return start_python(*words, process_group=process_group, **environment)
 
 
-def start_python(*words, **environment):
+def start_python(*words, process_group=None, **environment):
     """Starts Python with some words and returns its process."""
     return subprocess.Popen(
         [sys.executable, *words],
         cwd=ROOT,
+        process_group=process_group,
         env=user_environment(**environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

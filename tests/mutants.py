@@ -250,7 +250,7 @@ MUTANTS = (
            ("tests/test_components.py::test_shaws_values_equal_a_loop_in_float64",)),
     # layers that differ
     Mutant("every layer with the model's own mask",
-           "transformer_jax/models/parts.py", "Transformer._seen_by_type",
+           "transformer_jax/models/parts.py", "Transformer._inputs_by_type",
            "model.attention_mask(positions, ", "self.attention_mask(positions, ",
            ("tests/test_layer_list.py::test_each_block_computes_what_its_type_says",)),
     Mutant("every layer with the model's own rotation",
@@ -875,7 +875,7 @@ MUTANTS = (
            "jnp.where(targets < 0, logits.shape[-1], targets)", "targets",
            ("tests/test_step.py::test_c53_a_label_outside_the_vocabulary_is_not_somebody_elses_loss",)),
     Mutant("right answers are counted without their weight",
-           "transformer_jax/training/metrics.py", "sums_of",
+           "transformer_jax/training/sums.py", "sums_of",
            "weights * (logits.argmax(-1) == targets)", "1.0 * (logits.argmax(-1) == targets)",
            ("tests/test_survivors.py::test_a_target_of_weight_two_counts_twice_and_one_of_weight_0_never",)),
     Mutant("nats per byte called bits",
@@ -883,7 +883,7 @@ MUTANTS = (
            "float(examples[\"loss\"].sum()) / math.log(2)", "float(examples[\"loss\"].sum())",
            ("tests/test_step.py::test_means_divide_once",)),
     Mutant("a batch without targets gives no number",
-           "transformer_jax/training/metrics.py", "safe_mean",
+           "transformer_jax/training/sums.py", "safe_mean",
            "jnp.where(weight == 0, 1, weight)", "weight",
            ("tests/test_step.py::test_c41_a_batch_without_targets_changes_no_parameter_by_gradient",)),
     # optimizer

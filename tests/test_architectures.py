@@ -21,7 +21,7 @@ from transformer_jax.models import (
     VisionTransformer,
 )
 from transformer_jax.models.vision import variant_fields
-from transformer_jax.training.metrics import sums_of, total
+from transformer_jax.training.sums import sums_of, total
 
 VOCAB, LENGTH = 11, 6
 SMALL = {"width": 8, "depth": 1, "num_heads": 2}

@@ -1,16 +1,20 @@
 """Cells as jobs, and metrics to trackers: with the real packages, which the extra `oracles` brings."""
 
 import json
+import os
 import shutil
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import TINY, command, refused, tiny_config
-from transformer_jax.errors import InvalidInput
+from tests.conftest import TINY, command, refused, start_command, tiny_config
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.runs.writers import TensorBoard
+from transformer_jax.studies.asking.cells import Cell
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.running import jobs
 from transformer_jax.studies.running.cluster import Cluster, parse_cluster
@@ -44,6 +48,50 @@ def test_a_job_of_slurm_that_a_signal_ends_leaves_no_result(monkeypatch):
     with pytest.raises(SystemExit) as caught:
         jobs.train_cells(SimpleNamespace(also={}), "cells", None, [])
     assert caught.value.code == 143
+
+
+def test_jobs_before_one_that_is_refused_are_cancelled(tmp_path):
+    cancelled = []
+
+    def submit(_run, _cwd, _design, _root, _estimate, batch):
+        if batch[0][3] == 2:
+            raise RuntimeError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
+        return SimpleNamespace(cancel=lambda: cancelled.append(batch[0][3]))
+
+    executor = SimpleNamespace(submit=submit)
+    cluster = SimpleNamespace(kind="slurm", cells_per_job=1, executor=lambda _: executor)
+    workers = SimpleNamespace(board=lambda *_: None, progress=Silent(), estimate=None)
+    arms = {"a": SimpleNamespace(changes={}, hash="0", branching=None)}
+    cells = [Cell("a", seed, tmp_path / "cells" / str(seed)) for seed in range(4)]
+    with pytest.raises(Stop, match="--executor=slurm: sbatch: error: QOSMaxSubmit"):
+        jobs.run_as_jobs(cluster, workers, None, tmp_path, tmp_path, arms, cells, 4)
+    assert cancelled == [0, 1]
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+@pytest.mark.oracle
+def test_ctrl_c_saves_the_cells_of_local_jobs(tmp_path):
+    """Of a terminal it reaches the jobs too, and submitit's process, which would kill them."""
+    process = start_command(
+        *("ablate", f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1"),
+        *(f"--workdir={tmp_path / 's'}", "--config.training.steps=100000"),
+        *("--executor=local", "--cells_per_job=1"),
+        process_group=0,
+    )
+    deadline = time.monotonic() + 200
+    while len(list(tmp_path.glob("cells/*/s*/metrics.jsonl"))) < 2:
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=120)[0]
+    assert process.returncode == 130, said
+    assert "interrupted, the running cells are saved" in said
+    folders = list(tmp_path.glob("cells/*/s*"))
+    assert len(folders) == 2
+    for folder in folders:
+        assert (folder / "STATUS").read_text().startswith("interrupted")
+        assert list(folder.glob("checkpoints/0*"))
 
 
 @pytest.mark.oracle

@@ -187,6 +187,7 @@ def test_c78_the_manifest_holds_no_secret(tmp_path):
 
 
 @pytest.mark.commands
+@pytest.mark.as_user
 def test_bench_measures_what_it_says(tmp_path):
     out = tmp_path / "bench.json"
     flags = ("--programs=ours,machine", "--rounds=1", "--steps=2", f"--out={out}")

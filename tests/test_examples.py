@@ -13,6 +13,7 @@ from tests.conftest import ROOT, user_environment
 
 
 @pytest.mark.commands
+@pytest.mark.as_user  # it trains for long
 def test_one_page_goes_from_attention_to_a_model_that_learned():
     path = ROOT / "examples" / "one_page.py"
     assert len(path.read_text().splitlines()) <= 100
@@ -40,7 +41,10 @@ def outputs_of(path):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("first_hour", "perplexity of a known line"), ("study", "in the verdict:")],
+    [
+        pytest.param("first_hour", "perplexity of a known line", marks=pytest.mark.as_user),
+        ("study", "in the verdict:"),
+    ],
 )
 def test_notebooks_run_and_show_what_they_showed(name, told, tmp_path, monkeypatch):
     """In a copy, so that the folder's own runs stay."""

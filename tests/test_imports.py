@@ -51,7 +51,7 @@ ALLOWED = {
     ),
     "planning": ("errors", "options", "data", "runs", "training"),
     "studies": (
-        *("errors", "options", "sites", "metrics", "data", "paths", "programs", "runs"),
+        *("errors", "options", "sites", "sharding", "metrics", "data", "paths", "programs", "runs"),
         "training",
     ),
 }

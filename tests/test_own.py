@@ -1,7 +1,6 @@
 """A component of the user's own: named by import path, checked unread, never run unasked."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
 from transformer_jax.training.own import refuse_modules
 
-QUICK = {"XLA_FLAGS": os.environ["XLA_FLAGS"]}  # compiled in a hurry, as the suite's own programs
 OWN = """
 import flax.linen as nn
 from transformer_jax.layers.weights import attention_weights
@@ -238,7 +236,7 @@ def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
     def launch(*more):
         return subprocess.run(
             [sys.executable, "-m", "experiments.train", *arguments, *more],
-            cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path), **QUICK), capture_output=True,
+            cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path)), capture_output=True,
             text=True, timeout=300, check=False,
         )  # fmt: skip
 
@@ -436,7 +434,7 @@ def test_there_is_a_template_for_every_family_that_has_options():
 def pytest_in(folder, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder, env=user_environment(PYTHONPATH=f"{ROOT}:{folder}", **QUICK), capture_output=True,
+        cwd=folder, env=user_environment(PYTHONPATH=f"{ROOT}:{folder}"), capture_output=True,
         text=True, timeout=300, check=False,
     )  # fmt: skip
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -67,6 +68,35 @@ def test_a_process_that_does_not_know_which_it_is_is_refused(monkeypatch, given,
         monkeypatch.setenv(name, value)
     with pytest.raises(InvalidInput, match=words):
         join_processes()
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2"}, []),  # all
+        ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NUM_NODES": "2"}, None),  # jax: one each
+        (
+            {
+                "SLURM_STEP_NUM_TASKS": "2",
+                "SLURM_STEP_NUM_NODES": "2",
+                "JAX_LOCAL_DEVICE_IDS": "1,2",
+            },
+            None,
+        ),
+        ({"TPU_PROCESS_ADDRESSES": "a:8471,b:8471"}, None),
+        ({"MEGASCALE_NUM_SLICES": "2"}, None),
+        ({"MEGASCALE_NUM_SLICES": "1", "TPU_WORKER_HOSTNAMES": "localhost"}, "alone"),
+    ],
+)
+def test_who_joins_and_with_which_devices(monkeypatch, environment, devices):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    asked = []
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: asked.append(options))
+    before = jax.config.jax_enable_preemption_service
+    join_processes()
+    jax.config.update("jax_enable_preemption_service", before)
+    assert [each.get("local_device_ids") for each in asked] == [devices] * (devices != "alone")
 
 
 def test_what_several_processes_do_not_do_is_refused(monkeypatch):

@@ -1,6 +1,5 @@
 """The README's commands, letter by letter, and the numbers that it prints."""
 
-import os
 import re
 import shlex
 import shutil
@@ -14,7 +13,7 @@ import pytest
 from PIL import Image
 
 from configs import shakespeare
-from tests.conftest import ROOT, user_environment
+from tests.conftest import NO_EMITTERS, ROOT, user_environment
 
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
@@ -22,7 +21,6 @@ COMMANDS = [
     for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
     for line in block.splitlines()
 ]
-QUICK = {"XLA_FLAGS": os.environ["XLA_FLAGS"]}  # compiled in a hurry, as the suite's own programs
 SHORT = ("--config.training.steps=20", "--config.schedule.warmup_cosine.warmup_steps=5")
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -125,13 +123,14 @@ def check_the_main_job(place):
 
 
 @pytest.mark.commands
+@pytest.mark.as_user  # the main job, of which the README prints time and losses
 def test_the_commands_run_as_they_are_written(place):
     check_the_main_job(place)
     ran = []
     for line in COMMANDS:
         if not line.startswith("python -m experiments."):
             continue
-        output = run(place, line, *(SHORT if ".train " in line else ()), **QUICK)
+        output = run(place, line, *(SHORT if ".train " in line else ()), XLA_FLAGS=NO_EMITTERS)
         if ".compare runs/shakespeare" in line:
             assert "model.position" in output
             assert "no claim" in output

@@ -259,7 +259,11 @@ def test_a_filter_that_names_nothing_is_refused(done):
     refused(
         attempt("runs", "ls", f"--root={done.path.parent}", "tes/loss<3"), "did you mean test/loss"
     )
-    refused(attempt("runs", "ls", f"--root={done.path.parent}", "--sort=loss"), "--sort=loss")
+    for wrong, why in (
+        ("--sort=loss", "expected one of them"),
+        ("--columns=status,test/los", "did you mean test/loss?"),
+    ):
+        refused(attempt("runs", "ls", f"--root={done.path.parent}", wrong), wrong, why)
     refused(attempt("runs", "ls", f"--root={done.path.parent}/x"), "no such folder")
     refused(attempt("runs", "lst"), "ls, show, tail, diff, watch, gc, export", "did you mean ls?")
     with pytest.raises(ValueError, match="expected a filter"):

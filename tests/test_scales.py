@@ -335,6 +335,7 @@ def test_a_ladder_of_real_studies(tmp_path):
 
 
 @pytest.mark.commands
+@pytest.mark.as_user  # it trains for long
 def test_a_contrast_over_several_splits(tmp_path):
     result = command(
         "ablate", "--config=configs/digits.py", "--arm=model.position=none", "--seeds=3",

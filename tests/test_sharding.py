@@ -16,10 +16,12 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from tests.meshes import CASES
 from transformer_jax import load_run
+from transformer_jax import sharding as sharding_module
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
 from transformer_jax.sharding import AXES, Rules, Sharding, cut_at_site, make_sharding
+from transformer_jax.training import hooks, measuring
 from transformer_jax.training.announcement import remarks_on_sharding
 from transformer_jax.training.prepared import prepare
 
@@ -30,6 +32,24 @@ def over(rules=None, **sizes):
     """A sharding over devices that are not there."""
     shape = tuple(sizes.get(axis, 1) for axis in AXES)
     return Sharding(AbstractMesh(shape, AXES), rules or Rules())
+
+
+def test_hooks_and_metrics_are_traced_with_the_runs_sharding(monkeypatch):
+    """Else a kernel that XLA cannot cut would be compiled whole, over several devices."""
+    active, sharding = [], over(data=2)
+
+    def looks(*_, **__):
+        active.append(sharding_module._ACTIVE.get())
+        return jnp.zeros((2, 3, 5))
+
+    batch = {"inputs": {"tokens": np.zeros((2, 3), int)}, "weights": np.ones((2, 3))}
+    model = type("Model", (), {"apply": staticmethod(looks)})()
+    run = SimpleNamespace(model=model, params={}, sharding=sharding)
+    measuring._sums_by_example(run.model, sharding, lambda logits: logits.sum((1, 2)))({}, batch)
+    monkeypatch.setattr(hooks.inspection, "capture", lambda *_: looks() is None or {})
+    hooks.residual_norms(run, batch)
+    assert active == [sharding, sharding]
+    assert prepare(tiny_config()).run({}, 0).sharding is None
 
 
 # ---------------------------------------------------------------- the tables

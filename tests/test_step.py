@@ -16,7 +16,6 @@ from transformer_jax.metrics import METRICS
 from transformer_jax.training.build import make_model
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.losses import cross_entropy
-from transformer_jax.training.metrics import sums_of, total
 from transformer_jax.training.objectives import CrossEntropy, InChunks, ScheduledSampling
 from transformer_jax.training.optimizers import (
     decay_of,
@@ -26,6 +25,7 @@ from transformer_jax.training.optimizers import (
 )
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
+from transformer_jax.training.sums import sums_of, total
 
 VOCAB = 13
 

@@ -445,6 +445,7 @@ def test_what_the_base_changes_an_arm_has_as_the_file_says(done, tmp_path):
 
 
 @pytest.mark.commands
+@pytest.mark.as_user
 def test_killed_at_any_moment_it_goes_on_and_ends_with_the_same(tmp_path):
     """SIGKILL, then SIGTERM, then to the end; the numbers are those of a study left alone."""
     arguments = (f"--config={study_file(tmp_path)}", "--seeds=3")

@@ -36,11 +36,11 @@ from transformer_jax.studies.inference.new_text import beyond_this_text
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.training import loop
 from transformer_jax.training.losses import cross_entropy
-from transformer_jax.training.metrics import sums_of
 from transformer_jax.training.objectives import CrossEntropy
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.showcases import streams_of
 from transformer_jax.training.step import TrainState, make_train_step
+from transformer_jax.training.sums import sums_of
 
 # ---------------------------------------------------------------- layers
 

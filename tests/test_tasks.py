@@ -374,6 +374,20 @@ def test_every_run_answers_in_its_own_way(runs):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("one_program")
+@pytest.mark.xdist_group("tasks")
+def test_a_hook_classifies_pairs_of_texts(sources, tmp_path, monkeypatch):
+    (tmp_path / "own_pairs.py").write_text(
+        "def sure(run):\n    return {'share': float(run.classify([('red cat', 'blue')]).max())}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    hooks = {"hooks.functions": "own_pairs.sure"}
+    config = config_for("labelled pairs", sources["labelled pairs"], **hooks)
+    last = train(config, tmp_path / "run", Silent())
+    assert 0.5 <= last["sure/share"] <= 1
+
+
+@pytest.mark.thorough
 @pytest.mark.xdist_group("tasks")
 def test_translations_and_images_are_looked_into(runs, tmp_path):
     out = tmp_path / "seen.png"

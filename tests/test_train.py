@@ -171,6 +171,7 @@ def test_c9_golden_losses_of_the_first_rows(whole):
 
 
 @pytest.mark.commands
+@pytest.mark.as_user
 def test_c10_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
     """SIGKILL, then the same command again, until it is done."""
     flags = (
@@ -200,7 +201,9 @@ def test_c10_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
     assert fingerprint_of(tmp_path / "a") == fingerprint_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR2, 140)]
+)
 def test_c23_c24_signals_save_and_say_how_to_go_on(tmp_path, number, code):
     flags = (f"--config={TINY}", f"--workdir={tmp_path / 'a'}", "--config.training.steps=100000")
     process = start_command("train", *flags)

@@ -1,15 +1,16 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
 Reading order, not that of imports; * marks the nine files from attention to a trained model
-(training/objectives and losses say what is made small on the way). examples/one_page.py puts them
-together; CONTRIBUTING.md says what a new component, task, metric or optimizer needs.
+(training/objectives, sums and losses say what is made small on the way). examples/one_page.py puts
+them together; CONTRIBUTING.md says what a new component, task, metric or optimizer needs.
   shapes*, masks*     the letters of the dimensions; who may attend to whom
   sites               the named places of a model: to be read, changed, kept by name
   sharding            which of several devices holds what: by a parameter's path, by a site
   processes           several hosts that are one run: what they agree on, who writes
   layers/             attention*, weights* (the softmax), core: the mechanism; mixers: what may take
-                      its place; blocks*: how branches and norms are joined, before or after;
-                      positions, norms, ...: what a config can choose
+                      its place; blocks*: the block, and its wirings (pre-norm, post-norm, ...);
+                      position_terms: where positions are added; cache: keys and values that are
+                      kept; initialisation, positions, norms, ...: what a config can choose
   models/             what the layers add up to: families: a name in a config -> a class; parts*:
                       fields, attention_mask, the stack; block, layer_list: a block of it, and
                       which is of which type; decoder*, encoder, encoder_decoder, vision, the
@@ -23,24 +24,26 @@ together; CONTRIBUTING.md says what a new component, task, metric or optimizer n
                       constraints: values that exclude each other; task_traits: what is known of a
                       task; config: from file and command line to values
   runs/               runs as directories: their files, checkpoints, records, pictures, a list
-  metrics             what may be measured beside the loss; training/measuring asks it
+  metrics             what a run is measured by, and the mark of your own; training/measuring asks
   training/           build, prepared: from a config to data, model, optimizer, compiled step;
                       objectives, optimizers, schedules, hooks; step*: one update; loop*: a run, top
                       to bottom; coroutine: takes the updates that it asks for; compatibility,
                       leaks: refusals before it starts; evaluation; saving; pretrained, warm_start:
                       weights to begin with; loading, run: a trained run
   planning/           what a training step needs on devices that may not be here
-  studies/            inference: statistics gives each contrast its word, from one interval; asking:
-                      a question as a value, its cells; judging: judge, what a verdict goes through,
-                      and who withholds one; reporting; running: launch: from plan to verdict,
-                      workers: train the cells; costs of arms; manipulation: their changes took
+  studies/            inference: statistics gives each contrast its word, from one interval where
+                      there is a mean; asking: a question as a value, its cells; judging: judge,
+                      what a verdict goes through, decision: the word of each arm, and who withholds
+                      one; reporting; running: launch: from plan to verdict, workers: train the
+                      cells; costs of arms; manipulation: their changes took
   sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name
   laws                what every component keeps, to be tried on your own components
-  alike, programs     traced programs: loops of equal parts, equality, names left out
+  alike, programs     traced programs: equal parts become one loop; which are equal, by what they do
 
-Beside it: experiments/ the commands, configs/ what they read, docs/glossary.md our own words.
+Beside it: experiments/ the commands, configs/ what they read, configs/ablations/ the studies,
+docs/glossary.md our own words.
 
 The names below are stable and are imported when they are first used, so `import transformer_jax`
 costs nothing. Anything else may move between versions.

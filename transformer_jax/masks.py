@@ -151,10 +151,10 @@ class Rule:
     def tags(self) -> Tags:
         """Name and options of each rule that has to allow it: what a kernel may know.
 
-        A rule of the user's own, also one that derives from one of these, has its whole name, with
-        a dot, and no options: who does not know it asks `allowed`.
+        A rule of your own, a subclass of these too, has its whole name, with a dot, and no options:
+        a kernel that does not know it asks `allowed`.
         """
-        name = _TAGS.get(type(self))
+        name = _NAMES.get(type(self))
         if name is None:
             return ((f"{type(self).__module__}.{type(self).__qualname__}", {}),)
         return ((name, {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}),)
@@ -317,7 +317,7 @@ class Mask:
 
 
 MASKS = {"full": Full, "causal": Causal, "window": Window, "prefix": Prefix, "unmasked": Unmasked}
-_TAGS = {rule: name for name, rule in MASKS.items()}
+_NAMES = {rule: name for name, rule in MASKS.items()}
 
 
 def as_array(mask: Array | Mask | None) -> Array | None:

@@ -31,8 +31,9 @@ def join_processes() -> None:
     """Joins the other processes of a run, where the environment says that there are some.
 
     That is: Slurm (srun) with several tasks, a TPU slice of several hosts, or the three variables
-    JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. To be
-    called before jax is used.
+    JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. A Slurm
+    task that has its node to itself takes all GPUs there, one of several on a node takes the one of
+    its number, unless JAX_LOCAL_DEVICE_IDS says which. To be called before jax is used.
 
     Raises:
       InvalidInput: only some of the three are set, or the others do not come.
@@ -55,6 +56,9 @@ def join_processes() -> None:
             "num_processes": int(count),
             "process_id": int(own),
         }
+    tasks, nodes = (os.environ.get(f"SLURM_STEP_NUM_{name}") for name in ("TASKS", "NODES"))
+    if tasks is not None and tasks == nodes and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
+        arguments["local_device_ids"] = []  # no choice: jax would choose the node's first
     # Signals are ours: a run saves in good order and says so.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -71,8 +75,10 @@ def join_processes() -> None:
 
 def are_several() -> bool:
     """Whether the environment says that this process is one of several of a run."""
-    tasks, hosts = (os.environ.get(n, "") for n in ("SLURM_STEP_NUM_TASKS", "TPU_WORKER_HOSTNAMES"))
-    return any(name in os.environ for name in _MANUAL) or "," in hosts or tasks not in ("", "1")
+    counts = (os.environ.get(n) or "1" for n in ("SLURM_STEP_NUM_TASKS", "MEGASCALE_NUM_SLICES"))
+    hosts = (os.environ.get(n, "") for n in ("TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"))
+    several = any(count != "1" for count in counts) or any("," in names for names in hosts)
+    return several or any(name in os.environ for name in _MANUAL)
 
 
 class OtherProcessEnded(Stop):

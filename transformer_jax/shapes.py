@@ -1,7 +1,7 @@
 """The key of dimension letters, LETTERS, and a checker that names the argument at fault.
 
-Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_BLHK`).
-Public functions take any leading axes, written `...`.
+Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_HLK`), which
+names the last axes; others, the batch say, may stand before them, written `...`.
 """
 
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ LETTERS = {
     "K": "head size",
     "F": "feed-forward size",
     "V": "vocabulary, or value head size",
-    "C": "classes, or channels",
+    "C": "classes, channels, or steps of one call",
     "P": "patches",
     "G": "key and value heads",
     "E": "experts",
@@ -38,11 +38,9 @@ def check_shapes(**arguments: tuple[Array, str]) -> dict[str, int]:
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, letters) in arguments.items():
-        *leading, tail = letters.split("...")
+        is_open, axes = letters.startswith("..."), letters.removeprefix("...").split()
         expected = _spell(letters, sizes)
-        axes = tail.split()
-        too_few = len(array.shape) < len(axes)
-        if too_few or (not leading and len(array.shape) != len(axes)):
+        if len(array.shape) < len(axes) or (not is_open and len(array.shape) != len(axes)):
             raise ValueError(f"{name}: expected {expected}, got {array.shape}")
         for letter, size in zip(axes, array.shape[len(array.shape) - len(axes) :], strict=True):
             size_before, owner = sizes.setdefault(letter, (size, name))
@@ -83,11 +81,11 @@ def check_tokens(max_length: int, tokens: Array, **alike: Array | None) -> None:
 
 
 def in_blocks(array: Array, size: int, axis: int) -> Array:
-    """Returns an axis of length L (counted from the end) as two, [blocks, size], zeros behind."""
+    """Splits an axis, counted from the end, in two, [blocks, size]; zeros fill the last block."""
     length = array.shape[axis]
     blocks = -(-length // size)
-    ahead = [(0, 0)] * array.ndim
-    ahead[axis] = (0, blocks * size - length)
-    axis_there = array.ndim + axis
-    shape = (*array.shape[:axis_there], blocks, size, *array.shape[axis_there + 1 :])
-    return jnp.pad(array, ahead).reshape(shape)
+    padding = [(0, 0)] * array.ndim
+    padding[axis] = (0, blocks * size - length)
+    first = array.ndim + axis
+    shape = (*array.shape[:first], blocks, size, *array.shape[first + 1 :])
+    return jnp.pad(array, padding).reshape(shape)

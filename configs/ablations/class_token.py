@@ -1,8 +1,13 @@
-"""Question: a class token or the mean, in a transformer that reads its digits, with twice the seeds.
+"""Question: a class token or the mean, in a transformer that reads its digits, with new seeds.
 
 Command:   python -m experiments.ablate --config=configs/ablations/class_token.py \
              --seeds=48:64 --workdir=runs/class_token
-Takes:     50 minutes on 2 CPU cores.
+Takes:     22 minutes on 2 CPU cores.
+
+Limits: those of poolings_wide.py, which has the same base, the same learning rate and the same 450
+test images by other writers, on which configs/digits.py was chosen: for other images "no different"
+is not shown, and the margin is 58 % of the base's errors. Operations are not matched: a class token
+takes 7 % more.
 """
 
 from configs.ablations import poolings_wide
@@ -27,9 +32,10 @@ def get_study():
         "expected": {"class_token": (-0.015, 0.015)},
         "metric": "accuracy",
         "margin": 0.015,
-        "margin_reason": "the one of poolings_wide.py, sealed before its outcome: more than half as "
-        "many errors again",
+        "margin_reason": "the one of poolings_wide.py, sealed before its outcome: more than half "
+        "as many errors again",
         "looks": (16,),
         "base": "mean",
-        "supersedes": "poolings_wide.py, whose eight seeds left an interval from -0.0153 to +0.0092",
+        "supersedes": "poolings_wide.py, whose eight seeds left an interval from -0.0153 to "
+        "+0.0092",
     }

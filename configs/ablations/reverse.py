@@ -5,7 +5,8 @@ Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --
 Takes:     about 2 minutes on 2 CPU cores that had other work.
 
 Limits: 500 updates at one rate, rows of one length. ALiBi may only need longer; the three that are
-right in all answers are at a ceiling, so that nothing is said between them.
+right in all answers are at a ceiling, so that nothing is said between them. That rotary positions
+are worse than learned ones was predicted and not seen.
 """
 
 from configs.ablations import synthetic

@@ -4,7 +4,8 @@ Command:   python -m experiments.ablate --config=configs/ablations/sums.py --see
              --workdir=runs/sums
 Takes:     about 1 minute on 2 CPU cores that had other work.
 
-Limits: a snapshot after 1,500 updates at one rate. Less decay may get there later; who needs how
+Limits: the gate asks for little: a uniform guess among the 31 sums has a loss of 3.434, less than
+4-grams. A snapshot after 1,500 updates at one rate. Less decay may get there later; who needs how
 many updates was not compared, nor another share of sums that are held out.
 """
 

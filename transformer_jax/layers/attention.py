@@ -64,7 +64,7 @@ def scaled_dot_product_attention(
 
 def _split(flat: Array, heads: int) -> Array:
     """[..., L, heads * features] -> [..., heads, L, features]."""
-    features = flat.shape[-1] // heads  # -1 is no size where there are no rows
+    features = flat.shape[-1] // heads  # reshape cannot infer it for an empty array
     return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, features), -3, -2)
 
 
@@ -87,8 +87,8 @@ class MultiHeadAttention(nn.Module):
       value_dim: value features of one head, V; head_dim if not given.
       use_bias: whether the four projections have a bias.
       dropout_rate: share of the attention weights that is dropped in training.
-      core: makes the module that turns queries and keys into weights, or mixes the values itself;
-        a row of ATTENTIONS.
+      core: makes a row of ATTENTIONS: a module that turns queries and keys into weights, or a Core,
+        which mixes the values itself.
       chunk: queries whose weights are made at once, see mix_in_chunks; None: all of them. A cache
         reads few at a time anyway.
       projections: where queries, keys and values come from, a row of PROJECTIONS.
@@ -150,14 +150,14 @@ class MultiHeadAttention(nn.Module):
         head_dim, num_kv_heads = self._sizes(width)
         value_dim, value_init = self.value_dim or head_dim, self.value_init or self.kernel_init
         heads = {"query": num_heads, "key": num_kv_heads, "value": num_kv_heads, None: num_heads}
-        maps = {
-            "query": self._map("query", num_heads * head_dim, self.kernel_init),
-            "key": self._map("key", num_kv_heads * head_dim, self.kernel_init),
-            "value": self._map("value", num_kv_heads * value_dim, value_init),
+        projections = {
+            "query": self._linear("query", num_heads * head_dim, self.kernel_init),
+            "key": self._linear("key", num_kv_heads * head_dim, self.kernel_init),
+            "value": self._linear("value", num_kv_heads * value_dim, value_init),
         }
 
         def project(name: str | None, source: Array) -> Array:
-            return _split(source if name is None else maps[name](source), heads[name])
+            return _split(source if name is None else projections[name](source), heads[name])
 
         for_query, for_key, for_value = self.projections
         query_HLK = project(for_query, inputs)
@@ -168,7 +168,7 @@ class MultiHeadAttention(nn.Module):
             query_HLK, key_GMK = (rotate(array, terms.rotation) for array in (query_HLK, key_GMK))
         query_HLK, key_GMK = site(self, "query", query_HLK), site(self, "key", key_GMK)
         value_GMV = site(self, "value", value_GMV)
-        core = self.core(name="weights_of")  # as it was called when all of them gave weights
+        core = self.core(name="weights_of")  # a parameter path of stored runs: never renamed
         mixes, drops = isinstance(core, Core), train and self.dropout_rate > 0
         keeps_state = mixes and slot is not None and not drops and core.keeps_state(mask)
         if not keeps_state:
@@ -199,13 +199,18 @@ class MultiHeadAttention(nn.Module):
             if not keeps_state and hasattr(core, "weights"):
                 seen = (core.weights, query_HLK, key_GMK, mask, terms.bias)
                 show(self, "weights", functools.partial(weights_by, *seen))
-        elif self._is_cut(slot, query_HLK):
+        elif (
+            self.chunk is not None
+            and slot is None
+            and query_HLK.shape[-2] > self.chunk
+            and not is_looked_into(self)  # then somebody reads or changes the weights
+        ):
             mixed_HLV = mix_in_chunks(
                 self._pure(core),
                 query_HLK,
                 key_GMK,
                 value_GMV,
-                size=self.chunk or 0,
+                size=self.chunk,
                 mask=mask,
                 bias=terms.bias,
                 values=terms.values,
@@ -220,12 +225,7 @@ class MultiHeadAttention(nn.Module):
                 mixed_HLV += terms.values(kept_HLM).astype(mixed_HLV.dtype)
         mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
-        return self._map("out", width, self.out_init or self.kernel_init)(concatenated)
-
-    def _is_cut(self, slot: CacheSlot | None, query: Array) -> bool:
-        """Whether queries come in chunks: not where somebody reads or changes the weights."""
-        cut = self.chunk is not None and slot is None and query.shape[-2] > self.chunk
-        return cut and not is_looked_into(self)
+        return self._linear("out", width, self.out_init or self.kernel_init)(concatenated)
 
     def _pure(self, core: nn.Module) -> Callable[..., Any]:
         """A core as a function, which loops may call; each chunk has a key of its own."""
@@ -255,13 +255,13 @@ class MultiHeadAttention(nn.Module):
 
         return drop
 
-    def _map(self, name: str, features: int, init: Initializer) -> Linear:
+    def _linear(self, name: str, features: int, init: Initializer) -> Linear:
         """A learned map [..., D] -> [..., features]; nothing is drawn before it is used."""
         return Linear(features, self.use_bias, init, self.dtype, name=name)
 
     def _gate(self, name: str, features: int, inputs: Array) -> Array:
         """What a core reads of the inputs, [..., H, L, features]."""
-        flat = self._map(f"{name}_gate", self.num_heads * features, self.kernel_init)(inputs)
+        flat = self._linear(f"{name}_gate", self.num_heads * features, self.kernel_init)(inputs)
         return _split(flat, self.num_heads)
 
     def _sizes(self, width: int) -> tuple[int, int]:

@@ -258,8 +258,8 @@ class Block(nn.Module):
 
             return run
 
-        seen = {"mask": mask, "terms": terms, "slot": slot, "train": train}
-        branches = {name: branch(name, mixer, **seen)}
+        of_inputs = {"mask": mask, "terms": terms, "slot": slot, "train": train}
+        branches = {name: branch(name, mixer, **of_inputs)}
         if memory is not None:
             cross = self.attention(name="cross_attention")
             of_memory = {"memory": memory, "mask": memory_mask, "train": train}

@@ -85,8 +85,8 @@ def fan_in(
     Args:
       std: deviation of embeddings.
       depth: blocks of the model.
-      kernel_gain: see Initializers.
-      branch_gain: see Initializers.
+      kernel_gain: see normal.
+      branch_gain: see normal.
       gain: multiplies the deviation of the kernels.
     """
     return _by_fan(std, gain * kernel_gain, branch_gain, "fan_in", "normal")

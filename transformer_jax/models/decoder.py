@@ -29,7 +29,7 @@ class Decoder(Transformer, kw_only=True):
     scale_embeddings: Switch = False
 
     def setup(self) -> None:
-        """Makes what reads tokens and what gives logits."""
+        """Makes what `__call__` and `project` share; blocks are made in `__call__`."""
         self.token_embedding = self.make_embedding(self.vocab_size)
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
@@ -63,7 +63,12 @@ class Decoder(Transformer, kw_only=True):
         if self.scale_embeddings:
             embedded_LD = embedded_LD * self.width**0.5
         hidden_LD = self.run_blocks(
-            embedded_LD, positions, True, segments, train, max_length=self.max_length
+            embedded_LD,
+            positions,
+            causal=True,
+            segments=segments,
+            train=train,
+            max_length=self.max_length,
         )
         return hidden_LD if return_hidden else self.project(hidden_LD)
 

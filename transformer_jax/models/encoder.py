@@ -103,7 +103,9 @@ class Encoder(Transformer, kw_only=True):
             types = jnp.zeros(hidden.shape[:-1], jnp.int32) if types is None else types
             hidden = hidden + self.make_embedding(self.num_types, name="type_embedding")(types)
         most = self.max_length + (self.vocab_size is None and pooling.adds_token)  # a class token
-        hidden = self.run_blocks(hidden, positions, False, segments, train, max_length=most)
+        hidden = self.run_blocks(
+            hidden, positions, causal=False, segments=segments, train=train, max_length=most
+        )
         if not self.num_classes:
             return hidden if return_hidden else self.project(hidden)
         pooled = pooling(hidden, None if segments is None else segments > 0)

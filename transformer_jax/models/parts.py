@@ -192,6 +192,7 @@ class Transformer(nn.Module):
     @property
     def width_scaling(self) -> Standard:
         """The row `parametrisation`: what is scaled by the width."""
+        # Not by `build`, which asks sizes(), which asks this.
         return self.row_of("parametrisation")(**self.parametrisation_options)
 
     @property
@@ -271,18 +272,19 @@ class Transformer(nn.Module):
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         known, models = {"bidirectional": not causal, **known}, self.by_type()
-        terms, seen = self._seen_by_type(models, positions, segments, slot, known)
+        terms, inputs = self._inputs_by_type(models, positions, segments, slot, known)
         hidden_LD = add_positions(embedded, terms)
         if self.embedding_norm:
             hidden_LD = self.make_norm(name="embedding_norm")(hidden_LD)
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
         hidden_LD = site(self, "embedded", hidden_LD)
-        policy, layers, first = self.build("remat") if train else None, self.layer_list(), 0
+        policy = self.build("remat") if train else None
+        layers, done = self.layer_list(), 0
         if self.scan_layers and slot is None and not is_looked_into(self):
             every_block = {"memory": memory, "memory_mask": memory_mask, "train": train}
-            hidden_LD, first = scan_blocks(self, models, seen, hidden_LD, policy, **every_block)
+            hidden_LD, done = scan_blocks(self, models, inputs, hidden_LD, policy, **every_block)
         streams: list[Array] = []  # before each block
-        for number, layer in enumerate(layers[first:], first):
+        for number, layer in enumerate(layers[done:], done):
             streams.append(hidden_LD)
             if layer.reads:
                 skip = Skip(self.build("skips").initial, name=f"skip_{number}")
@@ -290,8 +292,9 @@ class Transformer(nn.Module):
             if number and self.position_in_every_layer:
                 hidden_LD = add_positions(hidden_LD, terms)
             block = make_block(models[layer.type], number, self._make_for(number, layer))
-            around: dict[str, Any] = {"memory_mask": memory_mask, "slot": slot, **seen[layer.type]}
-            hidden_LD = run_block(block, hidden_LD, memory, policy, train=train, **around)
+            options: dict[str, Any] = {"memory_mask": memory_mask, "slot": slot, "train": train}
+            options |= inputs[layer.type]
+            hidden_LD = run_block(block, hidden_LD, memory, policy, **options)
         ends = self.build("wiring").final_norm
         hidden_LD = self.make_norm(name="final_norm")(hidden_LD) if ends else hidden_LD
         return site(self, "hidden", nan_on_overflow(hidden_LD, slot))
@@ -316,15 +319,15 @@ class Transformer(nn.Module):
         """
         fields: dict[str, Any] = {**shared_fields(self), "layers": "", "layer_types": FrozenDict()}
 
-        def alike(changes: Mapping[str, Any]) -> Transformer:
+        def with_fields(changes: Mapping[str, Any]) -> Transformer:
             if not changes:
                 return self
             # Another row has other options than the model's own.
-            fresh = {f"{name}_options": FrozenDict() for name in changes}
-            own: dict[str, Any] = {**{k: v for k, v in fresh.items() if k in fields}, **changes}
-            return Stack(**{**fields, **own}, parent=None)
+            names = (f"{name}_options" for name in changes)
+            fresh: dict[str, Any] = {name: FrozenDict() for name in names if name in fields}
+            return Stack(**{**fields, **fresh, **changes}, parent=None)
 
-        return {layer.type: alike(layer.fields) for layer in self.layer_list()}
+        return {layer.type: with_fields(layer.fields) for layer in self.layer_list()}
 
     def _make_for(self, number: int, layer: Layer) -> Callable[..., Block]:
         """The class of a block; one that shares parameters reads its owner's."""
@@ -333,7 +336,7 @@ class Transformer(nn.Module):
         owned = self.variables["params"][f"block_{layer.owner}"]
         return nn.map_variables(Block, "params", trans_in_fn=lambda _: {"params": owned})
 
-    def _seen_by_type(
+    def _inputs_by_type(
         self,
         models: Mapping[str, "Transformer"],
         positions: Array,
@@ -341,9 +344,9 @@ class Transformer(nn.Module):
         slot: CacheSlot | None,
         known: Mapping[str, Any],
     ) -> tuple[PositionTerms, dict[str, dict[str, Any]]]:
-        """The model's position terms, and what the attention of each type of layer is told."""
+        """The model's position terms, and terms and mask of each type of layer's attention."""
         terms = self.build("position", name="positions", **known)(positions)
-        by_type: dict[str, dict[str, Any]] = {
+        inputs: dict[str, dict[str, Any]] = {
             letter: {
                 "terms": terms_of_type(letter, model, self, terms, positions, known),
                 "mask": model.attention_mask(positions, not known["bidirectional"], segments),
@@ -351,17 +354,17 @@ class Transformer(nn.Module):
             for letter, model in models.items()
         }
         acts_inside = terms.rotation is not None or terms.bias is not None
-        if by_type and acts_inside and all(one["terms"] is not terms for one in by_type.values()):
+        if inputs and acts_inside and all(one["terms"] is not terms for one in inputs.values()):
             raise ValueError(
                 f"position: no layer has {self.position!r}; expected one that a layer has"
             )
         if slot is None:
-            return terms, by_type
+            return terms, inputs
         rows = slot.rows_of(terms)  # made for all places of the cache; asked about the new tokens
-        for one in by_type.values():
+        for one in inputs.values():
             one["terms"] = rows if one["terms"] is terms else slot.rows_of(one["terms"])
             one["mask"] = one["mask"].of_queries(slot.first, slot.count)
-        return rows, by_type
+        return rows, inputs
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it.
@@ -369,13 +372,12 @@ class Transformer(nn.Module):
         Its mask hides them, and all rows are this package's: a feed-forward layer of the user's may
         mix positions too, for which a cache keeps nothing.
         """
-        own = {
-            name
+        all_ours = all(
+            model.row_of(name) in rows.values()
             for model in self.by_type().values()
             for name, rows in FAMILIES.items()
-            if model.row_of(name) not in rows.values()
-        }
-        return not own and self.hides_what_follows()
+        )
+        return all_ours and self.hides_what_follows()
 
     def hides_what_follows(self) -> bool:
         """Whether no position sees what comes after it, among the first 256."""

@@ -99,7 +99,13 @@ class VisionTransformer(Transformer, kw_only=True):
             hidden = ClassToken(self.embedding_init, name="class_token")(hidden)
         places = hidden.shape[-2]
         hidden = self.run_blocks(
-            hidden, jnp.arange(places), False, None, train, max_length=places, grid=grid
+            hidden,
+            jnp.arange(places),
+            causal=False,
+            segments=None,
+            train=train,
+            max_length=places,
+            grid=grid,
         )
         if self.num_classes == 0:
             return hidden

@@ -9,6 +9,8 @@ from transformer_jax.errors import Stop
 
 _SAID = b"\nstopping: what runs now is finished and saved; Ctrl-C once more ends at once\n"
 
+_BEFORE_THE_LIMIT = getattr(signal, "SIGUSR2", None)  # which Windows has not
+
 
 class Interrupted(Stop):
     """A signal asked for the end, and the run was saved."""
@@ -19,7 +21,9 @@ class Interrupted(Stop):
 
 
 class StopSignal:
-    """Remembers SIGTERM or SIGINT until the step is done; a second SIGINT ends at once.
+    """Remembers SIGTERM, SIGINT or SIGUSR2 until the step is done; a second SIGINT ends at once.
+
+    SIGUSR2 is what submitit, and Slurm's --signal where it is asked to, send before a time limit.
 
     Attributes:
       signal: the number of the signal that came, or None.
@@ -53,7 +57,7 @@ class StopSignal:
     def __enter__(self) -> "StopSignal":
         self._before: dict[int, Any] = {}
         with contextlib.suppress(ValueError):  # only the main thread may set handlers
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in filter(None, (signal.SIGTERM, signal.SIGINT, _BEFORE_THE_LIMIT)):
                 self._before[number] = signal.signal(number, self._remember)
         return self
 

@@ -194,7 +194,7 @@ def _meant_by(key: str, names: Iterable[str]) -> list[str]:
     return [name for name in depth if depth[name] == min(depth.values())]
 
 
-def _refuse_unclear(text: str, key: str, names: Collection[str]) -> None:
+def _one_meant_by(key: str, names: Collection[str], text: str) -> str:
     meant = _meant_by(key, names)
     if not meant:
         short = {_PARTS.split(name)[-1] for name in names}
@@ -203,6 +203,7 @@ def _refuse_unclear(text: str, key: str, names: Collection[str]) -> None:
         raise InvalidInput(
             f"{text}: {key} may be {', '.join(meant[:_NAMED])}; expected one of them"
         )
+    return meant[0]
 
 
 def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[dict[str, Any]]:
@@ -217,11 +218,11 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
     rows = [facts_of(path, root) for path in find_runs(root)]
     columns_there = dict.fromkeys(name for facts in rows for name in facts)
     for text in filters if rows else ():
-        _refuse_unclear(text, re.split(r"<=|>=|!=|<|>|=", text)[0].strip(), columns_there)
+        _one_meant_by(re.split(r"<=|>=|!=|<|>|=", text)[0].strip(), columns_there, text)
     kept = [facts for facts in rows if all(test(facts) for test in tests)]
     key = (sort or "run").removeprefix("-")
-    if rows and key not in columns_there:
-        raise InvalidInput(f"--sort={sort}: no run has {key}{suggest(key, columns_there)}")
+    if rows:
+        key = _one_meant_by(key, columns_there, f"--sort={sort}")
     have = [facts for facts in kept if facts.get(key) is not None]
     lack = [facts for facts in kept if facts.get(key) is None]
     mixed = len({isinstance(facts[key], str) for facts in have}) > 1
@@ -233,10 +234,15 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
 
 
 def columns_of(rows: Sequence[dict[str, Any]], asked: Sequence[str] = ()) -> list[str]:
-    """Returns what to show: what is always shown, what differs in the configs, and the losses."""
+    """Returns what to show: what is always shown, what differs in the configs, and the losses.
+
+    Raises:
+      InvalidInput: of what is asked for instead, a key that no run has.
+    """
+    keys = dict.fromkeys(key for row in rows for key in row)
     if asked:
-        return ["run", *asked]
-    keys = {key for row in rows for key in row}
+        text = f"--columns={','.join(asked)}"
+        return ["run", *(_one_meant_by(key, keys, text) if rows else key for key in asked)]
     scores = [
         key
         for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy", "test/bleu")

@@ -13,8 +13,8 @@ import numpy as np
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.metrics import METRICS
 from transformer_jax.sharding import Sharding, cut_examples, keep_everywhere, put, sharded
-from transformer_jax.training.metrics import Sums
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
+from transformer_jax.training.sums import Sums
 
 ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 

@@ -27,6 +27,7 @@ from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import marks
 from transformer_jax.options.rule import is_own
+from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.own import chosen, faults_of
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import TrainState
@@ -50,12 +51,12 @@ def parameter_norms(state: TrainState) -> Numbers:
 
 def residual_norms(run: Run, batch: Batch) -> Numbers:
     """Root mean square of the stream behind each block, over the places of a batch."""
-    return _at_sites(run.model, "*block_*.residual", _size)(run.params, batch["inputs"])
+    return _at_sites(run.model, run.sharding, "*block_*.residual", _size)(run, batch)
 
 
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
     """Mean entropy in nats of the attention weights of each layer, over a batch's tokens."""
-    return _at_sites(run.model, "*attention.weights", _entropy)(run.params, batch["inputs"])
+    return _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(run, batch)
 
 
 def _size(value: jax.Array) -> jax.Array:
@@ -68,14 +69,18 @@ def _entropy(weights: jax.Array) -> jax.Array:
 
 
 @functools.lru_cache(maxsize=32)
-def _at_sites(model: Any, pattern: str, of: Callable) -> Callable[[Any, Any], Numbers]:
-    """Compiled: parameters and inputs -> a number for each site that a pattern fits."""
-    return jax.jit(
-        lambda params, inputs: {
-            name: of(value)
-            for name, value in inspection.capture(model, params, inputs, pattern).items()
-        }
-    )
+def _at_sites(
+    model: Any, sharding: Sharding | None, pattern: str, of: Callable
+) -> Callable[[Run, Batch], Numbers]:
+    """Compiled: a run and a batch -> a number for each site that a pattern fits."""
+
+    @jax.jit
+    def numbers(params: Any, inputs: Any) -> Numbers:
+        with sharded(sharding):
+            values = inspection.capture(model, params, inputs, pattern)
+            return {name: of(value) for name, value in values.items()}
+
+    return lambda run, batch: numbers(run.params, batch["inputs"])
 
 
 HOOKS: dict[str, Callable] = {

@@ -165,15 +165,17 @@ class Training:
 
     def _run_all(self) -> RunCoroutine:
         steps, directory = self.config.training.steps, self.directory
+        is_new = self.drawn is not None
         state = self._restore_or_start()
         if directory.step == steps and directory.status() == "done":
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             return directory.metrics()[-1]
-        if self.drawn is None and directory.step < steps:
+        if not is_new and directory.step < steps:
             announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
         directory.write_status("running")
-        flat, names = configs.flatten(self.config), self.config.logging.writers * is_first()
-        with writing_to(names, directory.path, flat, directory.step) as write:
+        flat, writers = configs.flatten(self.config), self.config.logging.writers
+        writers = writers if is_first() else ()
+        with writing_to(writers, directory.path, flat, directory.step) as write:
             state = yield from self._take_steps(state, write)
         return self._finish(state)
 
@@ -242,6 +244,7 @@ class Training:
             self._warn(f"the code of {choice} changed since this run began")
 
     def _restore_or_start(self) -> TrainState:
+        drawn, self.drawn = self.drawn, None  # it is not kept where a checkpoint takes its place
         self.saving.checkpoints.tidy()
         restored = self.saving.checkpoints.restore(self.prepared.template)
         if restored is not None:
@@ -255,9 +258,9 @@ class Training:
             )
         if restored is None:
             self.directory.cut_metrics(0)
-            if self.drawn is None:
+            if drawn is None:
                 self.directory.refuse_other_start(fingerprint_of(self.config.initial))
-            return self.drawn or self._start()
+            return drawn or self._start()
         self.directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
         self.directory.cut_metrics(restored.step)
@@ -402,15 +405,8 @@ class Training:
 
     def _run(self, state: TrainState, get: Callable[[Any], Any] = lambda params: params) -> Run:
         """What is trained, as a user would load it."""
-        classes = tuple(self.task.facts.get("classes", ()))
-        return Run(
-            self.config,
-            self.prepared.model,
-            get(unstack_blocks(evaluated_params(state.opt_state, state.params))),
-            self.task.tokenizer,
-            self.directory.step,
-            classes,
-        )
+        params = evaluated_params(state.opt_state, state.params)
+        return self.prepared.run(get(unstack_blocks(params)), self.directory.step)
 
     def _interrupted(self) -> Stop:
         if self.saving.unsaved:

@@ -17,11 +17,12 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own
+from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
-from transformer_jax.training.metrics import Sums
 from transformer_jax.training.own import chosen, faults_of, hash_of_file
 from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
+from transformer_jax.training.sums import Sums
 
 _TRIED = 4  # examples that a metric is tried on
 _ON_DEVICE = {"logits", "targets", "weights"}
@@ -235,12 +236,15 @@ def curve_of(
 
 
 @functools.lru_cache(maxsize=64)
-def _sums_by_example(model: Any, function: Callable) -> Callable[[Any, Any], tuple]:
+def _sums_by_example(
+    model: Any, sharding: Sharding | None, function: Callable
+) -> Callable[[Any, Any], tuple]:
     """Compiled: parameters and a batch -> what a metric gives, each of it [B, ...]."""
     wanted = [name for name in inspect.signature(function).parameters if name in _ON_DEVICE]
 
     def sums(params: Any, batch: Any) -> tuple:
-        logits = model.apply({"params": params}, **batch["inputs"])
+        with sharded(sharding):
+            logits = model.apply({"params": params}, **batch["inputs"])
         given = {**batch, "logits": logits}
         value = function(**{name: given[name] for name in wanted})
         return value if isinstance(value, tuple) else (value, _rows(batch["weights"]).sum(-1))
@@ -249,7 +253,7 @@ def _sums_by_example(model: Any, function: Callable) -> Callable[[Any, Any], tup
 
 
 def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
-    score, totals = _sums_by_example(at.run.model, function), None
+    score, totals = _sums_by_example(at.run.model, at.run.sharding, function), None
     for batch in at.task.evaluation_batches(at.split, at.run.config.evaluation.batch_size):
         sums = [np.asarray(each, np.float64) for each in score(at.run.params, batch)]
         rows = len(batch["targets"])

@@ -18,7 +18,7 @@ from transformer_jax.generation import feed_back
 from transformer_jax.options import Fraction, Share
 from transformer_jax.shapes import in_blocks
 from transformer_jax.sharding import by_device
-from transformer_jax.training.metrics import Sums, sums_of
+from transformer_jax.training.sums import Sums, sums_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,14 +138,14 @@ class InChunks:
         project: Callable[[Array], Array],
         keys: Array | None,
     ) -> Sums:
-        def cut(array: Array) -> Array:
+        def chunked(array: Array) -> Array:
             """[B, L, ...] -> [chunks, B, places, ...]."""
             return jnp.moveaxis(in_blocks(array, self.places, 1 - array.ndim), 1, 0)
 
         def of_chunk(hidden: Array, targets: Array, weights: Array, key: Array | None) -> Sums:
             return self.objective.sums(hidden, project, targets, weights, key)
 
-        chunks = (*(cut(array) for array in (hidden, targets, weights)), keys)
+        chunks = (*(chunked(array) for array in (hidden, targets, weights)), keys)
         first = jax.tree.map(lambda array: array[0], chunks)
         zeros = jax.tree.map(
             lambda shape: jnp.zeros(shape.shape, shape.dtype), jax.eval_shape(of_chunk, *first)

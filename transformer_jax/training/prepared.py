@@ -49,6 +49,7 @@ from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import faults_of, own_modules
+from transformer_jax.training.run import Run
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
@@ -108,6 +109,19 @@ class Prepared:
           InvalidInput: there are not so many.
         """
         return make_run_sharding(self.config, self.allow, self.devices)
+
+    def run(self, params: Any, step: int) -> Run:
+        """Returns what has these parameters after some updates, as a user would load it."""
+        return Run(
+            self.config,
+            self.model,
+            params,
+            self.task.tokenizer,
+            step,
+            tuple(self.task.facts.get("classes", ())),
+            self.task.sizes.get("num_types", 1),
+            sharding=self.sharding if jax.process_count() == 1 else None,  # else each has it whole
+        )
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Draws the state at step 0."""

@@ -14,8 +14,8 @@ from transformer_jax.alike import on_stacks
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.models.stacking import stack_blocks, unstack_blocks
 from transformer_jax.sharding import cut_examples
-from transformer_jax.training.metrics import Sums, safe_mean, total
 from transformer_jax.training.objectives import CrossEntropy, score_batch
+from transformer_jax.training.sums import Sums, safe_mean, total
 
 
 class TrainState(NamedTuple):
@@ -94,8 +94,9 @@ def make_train_step(
             key, draws = jax.random.split(key)
             predict = lambda inputs: model.apply({"params": params}, **inputs)  # noqa: E731
             part = rewrite_batch(part, predict, draws)
-        options = {"key": jax.random.fold_in(key, 1), "train": True, "rngs": {"dropout": key}}
-        sums, added = score_batch(model, params, part, objective, **options)
+        own_key = jax.random.fold_in(key, 1)  # of what the objective draws
+        rngs = {"dropout": key}
+        sums, added = score_batch(model, params, part, objective, own_key, train=True, rngs=rngs)
         # Layers' own losses (of experts in balance, say) are of an example: all its targets count,
         # since everything is divided by the weight of all targets in the end.
         return sums.loss.sum() + (added * sums.weight).sum(), total(sums)
@@ -126,7 +127,7 @@ def make_train_step(
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
-        looked_elsewhere = []
+        looked_elsewhere = []  # filled while update is traced, where the optimizer asks
 
         def gradients_at(params: Any, _: int) -> Any:
             """The same batch's gradients elsewhere, for optimizers that look there (SAM, say)."""

@@ -138,17 +138,23 @@ class Register(AppendedRows):
             and any(keys & {its["same"], its["related"]} for its in row["arms"].values())
         ]
 
-    def looks(self, contrast: Contrast, by: str, study: tuple[str, str]) -> list[Earlier]:
-        """Returns the looks of other studies at a contrast.
+    def looks(
+        self, contrast: Contrast, by: str, study: tuple[str, str], seeds: Sequence[int] = ()
+    ) -> list[Earlier]:
+        """Returns the looks of other studies at a contrast, before this one.
 
         Args:
           contrast: which one.
           by: `same`; or `related`, which leaves the same out.
           study: seal and time of sealing of the study that asks.
+          seeds: of its look. Where that was noted, later looks of others are left out: to show it
+            again is no look.
         """
-        looks = []
-        for row in self.about([contrast]):
-            if (row["seal"], row["sealed_at"]) == study:
+        rows, looks = self.about([contrast]), []
+        own = [row for row in rows if (row["seal"], row["sealed_at"]) == study]
+        shown = min((row["time"] for row in own if row["seeds"] == list(seeds)), default=None)
+        for row in rows:
+            if row in own or (shown is not None and row["time"] > shown):
                 continue
             for arm, its in row["arms"].items():
                 is_same = its["same"] == contrast.same

@@ -27,7 +27,8 @@ BREAKDOWNS = {
         "accuracy by distance",
         "tokens back to the answer",
         "test accuracy",
-        "Right answers by how many tokens back what decides them stood:",
+        "Right answers by how many tokens back what decides them stood (a model's own answers are "
+        "fed back, where there are several):",
     ),
     "by_words": Breakdown(
         "BLEU by length",

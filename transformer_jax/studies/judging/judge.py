@@ -136,12 +136,16 @@ def decided(
     for name in refusals:
         looks, told[name] = [], {}
         if name in contrasts:
-            looks = register.looks(contrasts[name], "same", study.identity)
+            looks = register.looks(contrasts[name], "same", study.identity, seeds)
             related = register.looks(contrasts[name], "related", study.identity)
             told[name] = {"related": [look.told() for look in related]}
         same = computes_the_same[name]
         evidence[name], has_earlier = evidence_of(study, name, outcomes, looks, earlier, same)
-        told[name]["asked_before"] = [look.told() for look in looks] if has_earlier else []
+        cells = study.arms[study.base]["hash"], study.arms[name]["hash"]
+        told[name]["asked_before"] = [
+            look.told() | {"counts": look.is_of(cells, sealed.get("target"))}
+            for look in (looks if has_earlier else ())
+        ]
     by_arm = decide(sealed, evidence, refusals)
     cannot_tell(by_arm, outcomes, sealed, learned, baselines)
     for name, arm in by_arm.items():

@@ -49,7 +49,7 @@ _FOLLOWED = (
     "transformer_jax.data",
     "transformer_jax.metrics",
     "transformer_jax.training.evaluation",
-    "transformer_jax.training.metrics",
+    "transformer_jax.training.sums",
     "transformer_jax.training.showcases",
 )
 _FOLLOWED_FROM_WEIGHTS = (*_FOLLOWED, "transformer_jax.training.warm_start")

@@ -16,6 +16,7 @@ from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import replace
+from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.studies.asking.cells import FREQUENCY_BINS, Cell, key_of, read_details
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import evaluate, score_of
@@ -118,9 +119,10 @@ def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def _token_losses(model: Any) -> Any:
+def _token_losses(model: Any, sharding: Sharding | None) -> Any:
     def losses(params: Any, batch: Any) -> jax.Array:
-        logits = model.apply({"params": params}, **batch["inputs"])
+        with sharded(sharding):
+            logits = model.apply({"params": params}, **batch["inputs"])
         return cross_entropy(logits, batch["targets"], batch["weights"])
 
     return jax.jit(losses)
@@ -136,7 +138,7 @@ def where_losses_are(run: Run, task: Task) -> dict[str, Any]:
       position: [starts of bins, means]; frequency: means of bins of equal mass, rare to frequent;
       repeated: means of targets that the window held before, and of those that are new.
     """
-    params, losses = run.params, _token_losses(run.model)
+    params, losses = run.params, _token_losses(run.model, run.sharding)
     columns: dict[str, list[np.ndarray]] = {"loss": [], "weight": [], "target": [], "repeated": []}
     for batch in task.evaluation_batches("test", run.config.evaluation.batch_size):
         targets, tokens = np.asarray(batch["targets"]), np.asarray(batch["inputs"]["tokens"])

@@ -4,10 +4,12 @@ Cells are run directories with locks, so the next launch makes good what a job l
 never train one cell.
 """
 
+import contextlib
 import dataclasses
 import os
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +72,21 @@ def run_as_jobs(
     ]
     logs = inside(workdir, "jobs")
     logs.mkdir(parents=True, exist_ok=True)
-    executor = cluster.executor(logs)
+    executor, submitted = cluster.executor(logs), []
     try:
-        submitted = [executor.submit(run_batch, os.getcwd(), *what, batch) for batch in batches]
+        with _interrupts_left_to_us():
+            for batch in batches:
+                submitted.append(executor.submit(run_batch, os.getcwd(), *what, batch))
     except Exception as error:
-        raise Stop(f"--executor={cluster.kind}: {str(error).splitlines()[0]}") from error
+        _end(cluster, submitted)
+        raise Stop(f"--executor={cluster.kind}: {str(error).partition(chr(10))[0]}") from error
+    asked = False
     while not all(job.done() for job in submitted):
-        if workers.stop.signal is not None:
-            for job in submitted:  # those that still wait
-                job.cancel()
-            break
+        if workers.stop.signal is not None and not asked:
+            asked = True
+            _end(cluster, submitted)
+        if asked and cluster.kind == "slurm":
+            break  # which tells those that run to save, and waits for them
         report_ended()
         time.sleep(_POLL)
     report_ended()
@@ -87,6 +94,32 @@ def run_as_jobs(
         if cell.state() not in (DONE, DIVERGED):
             reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
             workers.lost[cell.arm, cell.seed] = reason
+
+
+@contextlib.contextmanager
+def _interrupts_left_to_us() -> Generator[None]:
+    """What is started inside ignores Ctrl-C, until a job's own StopSignal takes it.
+
+    Local jobs are of the terminal's group too, and submitit's controller would kill them.
+    """
+    before = None
+    with contextlib.suppress(ValueError):  # only the main thread may set handlers
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
+    """Cancels jobs that wait; those that run save what they have."""
+    for job in submitted:
+        if cluster.kind == "slurm":
+            job.cancel()
+        else:  # whose controller kills at `cancel`, and passes SIGTERM on
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(job.job_id), signal.SIGTERM)
 
 
 def run_batch(cwd: str, *arguments: Any) -> list[str]:
@@ -126,7 +159,8 @@ def train_cells(
                 if arms[name].hash != folder:
                     raise Stop(
                         f"{name}: code, jax or device are not those where the study was launched; "
-                        "launch it from a node like this one"
+                        "launch it from a node like this one (local jobs see no GPU without "
+                        "--job=gpus_per_node=N)"
                     )
         cells = [arms[name].cell(Path(root), seed) for name, _, _, seed, _ in batch]
         Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))

@@ -15,9 +15,9 @@ from transformer_jax.paths import by_path
 from transformer_jax.programs import Traced
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.asking.cells import beyond_the_first_batch
-from transformer_jax.training.metrics import safe_mean
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
+from transformer_jax.training.sums import safe_mean
 
 
 class ManipulationCheck(NamedTuple):

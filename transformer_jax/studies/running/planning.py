@@ -353,11 +353,12 @@ def _evaluation_seconds(prepared: Prepared) -> float:
     size = config.evaluation.batch_size
     counts = {}
     for split in ("validation", "test"):
-        batches = list(prepared.task.evaluation_batches(split, size))
-        counts[split] = len(batches)
-    jax.block_until_ready(score(params, batches[0]))
+        batches = iter(prepared.task.evaluation_batches(split, size))
+        batch = next(batches)
+        counts[split] = 1 + sum(1 for _ in batches)  # one at a time: a split may be large
+    jax.block_until_ready(score(params, batch))
     started = time.monotonic()
-    jax.block_until_ready(score(params, batches[0]))
+    jax.block_until_ready(score(params, batch))
     one = time.monotonic() - started
     times = -(-config.training.steps // config.evaluation.every)
     return one * (times * counts["validation"] + counts["test"])
