@@ -130,6 +130,15 @@ def test_the_same_seeds_again_are_no_further_look(asked, tmp_path):
     assert not found["asked_before"]
 
 
+def test_judging_a_study_again_leaves_out_looks_that_came_after_its_own(asked, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(asked[0].root, root)
+    (before,) = asked[0].verdicts()["arms"].values()
+    (found,) = judge(load_study(root / "first"))["arms"].values()
+    assert (found["level"], found["interval"]) == (before["level"], before["interval"])
+    assert not found["asked_before"]
+
+
 @pytest.mark.thorough
 def test_another_budget_is_related_and_spends_nothing(asked, tmp_path):
     root = tmp_path / "root"
@@ -164,8 +173,10 @@ def test_runs_of_other_cells_are_a_look_whose_seeds_do_not_count(asked, tmp_path
     rows = Register(root).rows()
     rows[1]["cells"] = {arm: "elsewhere" for arm in rows[1]["cells"]}
     (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (found,) = judge(load_study(root / "second"))["arms"].values()
+    verdicts = judge(load_study(root / "second"))
+    (found,) = verdicts["arms"].values()
     assert (found["seeds"], found["level"]) == ([3, 4, 5], 0.025 / 2)
+    assert any("their seeds, of other code, do not count" in note for note in notes_on(verdicts))
 
 
 def test_a_register_that_cannot_be_written_is_told_and_nothing_is_lost(
