@@ -18,7 +18,7 @@ test: $(VENV)/with-dev  ## what a change is tried with; needs nothing but this p
 thorough: $(VENV)/with-dev  ## every row in every architecture, further kinds, whole journeys, simulations
 	$(RUN) -m pytest -m thorough
 
-commands: $(VENV)/with-dev  ## what the README shows, letter by letter, as a user runs it; studies
+commands: $(VENV)/with-dev  ## what README and docs show, letter by letter, as a user runs it; studies
 	$(RUN) -m pytest -m commands
 
 browser: docs  ## the reports and the site in a real browser: Chromium and its driver have to be there

@@ -25,7 +25,15 @@ from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
 from transformer_jax.options.schema import stated
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.listing import CELLS, choose, columns_of, facts_of, studies_in
+from transformer_jax.runs.listing import (
+    CELLS,
+    columns_of,
+    facts_of,
+    filtered,
+    find_runs,
+    keys_of,
+    studies_in,
+)
 from transformer_jax.studies.asking.study import as_csv
 from transformer_jax.studies.reporting.tables import as_markdown, harmless, spell
 
@@ -62,15 +70,15 @@ def _list(argv: list[str]) -> list[dict[str, Any]]:
     filters = list(arguments.filters)
     has_folder = filters and arguments.root is None and Path(filters[0]).is_dir()
     root = Path(filters.pop(0) if has_folder else arguments.root or "runs")
-    rows = choose(root, filters, arguments.sort)
-    columns = columns_of(rows, [key for key in arguments.columns.split(",") if key])
+    every = [facts_of(path, root) for path in find_runs(root)]
+    columns, rows = keys_of(every, arguments.columns), filtered(every, filters, arguments.sort)
     folded = 0
     if not (filters or arguments.cells or arguments.json or arguments.format != "text"):
         alone = [row for row in rows if CELLS not in Path(row["run"]).parts]
         rows, folded = alone, len(rows) - len(alone)
     asked = dict.fromkeys(re.split(r"[<>=!]", text)[0].strip() for text in filters)
+    columns = ["run", *columns] if columns else columns_of(rows)
     if not arguments.columns:
-        columns = columns_of(rows)
         columns += [key for key in asked if key not in columns and any(key in r for r in rows)]
     chosen = [{key: row.get(key) for key in columns} for row in rows]
     if arguments.format == "csv":

@@ -17,9 +17,10 @@ CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", ROOT / ".pytest_cache" 
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "all"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation, so this process optimises little, and so do the commands
-# that it starts, which find its programs in the cache. What shows a user's bits or times is marked
-# `as_user` and starts commands that are compiled as a user's are. Flags that save more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions
-# in two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
+# that it starts, which find its programs in the cache. What shows a user's bits or times, or trains
+# for long, is marked `as_user` and starts commands that are compiled as a user's are. Flags that save
+# more cost bits: without fusion emitters, or with CPU_OPT_PRESET_FAST_COMPILE, equal expressions in
+# two programs differ, and with parallel_codegen_split_count=1 beside the former a logit changed by
 # 2e-10 with a later token. So emitters are left out only in modules that compare no bits of two
 # programs, see _WITHOUT_EMITTERS.
 FLAGS = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -49,11 +50,9 @@ TINY = str(ROOT / "configs" / "tiny.py")
 
 
 # Modules that take long begin first, so that no process is left with one of them at the end. (xdist
-# would sort them by their number of tests, and programs without emitters would be met by tests of bits,
-# but for those of the README's commands, which have processes of their own.)
-_LONG = (
-    *("test_commands", "test_step", "test_studies", "test_switches", "test_tasks", "test_train"),
-)
+# would sort them by their number of tests, and programs without emitters would be met by tests of
+# bits, but for those of README and docs, which have processes of their own.)
+_LONG = ("test_commands", "test_step", "test_studies", "test_switches", "test_tasks", "test_train")
 # Modules whose programs are many and small, which check keys only where something is drawn.
 _QUICK = {
     *("test_architectures", "test_attention", "test_components", "test_coordinates", "test_course"),
@@ -129,8 +128,10 @@ def _at_root(monkeypatch):
 @pytest.fixture(autouse=True, scope="module")
 def _compile_and_check(request):
     """Says how this module's programs are compiled, and that no key may be used twice."""
-    name = request.module.__name__.rpartition(".")[2]
+    name, before = request.module.__name__.rpartition(".")[2], _EMITTERS["on"]
     _EMITTERS["on"] = name not in _WITHOUT_EMITTERS
+    if _EMITTERS["on"] and not before:
+        jax.clear_caches()
     os.environ["XLA_FLAGS"] = FLAGS if _EMITTERS["on"] else NO_EMITTERS  # of the commands it starts
     surroundings.cache_clear()
     jax.config.update("jax_debug_key_reuse", name not in _QUICK)

@@ -60,13 +60,15 @@ def test_jobs_before_one_that_is_refused_are_cancelled(tmp_path):
 
     executor = SimpleNamespace(submit=submit)
     cluster = SimpleNamespace(kind="slurm", cells_per_job=1, executor=lambda _: executor)
-    workers = SimpleNamespace(board=lambda *_: None, progress=Silent(), estimate=None)
+    stop = SimpleNamespace(signal=None)
+    workers = SimpleNamespace(board=lambda *_: None, progress=Silent(), estimate=None, stop=stop)
     arms = {"a": SimpleNamespace(changes={}, hash="0", branching=None)}
     cells = [Cell("a", seed, tmp_path / "cells" / str(seed)) for seed in range(4)]
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Stop, match="--executor=slurm: sbatch: error: QOSMaxSubmit"):
         jobs.run_as_jobs(cluster, workers, None, tmp_path, tmp_path, arms, cells, 4)
     assert cancelled == [0, 1]
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.oracle

@@ -133,10 +133,19 @@ def test_the_same_seeds_again_are_no_further_look(asked, tmp_path):
 def test_judging_a_study_again_leaves_out_looks_that_came_after_its_own(asked, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(asked[0].root, root)
+    rows = Register(root).rows()
+    rows[-1]["time"] = "2100" + rows[-1]["time"][4:]  # of the second study's look
+    (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (before,) = asked[0].verdicts()["arms"].values()
     (found,) = judge(load_study(root / "first"))["arms"].values()
     assert (found["level"], found["interval"]) == (before["level"], before["interval"])
     assert not found["asked_before"]
+    for row in rows:  # as if its own look had been at cells of other code
+        if row["event"] == "look" and row["study"] == "first":
+            row["cells"] = {arm: "elsewhere" for arm in row["cells"]}
+    (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (found,) = judge(load_study(root / "first"))["arms"].values()
+    assert [look["study"] for look in found["asked_before"]] == ["second"]
 
 
 @pytest.mark.thorough
@@ -176,7 +185,7 @@ def test_runs_of_other_cells_are_a_look_whose_seeds_do_not_count(asked, tmp_path
     verdicts = judge(load_study(root / "second"))
     (found,) = verdicts["arms"].values()
     assert (found["seeds"], found["level"]) == ([3, 4, 5], 0.025 / 2)
-    assert any("their seeds, of other code, do not count" in note for note in notes_on(verdicts))
+    assert any("their seeds, of other cells, do not count" in note for note in notes_on(verdicts))
 
 
 def test_a_register_that_cannot_be_written_is_told_and_nothing_is_lost(

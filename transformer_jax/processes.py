@@ -31,9 +31,9 @@ def join_processes() -> None:
     """Joins the other processes of a run, where the environment says that there are some.
 
     That is: Slurm (srun) with several tasks, a TPU slice of several hosts, or the three variables
-    JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. A Slurm
-    task that has its node to itself takes all GPUs there, one of several on a node takes the one of
-    its number, unless JAX_LOCAL_DEVICE_IDS says which. To be called before jax is used.
+    JAX_COORDINATOR_ADDRESS (HOST:PORT of the first), JAX_NUM_PROCESSES and JAX_PROCESS_ID. Tasks of
+    Slurm take all GPUs of their node where every node has one task; else each takes the one of its
+    number, unless JAX_LOCAL_DEVICE_IDS says which. To be called before jax is used.
 
     Raises:
       InvalidInput: only some of the three are set, or the others do not come.

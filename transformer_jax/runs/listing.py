@@ -213,9 +213,24 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
       root: of the search.
       filters: see parse_filter.
       sort: key to sort by, `-key` for descending; by name if not given.
+    Raises:
+      InvalidInput: a key is one that no run has, or may be several.
     """
+    return filtered([facts_of(path, root) for path in find_runs(root)], filters, sort)
+
+
+def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
+    """Returns the whole keys of columns, which are joined by commas; errors as of `choose`."""
+    there = dict.fromkeys(key for row in rows for key in row)
+    asked = [key for key in columns.split(",") if key]
+    return [_one_meant_by(key, there, f"--columns={columns}") if rows else key for key in asked]
+
+
+def filtered(
+    rows: Sequence[dict[str, Any]], filters: Sequence[str], sort: str | None
+) -> list[dict[str, Any]]:
+    """Does what `choose` does, with the facts of all runs."""
     tests = [parse_filter(text) for text in filters]
-    rows = [facts_of(path, root) for path in find_runs(root)]
     columns_there = dict.fromkeys(name for facts in rows for name in facts)
     for text in filters if rows else ():
         _one_meant_by(re.split(r"<=|>=|!=|<|>|=", text)[0].strip(), columns_there, text)
@@ -233,16 +248,9 @@ def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[
     return have + lack
 
 
-def columns_of(rows: Sequence[dict[str, Any]], asked: Sequence[str] = ()) -> list[str]:
-    """Returns what to show: what is always shown, what differs in the configs, and the losses.
-
-    Raises:
-      InvalidInput: of what is asked for instead, a key that no run has.
-    """
-    keys = dict.fromkeys(key for row in rows for key in row)
-    if asked:
-        text = f"--columns={','.join(asked)}"
-        return ["run", *(_one_meant_by(key, keys, text) if rows else key for key in asked)]
+def columns_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns what to show: what is always shown, what differs in the configs, and the losses."""
+    keys = {key for row in rows for key in row}
     scores = [
         key
         for key in ("train/loss", "eval/loss", "test/loss", "test/accuracy", "test/bleu")

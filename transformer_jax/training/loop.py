@@ -88,7 +88,7 @@ def train(
       InvalidInput: the config, the data or the directory is wrong; nothing was lost.
       NonFinite: the loss or a gradient is no number; saved before that step.
       SaveFailed: the last checkpoint could not be written.
-      Interrupted: SIGTERM or SIGINT came; saved.
+      Interrupted: SIGTERM, SIGINT or SIGUSR2 came; saved.
     """
     configs.check(config)
     refuse_what_is_not_installed(config)

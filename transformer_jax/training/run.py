@@ -45,7 +45,7 @@ class Run:
       metrics: rows of metrics.jsonl, by update: step, train/loss, eval/loss, ...
       begins: tokens that a translation begins with, of a model of Hugging Face whose texts are
         framed otherwise than ours; else empty.
-      sharding: how load_run spread the parameters over devices; None where it did not.
+      sharding: how the parameters are spread over devices; None: they are whole on one.
     """
 
     config: ConfigDict

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.options.config import CADENCE, flatten
@@ -139,7 +140,12 @@ class Register(AppendedRows):
         ]
 
     def looks(
-        self, contrast: Contrast, by: str, study: tuple[str, str], seeds: Sequence[int] = ()
+        self,
+        contrast: Contrast,
+        by: str,
+        study: tuple[str, str],
+        seeds: Sequence[int] = (),
+        cells: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Earlier]:
         """Returns the looks of other studies at a contrast, before this one.
 
@@ -147,12 +153,14 @@ class Register(AppendedRows):
           contrast: which one.
           by: `same`; or `related`, which leaves the same out.
           study: seal and time of sealing of the study that asks.
-          seeds: of its look. Where that was noted, later looks of others are left out: to show it
-            again is no look.
+          seeds: of its look.
+          cells: arm -> the hash of its cells. Where a look at these seeds of these cells was noted,
+            later looks of others are left out: to show it again is no look.
         """
-        rows, looks = self.about([contrast]), []
+        rows, looks, asked = self.about([contrast]), [], (list(seeds), dict(cells))
         own = [row for row in rows if (row["seal"], row["sealed_at"]) == study]
-        shown = min((row["time"] for row in own if row["seeds"] == list(seeds)), default=None)
+        times = [row["time"] for row in own if (row["seeds"], row.get("cells", cells)) == asked]
+        shown = min(times, default=None)
         for row in rows:
             if row in own or (shown is not None and row["time"] > shown):
                 continue

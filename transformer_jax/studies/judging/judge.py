@@ -133,15 +133,17 @@ def decided(
     outcomes, refusals, learned, budgets = scores
     baselines = study.record.get("baselines")
     evidence, told = {}, {}
+    hashes = {name: arm["hash"] for name, arm in study.arms.items()}
     for name in refusals:
         looks, told[name] = [], {}
         if name in contrasts:
-            looks = register.looks(contrasts[name], "same", study.identity, seeds)
+            its = study.seeds_of(name) if name in study.stopped else seeds
+            looks = register.looks(contrasts[name], "same", study.identity, its, hashes)
             related = register.looks(contrasts[name], "related", study.identity)
             told[name] = {"related": [look.told() for look in related]}
         same = computes_the_same[name]
         evidence[name], has_earlier = evidence_of(study, name, outcomes, looks, earlier, same)
-        cells = study.arms[study.base]["hash"], study.arms[name]["hash"]
+        cells = hashes[study.base], hashes[name]
         told[name]["asked_before"] = [
             look.told() | {"counts": look.is_of(cells, sealed.get("target"))}
             for look in (looks if has_earlier else ())

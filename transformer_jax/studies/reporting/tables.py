@@ -246,8 +246,8 @@ def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
     before = arm.get("asked_before") or []
     if before:
         count = {look.get("counts", True) for look in before}
-        how = "these seeds count too" if all(count) else "their seeds, of other code, do not count"
-        how = how if len(count) == 1 else "seeds of the same code count too"
+        how = "these seeds count too" if all(count) else "their seeds, of other cells, do not count"
+        how = how if len(count) == 1 else "seeds of the same cells count too"
         sentences.append(
             f"asked before: {_listed(before)}; {how}; this is a further look, at "
             f"level {arm['level']:.3g}"

@@ -97,8 +97,7 @@ def _load(cell: Cell, prepared: Prepared) -> Run:
     )
     assert restored is not None
     params = evaluated_params(restored.state.opt_state, restored.state.params)
-    task = prepared.task
-    return Run(prepared.config, prepared.model, params, task.tokenizer, restored.step)
+    return prepared.run(params, restored.step)
 
 
 def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,19 +74,18 @@ def run_as_jobs(
     logs.mkdir(parents=True, exist_ok=True)
     executor, submitted = cluster.executor(logs), []
     try:
-        with _interrupts_left_to_us():
-            for batch in batches:
-                submitted.append(executor.submit(run_batch, os.getcwd(), *what, batch))
+        for batch in batches:
+            if workers.stop.signal is None:
+                with _interrupts_left_to_us(cluster):
+                    submitted.append(executor.submit(run_batch, os.getcwd(), *what, batch))
     except Exception as error:
         _end(cluster, submitted)
         raise Stop(f"--executor={cluster.kind}: {str(error).partition(chr(10))[0]}") from error
-    asked = False
     while not all(job.done() for job in submitted):
-        if workers.stop.signal is not None and not asked:
-            asked = True
+        if workers.stop.signal is not None:
             _end(cluster, submitted)
-        if asked and cluster.kind == "slurm":
-            break  # which tells those that run to save, and waits for them
+            if cluster.kind == "slurm":
+                break  # which tells those that run to save, and waits for them
         report_ended()
         time.sleep(_POLL)
     report_ended()
@@ -97,14 +96,15 @@ def run_as_jobs(
 
 
 @contextlib.contextmanager
-def _interrupts_left_to_us() -> Generator[None]:
-    """What is started inside ignores Ctrl-C, until a job's own StopSignal takes it.
+def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
+    """A local job that is started inside ignores Ctrl-C, until its own StopSignal takes it.
 
-    Local jobs are of the terminal's group too, and submitit's controller would kill them.
+    It is of the terminal's group too, and submitit's controller would kill it.
     """
     before = None
-    with contextlib.suppress(ValueError):  # only the main thread may set handlers
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if cluster.kind != "slurm":
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
@@ -117,9 +117,8 @@ def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
     for job in submitted:
         if cluster.kind == "slurm":
             job.cancel()
-        else:  # whose controller kills at `cancel`, and passes SIGTERM on
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(job.job_id), signal.SIGTERM)
+        elif not job.done():  # whose controller kills at `cancel`, and passes SIGTERM on
+            os.kill(int(job.job_id), signal.SIGTERM)
 
 
 def run_batch(cwd: str, *arguments: Any) -> list[str]:
