@@ -50,9 +50,12 @@ TINY = str(ROOT / "configs" / "tiny.py")
 
 
 # Modules that take long begin first, so that no process is left with one of them at the end. (xdist
-# would sort them by their number of tests, and programs without emitters would be met by tests of
-# bits, but for those of README and docs, which have processes of their own.)
-_LONG = ("test_commands", "test_step", "test_studies", "test_switches", "test_tasks", "test_train")
+# would sort them by their number of tests, and programs and runs without emitters would be met by
+# tests of bits.)
+_LONG = (
+    *("test_readme", "test_commands", "test_step", "test_studies", "test_switches", "test_tasks"),
+    "test_train",
+)
 # Modules whose programs are many and small, which check keys only where something is drawn.
 _QUICK = {
     *("test_architectures", "test_attention", "test_components", "test_coordinates", "test_course"),
@@ -73,7 +76,7 @@ _WITHOUT_EMITTERS = _QUICK | {
     *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
     *("test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
     *("test_cells", "test_commands", "test_examples", "test_links", "test_many_tasks"),
-    *("test_mixture", "test_multiverse", "test_processes", "test_readme", "test_reports"),
+    *("test_mixture", "test_multiverse", "test_processes", "test_reports"),
     *("test_scales", "test_sharding", "test_site", "test_try", "test_tuning", "test_until"),
 }
 _EMITTERS = {"on": True}
@@ -111,13 +114,7 @@ def pytest_collection_modifyitems(items):
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
     names = {item: item.module.__name__.rpartition(".")[2] for item in items}
-    items.sort(
-        key=lambda item: (
-            names[item] != "test_readme",
-            names[item] in _WITHOUT_EMITTERS,
-            names[item] not in _LONG,
-        )
-    )
+    items.sort(key=lambda item: (names[item] in _WITHOUT_EMITTERS, names[item] not in _LONG))
 
 
 @pytest.fixture(autouse=True)
@@ -128,10 +125,8 @@ def _at_root(monkeypatch):
 @pytest.fixture(autouse=True, scope="module")
 def _compile_and_check(request):
     """Says how this module's programs are compiled, and that no key may be used twice."""
-    name, before = request.module.__name__.rpartition(".")[2], _EMITTERS["on"]
+    name = request.module.__name__.rpartition(".")[2]
     _EMITTERS["on"] = name not in _WITHOUT_EMITTERS
-    if _EMITTERS["on"] and not before:
-        jax.clear_caches()
     os.environ["XLA_FLAGS"] = FLAGS if _EMITTERS["on"] else NO_EMITTERS  # of the commands it starts
     surroundings.cache_clear()
     jax.config.update("jax_debug_key_reuse", name not in _QUICK)
