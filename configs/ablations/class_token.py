@@ -4,10 +4,10 @@ Command:   python -m experiments.ablate --config=configs/ablations/class_token.p
              --seeds=48:64 --workdir=runs/class_token
 Takes:     22 minutes on 2 CPU cores.
 
-Limits: those of poolings_wide.py, which has the same base, the same learning rate and the same 450
-test images by other writers, on which configs/digits.py was chosen: for other images "no different"
-is not shown, and the margin is 58 % of the base's errors. Operations are not matched: a class token
-takes 7 % more.
+Limits: as in poolings_wide.py, other training data, another size or learning rate, and other test
+images: these 450 are by other writers, configs/digits.py was chosen on them, and for others "no
+different" is not shown. The margin is 58 % of the base's errors. Operations are not matched: a
+class token takes 7 % more.
 """
 
 from configs.ablations import poolings_wide

@@ -151,8 +151,7 @@ STATEMENTS = (
         studies=("norms", "norm_kinds"),
         note="of the loss after equally many updates, each arm at its own rate; speed and "
         "stability were not compared. residuals_wide has larger initial values and more blocks. "
-        "The word for post-norm is of a procedure that changed after its scores "
-        "were seen",
+        "The word for post-norm is of a procedure that changed after its scores were seen",
     ),
     Statement(
         10,

@@ -8,7 +8,6 @@ from typing import Any
 from transformer_jax.errors import Stop
 
 _SAID = b"\nstopping: what runs now is finished and saved; Ctrl-C once more ends at once\n"
-
 _BEFORE_THE_LIMIT = getattr(signal, "SIGUSR2", None)  # which Windows has not
 
 
