@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # One cache for each worker: jax writes its entries in place, and another process may read half.
-CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", ROOT / ".pytest_cache" / "compiled"))
+CACHE = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or ROOT / ".pytest_cache" / "compiled")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(CACHE / os.environ.get("PYTEST_XDIST_WORKER", "all"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most of the suite's time is compilation, so this process optimises little, and so do the commands
