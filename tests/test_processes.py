@@ -1,6 +1,7 @@
 """One run in two processes of four devices each: it is one run, whatever happens to one of them."""
 
 import json
+import os
 import signal
 import socket
 import time
@@ -9,10 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from tests.conftest import TINY, attempt, command, refused, start_python
+from tests.conftest import ROOT, TINY, attempt, command, refused, start_python
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
 from transformer_jax.processes import SILENT_SECONDS, agreed, join_processes, largest
+from transformer_jax.runs.directory import RunDirectory
 
 STEPS = [
     *("--config.training.steps=260", "--config.checkpoint.every=20", "--config.logging.every=1"),
@@ -20,9 +22,10 @@ STEPS = [
     *("--config.hooks.functions=parameter_norms,residual_norms", "--config.hooks.every=20"),
     "--config.evaluation.metrics=brier_score",
 ]
-# Each process says which rows of a batch it makes, and looks whether its devices got theirs.
+# Each process says which rows of a batch it makes, and looks whether its devices got theirs; and
+# that a hook that draws for itself gives all of them the same state.
 OWN_ROWS = """
-from transformer_jax.processes import join_processes
+from transformer_jax.processes import join_processes, refuse_other
 
 join_processes()
 import jax
@@ -30,6 +33,7 @@ import numpy as np
 
 from tests.conftest import tiny_config
 from transformer_jax.training.ahead import in_one_call
+from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.prepared import prepare
 
 for mesh in ({"data": 8}, {"data": 2, "tensor": 4}, {"fsdp": 4, "sequence": 2}, {"tensor": 8}):
@@ -42,6 +46,12 @@ for mesh in ({"data": 8}, {"data": 2, "tensor": 4}, {"fsdp": 4, "sequence": 2}, 
         for shard in array.addressable_shards:
             np.testing.assert_array_equal(shard.data, all_of_it[shard.index])
     print("rows", len(batch["targets"]), "of", whole["targets"].shape[1])
+
+prepared = prepare(tiny_config(hooks__functions="jittering.jitters", mesh__data=8))
+start, run_of = prepared.start(prepared.config)[0], lambda state: prepared.run(state.params, 0)
+names = prepared.config.hooks.functions
+state, _ = call_hooks(run_of, start, names, prepared.task, 0, 0, {"jittering"})
+refuse_other("states", repr([np.asarray(leaf).sum() for leaf in jax.tree.leaves(state)]))
 """
 
 
@@ -104,7 +114,7 @@ def test_what_several_processes_do_not_do_is_refused(monkeypatch):
     refused(attempt("train", f"--config={TINY}", "--fast"), "--fast: one process")
 
 
-def in_two_processes(*words):
+def in_two_processes(*words, **environment):
     """Starts a program in two processes of four devices each."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -116,6 +126,7 @@ def in_two_processes(*words):
             JAX_COORDINATOR_ADDRESS=f"localhost:{port}",
             JAX_NUM_PROCESSES="2",
             JAX_PROCESS_ID=str(number),
+            **environment,
         )
         for number in range(2)
     ]
@@ -128,9 +139,76 @@ def processes(workdir, *arguments):
     )
 
 
+# Drawn by each process for itself; which one counts is agreed.
+JITTERS = """
+import jax
+import numpy as np
+
+from transformer_jax.training.hooks import intervenes
+
+
+@intervenes
+def jitters(state, step):
+    \"\"\"Moves all parameters a little.\"\"\"
+    by = 1 + 1e-6 * np.random.default_rng().normal()
+    return state._replace(params=jax.tree.map(lambda leaf: leaf * by, state.params))
+"""
+
+
 @pytest.mark.commands
-def test_a_process_makes_the_rows_of_its_own_devices():
-    both = in_two_processes("-c", OWN_ROWS)
+def test_arrays_that_no_process_has_whole_give_what_one_device_gives(tmp_path):
+    """A stack of blocks cut over all devices, batches that they do not divide, answers written."""
+    (tmp_path / "jittering.py").write_text(JITTERS)
+    few = [
+        *("--config=tiny", "--config.data.task=synthetic", "--config.data.source=reverse"),
+        *("--config.model.scan_layers=true", "--config.training.batch_size=12"),
+        *("--config.training.steps=20", "--config.evaluation.batch_size=100"),
+        *("--config.logging.every=1", "--config.evaluation.metrics=brier_score"),
+        *("--config.hooks.functions=jittering.jitters", "--config.hooks.every=10"),
+    ]
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    assert command("train", *few, f"--workdir={alone}", **paths).returncode == 0
+    words = ("-m", "experiments.train", *few, f"--workdir={run}", "--config.mesh.fsdp=8")
+    both = in_two_processes(*words, **paths)
+    said = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    one, many = (RunDirectory(path).metrics() for path in (alone, run))
+    for mine, theirs in zip(one, many, strict=True):
+        numbers = {key: value for key, value in mine.items() if not key.startswith("time/")}
+        assert {key: theirs[key] for key in numbers} == pytest.approx(numbers, abs=1e-3)
+
+
+# The files of the second process may not be larger than 1.5 MB.
+LIMITED = """
+import os
+import resource
+import runpy
+
+if os.environ["JAX_PROCESS_ID"] == "1":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, resource.RLIM_INFINITY))
+runpy.run_module("experiments.train", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.commands
+def test_a_process_that_cannot_write_keeps_no_other_waiting(tmp_path):
+    both = in_two_processes(
+        *("-c", LIMITED, "--config=tiny", f"--workdir={tmp_path}", "--config.mesh.fsdp=8"),
+        *("--config.model.width=256", "--config.training.steps=20", "--config.checkpoint.every=10"),
+    )
+    said = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [1, 1], said
+    for step in (10, 20):
+        assert f"NOT SAVED: {tmp_path}/checkpoints: the checkpoint of step {step}" in said[0]
+    assert "another process could not write" in said[0]
+    assert RunDirectory(tmp_path).status() == "failed"
+
+
+@pytest.mark.commands
+def test_a_process_makes_the_rows_of_its_own_devices_and_shares_a_hooks_state(tmp_path):
+    (tmp_path / "jittering.py").write_text(JITTERS)
+    both = in_two_processes("-c", OWN_ROWS, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
     for process in both:
         said, _ = process.communicate(timeout=120)
         assert process.returncode == 0, said

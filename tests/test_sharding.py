@@ -1,5 +1,6 @@
 """Arrays over several devices: where the tables put them, and that a mesh changes no result."""
 
+import dataclasses
 import json
 import os
 import re
@@ -18,11 +19,13 @@ from tests.meshes import CASES
 from transformer_jax import load_run
 from transformer_jax import sharding as sharding_module
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import load_config
+from transformer_jax.options.config import flatten, load_config
+from transformer_jax.options.layer_types import of_type
 from transformer_jax.paths import by_path
 from transformer_jax.sharding import AXES, Rules, Sharding, cut_at_site, make_sharding
 from transformer_jax.training import hooks, measuring
 from transformer_jax.training.announcement import remarks_on_sharding
+from transformer_jax.training.build import without_kernels
 from transformer_jax.training.prepared import prepare
 
 EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
@@ -52,6 +55,43 @@ def test_hooks_and_metrics_are_traced_with_the_runs_sharding(monkeypatch):
     assert prepare(tiny_config()).run({}, 0).sharding is None
 
 
+def test_what_a_run_over_a_mesh_writes_with_has_no_kernel():
+    """XLA cannot cut one, and outside of a step nothing else does."""
+    fused = {"model__attention": "fused", "model__attention_options__fused__soft_cap": 30}
+    alone = prepare(tiny_config(**fused))
+    assert alone.to_show(alone.run({}, 0)).model.attention == "fused"
+    prepared = prepare(tiny_config(**fused, mesh__data=2), devices=fake(2))
+    run = prepared.run({}, 0)
+    shown = prepared.to_show(run).model
+    assert (run.model.attention, shown.attention) == ("fused", "softmax")
+    assert shown.attention_options["soft_cap"] == 30
+
+
+def test_each_type_of_layer_keeps_its_cap_without_kernels():
+    mixed = tiny_config(
+        model__layers="AB",
+        model__attention_options__softmax__soft_cap=20,
+        model__layer_types__A__attention="fused",
+        model__layer_types__A__attention_options__fused__soft_cap=30,
+    )
+    flat = flatten(without_kernels(mixed))
+    caps = []
+    for letter in "AB":
+        its = of_type(flat, letter)
+        assert its["model.attention"] == "softmax"
+        caps.append(its["model.attention_options.softmax.soft_cap"])
+    assert caps == [30, 20]
+    assert without_kernels(tiny_config()) == tiny_config()
+
+
+def test_a_hook_gathers_only_what_it_asks_for(tmp_path, monkeypatch):
+    (tmp_path / "counting.py").write_text("def steps(step):\n    return {'number': step}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(hooks, "whole", None)
+    for names, numbers in (((), {}), (("counting.steps",), {"steps/number": 7.0})):
+        assert hooks.call_hooks(None, "state", names, None, 0, 7, {"counting"})[1] == numbers
+
+
 # ---------------------------------------------------------------- the tables
 
 
@@ -70,6 +110,7 @@ def test_hooks_and_metrics_are_traced_with_the_runs_sharding(monkeypatch):
         ("block_3/mixer/decay", (8, 16, 4), (None, ("fsdp",), None)),  # the largest
         ("block_0:12:1/mixer/decay", (12, 8, 4), (None, ("fsdp",), None)),  # of one block
         ("final_norm/scale", (32,), ()),
+        ("v_row/block_0:12:1/attention/query/kernel", (12, 32), ()),  # of Adafactor, of 12 blocks
     ],
 )
 def test_parameters_and_the_optimizers_arrays_are_cut_by_path(path, shape, spec):
@@ -104,8 +145,27 @@ def test_nothing_is_cut_where_no_sharding_is_active():
 # ---------------------------------------------------------------- meshes that are asked for
 
 
-def fake(count, platform="gpu"):
-    return [SimpleNamespace(platform=platform, device_kind="H100", id=n) for n in range(count)]
+@dataclasses.dataclass(frozen=True)
+class Device:
+    id: int
+    slice_index: int = 0
+    coords: tuple = ()
+    platform: str = "gpu"
+    device_kind: str = "H100"
+    process_index: int = 0
+    core_on_chip: int = 0
+
+
+def fake(count, hosts=1):
+    return [Device(n, n * hosts // count) for n in range(count)]
+
+
+def slice_of_tpus(side, number=0, count=2):
+    """One of several slices of v6e chips, which stand in a square."""
+    places = [(x, y, 0) for y in range(side) for x in range(side)]
+    first = number * side**2
+    kind = {"platform": "tpu", "device_kind": "TPU v6 lite"}
+    return [Device(first + n, number % count, place, **kind) for n, place in enumerate(places)]
 
 
 @pytest.mark.parametrize(
@@ -131,13 +191,37 @@ def test_one_device_has_no_mesh():
         assert make_sharding({**dict.fromkeys(AXES, 1), **sizes}, Rules(), fake(1)) is None
 
 
-def test_one_axis_takes_the_devices_that_are_left(monkeypatch):
-    made = []
-    mesh = AbstractMesh((4, 1, 2, 1), AXES)
-    monkeypatch.setattr(jax, "make_mesh", lambda shape, *_, **told: made.append(shape) or mesh)
+def laid_out(devices, **sizes):
+    """The numbers of devices in a mesh, without its axes of one device."""
+    asked = {**dict.fromkeys(AXES, 1), **sizes}
+    mesh = make_sharding(asked, Rules(), devices).mesh
+    assert dict(mesh.shape) == {**asked, "data": mesh.shape["data"]}
+    return np.vectorize(lambda device: device.id)(mesh.devices).squeeze()
+
+
+def test_one_axis_takes_the_devices_that_are_left():
     asked = {"data": -1, "fsdp": 1, "tensor": 2, "sequence": 1}
     assert str(make_sharding(asked, Rules(), fake(8))) == "8 devices, data=4 tensor=2"
-    assert made == [[4, 1, 2, 1]]
+    np.testing.assert_array_equal(laid_out(fake(8), data=-1, tensor=2), np.arange(8).reshape(4, 2))
+
+
+def test_outer_axes_go_over_hosts_and_slices():
+    """XLA gives the GPUs of each host a slice of their own; heads are cut within a host."""
+    two = fake(16, hosts=2)
+    np.testing.assert_array_equal(laid_out(two, data=-1), np.arange(16))
+    np.testing.assert_array_equal(laid_out(two, data=2, tensor=8), np.arange(16).reshape(2, 8))
+    across = laid_out(two, fsdp=4, tensor=4)
+    np.testing.assert_array_equal(across // 8, [[0] * 4] * 2 + [[1] * 4] * 2)
+    tpus = [*slice_of_tpus(4), *slice_of_tpus(4, 1)]
+    np.testing.assert_array_equal(laid_out(tpus, data=2, fsdp=16) // 16, [[0] * 16, [1] * 16])
+    uneven = "mesh.data=1 mesh.fsdp=12 .*: hosts or slices have 8, 4 devices; expected as many"
+    with pytest.raises(InvalidInput, match=uneven):
+        laid_out(two[:12], fsdp=12)
+
+
+@pytest.mark.parametrize("sizes", [{"fsdp": 8, "tensor": 2}, {"data": 2, "fsdp": 8}])
+def test_a_mesh_may_split_the_rows_of_a_torus(sizes):
+    assert sorted(laid_out(slice_of_tpus(4, count=1), **sizes).ravel()) == [*range(16)]
 
 
 def test_a_mesh_is_refused_as_any_option_is(tmp_path):
@@ -287,8 +371,6 @@ def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):
         "    return Rules(parameters=((r'.*', ()),), sites=())\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    mesh = AbstractMesh((2, 1, 1, 1), AXES)
-    monkeypatch.setattr(jax, "make_mesh", lambda *_, **told: mesh)
     config = tiny_config(mesh__rules="my_rules.nothing", mesh__data=2)
     prepared = prepare(config, devices=fake(2))
     assert prepared.sharding.rules == Rules(parameters=((".*", ()),), sites=())

@@ -32,7 +32,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.listing import choose
 from transformer_jax.runs.progress import Progress, Silent
-from transformer_jax.training import loop, prepared
+from transformer_jax.training import loop, prepared, showcases
 from transformer_jax.training.build import make_task
 from transformer_jax.training.diagnosis import NonFinite
 from transformer_jax.training.evaluation import evaluate, make_score
@@ -366,6 +366,19 @@ def test_c12_a_disk_that_is_full_at_the_end_is_no_success(tmp_path, monkeypatch)
     monkeypatch.setattr(checkpoints, "_sync", honest)
     run(tmp_path / "a")
     assert RunDirectory(tmp_path / "a").manifest()["launches"][-1]["resumed_from"] == 20
+
+
+@pytest.mark.usefixtures("one_program")
+def test_a_run_without_memory_for_its_sample_is_done(tmp_path, monkeypatch):
+    def refuses(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 7 bytes")
+
+    shows = showcases.DEMONSTRATIONS["language_modelling"]._replace(show=refuses)
+    monkeypatch.setitem(showcases.DEMONSTRATIONS, "language_modelling", shows)
+    run(tmp_path / "a")
+    assert RunDirectory(tmp_path / "a").status() == "done"
+    (sample,) = (tmp_path / "a" / "samples").iterdir()
+    assert "no sample: there is no memory" in sample.read_text()
 
 
 @pytest.mark.usefixtures("one_program")

@@ -24,6 +24,9 @@ from transformer_jax.errors import InvalidInput, Stop
 
 SILENT_SECONDS = 20  # after which a process is taken for dead, and the others end
 _OURS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors that are no other's
+_BARRIERS = ("async_write_complete", "async_commit_complete")  # of orbax, in this order
+_COUNT = itertools.count()
+_LONGEST_WRITE = 20 * 60_000  # milliseconds, as orbax has it
 _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -204,3 +207,30 @@ def whole(tree: Any) -> Any:
         return jnp.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
     return tree if jax.process_count() == 1 else jax.tree.map(gathered, tree)
+
+
+class Barriers:
+    """Where the processes of a run wait for each other while orbax writes one checkpoint.
+
+    One that could not write comes to the barriers that are left, else the others would wait there
+    for as long as orbax waits, 20 minutes.
+    """
+
+    def __init__(self) -> None:
+        from orbax.checkpoint import multihost
+
+        self._wait: Any = multihost.get_barrier_sync_fn()
+        self._name, self._left = f"checkpoint-{next(_COUNT)}", list(_BARRIERS)
+
+    def __call__(self, *, key: str, timeout_ms: int) -> None:
+        """What orbax calls, by names of its own."""
+        name = next((name for name in self._left if name in key), None)
+        if name is not None:
+            self._left.remove(name)
+            key = f"{self._name}.{name}"
+        self._wait(key=key, timeout_ms=timeout_ms)
+
+    def pass_the_rest(self) -> None:
+        """Comes to the barriers that are left."""
+        for name in [*self._left]:
+            self(key=name, timeout_ms=_LONGEST_WRITE)

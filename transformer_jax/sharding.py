@@ -20,6 +20,7 @@ import dataclasses
 import fnmatch
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from types import EllipsisType
@@ -29,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.errors import InvalidInput
@@ -147,10 +149,11 @@ class Sharding:
           path: of it; `block_0:12:1` is a stack of blocks, see stacking.
           shape: of it.
         """
+        inner = list(shape[1:] if ":" in path else shape)
         for pattern, cuts in self.rules.parameters:
             if re.search(pattern, path):
-                return NamedSharding(self.mesh, self.spec(cuts, shape))
-        inner = list(shape[1:] if ":" in path else shape)
+                fits = ... in cuts or len(cuts) <= len(inner)  # else a moment of fewer dimensions
+                return NamedSharding(self.mesh, self.spec(cuts, shape)) if fits else self.everywhere
         if len(inner) < 2:
             return self.everywhere
         largest = inner.index(max(inner))
@@ -399,8 +402,27 @@ def make_sharding(
     if count == 1:
         return None
     automatic = (AxisType.Auto,) * len(AXES)
-    mesh = jax.make_mesh(shape, AXES, axis_types=automatic, devices=devices[:count])
-    return Sharding(mesh, rules)
+    return Sharding(Mesh(_arranged(shape, devices[:count]), AXES, axis_types=automatic), rules)
+
+
+def _arranged(shape: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
+    """The devices of a mesh: outer axes go over slices of TPUs and hosts of GPUs, joined slowly."""
+    slices = Counter(getattr(device, "slice_index", 0) for device in devices)
+    if len({*slices.values()}) > 1:
+        sizes = " ".join(f"mesh.{axis}={size}" for axis, size in zip(AXES, shape, strict=True))
+        counts = ", ".join(map(str, slices.values()))
+        raise InvalidInput(
+            f"{sizes}: hosts or slices have {counts} devices; expected as many of each"
+        )
+    outer, left = [], len(slices)
+    for size in shape:
+        outer.append(math.gcd(size, left))
+        left //= outer[-1]
+    options = {"allow_split_physical_axes": True}  # of a TPU's torus
+    if len(slices) == 1:
+        return mesh_utils.create_device_mesh(shape, devices, **options)
+    inner = [size // over for size, over in zip(shape, outer, strict=True)]
+    return mesh_utils.create_hybrid_device_mesh(inner, outer, devices, **options)
 
 
 def _are(devices: Sequence[Any]) -> str:

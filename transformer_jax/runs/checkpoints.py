@@ -28,7 +28,7 @@ from jax.sharding import SingleDeviceSharding
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
-from transformer_jax.processes import agreed, is_first, largest, wait_for_all
+from transformer_jax.processes import Barriers, agreed, is_first, largest, wait_for_all
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, inside, walk
 
 _FORMAT = 1
@@ -129,11 +129,16 @@ class Checkpoints:
         _refuse_non_finite(step, state)
         writing = self._folder / f"{WRITING}{final.name}-{agreed(os.getpid())}"
         leaves, size = _leaves(state), sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        orbax = _checkpointer()
+        barriers = Barriers() if jax.process_count() > 1 else None
+        orbax = _checkpointer(barriers)
 
-        def copy_arrays() -> None:  # of which each process writes its parts
-            # On a CPU orbax reads them where they are: what is donated then is copied by jax.
-            orbax.save(writing / "state", state)
+        def together(work: Callable[[], Any]) -> None:
+            try:
+                work()
+            except Exception:
+                if barriers is not None:
+                    barriers.pass_the_rest()
+                raise
 
         def write_arrays() -> None:
             with orbax:
@@ -167,11 +172,13 @@ class Checkpoints:
                 raise SaveFailed(_why_not_saved(self._folder, step, size, failed)) from failed
 
         def finish() -> None:
-            do(write_arrays, True)
+            do(functools.partial(together, write_arrays), True)
             do(complete, False)
 
         do(functools.partial(writing.mkdir, parents=True), False)
-        do(copy_arrays, True)
+        # Each process its parts. On a CPU orbax reads them where they are: what is donated then is
+        # copied by jax.
+        do(functools.partial(together, lambda: orbax.save(writing / "state", state)), True)
         if jax.process_count() > 1:
             finish()
             self._remove_old()
@@ -303,10 +310,10 @@ def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
 
 
-def _checkpointer():
+def _checkpointer(barriers: Barriers | None = None) -> Any:
     import orbax.checkpoint as ocp  # 25 MB that a reader of our modules does not need
 
-    return ocp.StandardCheckpointer()
+    return ocp.StandardCheckpointer(async_options=ocp.AsyncOptions(barrier_sync_fn=barriers))
 
 
 def _looks_like_step(entry: Path) -> bool:

@@ -25,6 +25,7 @@ from transformer_jax.processes import (
 )
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.provenance import surroundings
 
 _READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STATUS")
 
@@ -71,6 +72,8 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
 
     with others_missed(), others_watched(say_failed), contextlib.ExitStack() as stack:
         refuse_other("configs", to_json(config))
+        around, _ = surroundings()
+        refuse_other("code (by git) or packages", repr([around["packages"], around["git"]]))
         _refuse_other_folder(shared)
         if not is_first():
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -16,7 +16,8 @@ from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
 from transformer_jax.models.families import make_with_known_fields, row
-from transformer_jax.options.config import options_of
+from transformer_jax.options.config import changed, flatten, options_of
+from transformer_jax.options.layer_types import letters_of, of_type
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN, OWN_SECTIONS, names_own
 from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
@@ -38,6 +39,24 @@ def make_run_sharding(
     """
     rules = chosen(RULES, config.mesh.rules, "mesh.rules", allow)()
     return make_sharding({axis: config.mesh[axis] for axis in AXES}, rules, devices)
+
+
+def without_kernels(config: ConfigDict) -> ConfigDict:
+    """Returns a config whose model XLA can cut over devices anywhere, and that computes the same.
+
+    A kernel of `attention=fused` is cut by hand, where a program is traced as a step is.
+    """
+    flat, changes = flatten(config), {}
+    types = {letter: of_type(flat, letter) for letter in (None, *letters_of(flat))}
+    if all(its["model.attention"] != "fused" for its in types.values()):
+        return config
+    for letter, its in types.items():
+        row, prefix = its["model.attention"], f"model.layer_types.{letter}." if letter else "model."
+        if row in ("fused", "softmax"):  # a type may take the model's own option
+            cap = its.get(f"model.attention_options.{row}.soft_cap")
+            changes[f"{prefix}attention"] = "softmax"
+            changes[f"{prefix}attention_options.softmax.soft_cap"] = cap
+    return changed(config, changes)
 
 
 def make_task(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import zlib
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from transformer_jax.models import Decoder
 from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.task_traits import traits_of
+from transformer_jax.processes import refuse_other
 from transformer_jax.programs import names_in
 from transformer_jax.runs.writers import WRITERS
 from transformer_jax.training.objectives import InChunks
@@ -28,6 +30,15 @@ def refuse_what_is_not_installed(config: ConfigDict) -> None:
     refuse_missing_packages(config.data.task)
     for name in config.logging.writers:
         require(WRITERS[name][1], f"logging.writers={name}", "trackers")
+
+
+def refuse_other_data(task: Task, order: int) -> None:
+    """Raises InvalidInput, in all processes of a run, where they have read other data."""
+    if jax.process_count() == 1:
+        return
+    first = jax.tree.leaves(task.batch(order, 0))
+    sums = [zlib.crc32(np.asarray(each).tobytes()) for each in first]
+    refuse_other("data", repr([task.facts, sums]))
 
 
 def refuse_missing_packages(task: str) -> None:

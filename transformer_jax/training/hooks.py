@@ -13,20 +13,23 @@ It gets copies, so what it does changes no bit of training; a hook that shall ch
 new state, or that and numbers, and says so by the mark `intervenes`. The cells of a study know.
 """
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import broadcast_one_to_all
 
 from transformer_jax import inspection
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import marks
 from transformer_jax.options.rule import is_own
+from transformer_jax.processes import whole
 from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.own import chosen, faults_of
 from transformer_jax.training.run import Run
@@ -93,16 +96,18 @@ HOOKS: dict[str, Callable] = {
 def call_hooks(
     run_of: Callable[[TrainState], Run],
     state: TrainState,
+    names: Sequence[str],
     task: Task,
     order: int,
     step: int,
     allow: Collection[str],
 ) -> tuple[TrainState, dict[str, float]]:
-    """Calls the hooks of a config one after another.
+    """Calls hooks one after another.
 
     Args:
-      run_of: makes a run of a state.
+      run_of: makes a run of a state, whose parameters this process has whole.
       state: after an update.
+      names: of the hooks.
       task: the data.
       order: seed of the data order.
       step: updates so far.
@@ -113,14 +118,12 @@ def call_hooks(
       InvalidInput: a hook of the user's own failed, or gave something else; the text tells.
     """
     row: dict[str, float] = {}
-    for name in run_of(state).config.hooks.functions:
+    for name in names:
         hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
         changes = is_own(name) and marks.intervenes(name)
-        # A hook may keep it: the next update ends the state.
-        copied = functools.cache(lambda state=state: jax.tree.map(jnp.copy, state))
-        makers = {
-            "state": copied,
-            "run": lambda copied=copied: run_of(copied()),
+        makers = {  # copies, since a hook may keep them and the next update ends the state
+            "state": lambda state=state: whole(jax.tree.map(jnp.copy, state)),
+            "run": lambda state=state: _copied(run_of(state)),
             "task": lambda: task,
             "batch": lambda: task.batch(order, step),
             "step": lambda: step,
@@ -135,9 +138,15 @@ def call_hooks(
             new, returned = (
                 returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
             )
-            state = jax.tree.map(jnp.copy, _checked(who, state, new))
+            new = jax.tree.map(jnp.copy, _checked(who, state, new))
+            # Each process has its own, and they are to be one.
+            state = broadcast_one_to_all(new) if jax.process_count() > 1 else new
         row |= _numbers(who, name.rpartition(".")[2], returned)
     return state, row
+
+
+def _copied(run: Run) -> Run:
+    return dataclasses.replace(run, params=jax.tree.map(jnp.copy, run.params))
 
 
 def _checked(who: str, old: TrainState, new: Any) -> TrainState:

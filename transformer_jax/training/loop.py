@@ -19,19 +19,19 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import is_own
-from transformer_jax.processes import agreed, is_first, refuse_other, whole
+from transformer_jax.processes import agreed, is_first, whole
 from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.following import directory_of_process
 from transformer_jax.runs.interruption import Interrupted, StopSignal
-from transformer_jax.runs.pictures import draw_loss_curve, loss_in_a_line
+from transformer_jax.runs.pictures import draw_loss_curve, in_a_line
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.branching import Extension, Parent, begin_in
-from transformer_jax.training.compatibility import refuse_what_is_not_installed
+from transformer_jax.training.compatibility import refuse_other_data, refuse_what_is_not_installed
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
@@ -55,7 +55,7 @@ from transformer_jax.training.own import (
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.run import Run
 from transformer_jax.training.saving import Saving
-from transformer_jax.training.showcases import demonstration_of
+from transformer_jax.training.showcases import demonstration_of, show_within_memory
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.warm_start import fingerprint_of
 
@@ -107,7 +107,7 @@ def train(
         def make() -> Prepared:
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
             prepared = prepare(config, directory.tokenizer(own), allow)
-            refuse_other("data", repr(prepared.task.facts))
+            refuse_other_data(prepared.task, seeds_of(config).order)
             if extension is not None:
                 extension.write(directory, prepared.task.facts)
             return prepared
@@ -148,8 +148,7 @@ class Training:
             nothing is saved then.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
-        self.make, self.cell, self.at_end = make, cell, at_end
-        self.parent = parent
+        self.make, self.cell, self.at_end, self.parent = make, cell, at_end, parent
         self.demonstration = demonstration_of(config.data.task)
         together, keep = not self._is_alone, config.checkpoint.keep
         self.saving = Saving(directory, keep, self._warn, keeps, waits=together)
@@ -355,9 +354,10 @@ class Training:
 
     def _call_hooks(self, state: TrainState) -> tuple[TrainState, dict[str, float]]:
         """Calls the hooks that the config names; see hooks."""
-        order, step = seeds_of(self.config).order, self.directory.step
-        seen = whole(unstack_blocks(state)) if self.config.hooks.functions else state
-        new, numbers = call_hooks(self._run, seen, self.task, order, step, self.allow)
+        about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
+        names = self.config.hooks.functions
+        seen = unstack_blocks(state) if names else state
+        new, numbers = call_hooks(lambda state: self._run(state, whole), seen, names, *about)
         return state if new is seen else self.prepared.stack(new), numbers
 
     @property
@@ -384,7 +384,8 @@ class Training:
             self.at_end(self._run(state))
             directory.write_status("done")
             return directory.metrics()[-1]
-        shown = self.demonstration.show(self._run(state, whole), self.task)
+        run_of = lambda: self.prepared.to_show(self._run(state, whole))  # noqa: E731
+        shown = show_within_memory(self.demonstration, run_of, self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
@@ -394,7 +395,7 @@ class Training:
             f"\n{shown}\n\n{results_of(rows[-1], self.task.target)}\n"
             f"run        {directory.path}/ (config.json, metrics.jsonl, evaluation.json, ...)\n"
             f"sample     {sample}\n"
-            f"picture    {picture}\ntraining   {loss_in_a_line(rows)}"
+            f"picture    {picture}\ntraining   {in_a_line([row.get('train/loss') for row in rows])}"
         )
         return rows[-1]
 

@@ -22,6 +22,7 @@ from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageM
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
+from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.run import Run, logits_of
 
 _SHOWN = 5
@@ -303,6 +304,22 @@ class Demonstration(NamedTuple):
 def demonstration_of(task: str) -> Demonstration:
     """Returns the row of a task, by its name in a config; those without a row share one."""
     return DEMONSTRATIONS.get(task, _PLAIN)
+
+
+def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], task: Any) -> str:
+    """Returns what a run shows at its end; that there is no memory for it, where there is none.
+
+    Args:
+      demonstration: of its task.
+      run_of: makes the run, whose parameters may have to be gathered.
+      task: its data.
+    """
+    try:
+        return demonstration.show(run_of(), task)
+    except jax.errors.JaxRuntimeError as error:
+        if bytes_refused(error) is None:
+            raise
+        return "no sample: there is no memory for one beside the training state"
 
 
 _PLAIN = Demonstration(show_guesses, answer_of_own)

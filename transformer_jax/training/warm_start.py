@@ -18,6 +18,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
 from transformer_jax.models.families import attention_in_effect, options_in_effect
 from transformer_jax.paths import begins, by_path
+from transformer_jax.processes import whole
 from transformer_jax.runs.files import entries, inside
 from transformer_jax.sharding import put
 from transformer_jax.training.loading import load_run
@@ -262,7 +263,7 @@ def _from_word_vectors(params: Any, path: str, tokenizer: Tokenizer | None) -> t
     own = by_path(params)
     if _EMBEDDING not in own or tokenizer is None:
         raise InvalidInput(f"initial.word_vectors={path}: the model has no token embedding")
-    table = np.array(own[_EMBEDDING])
+    table = np.array(whole(own[_EMBEDDING]))
     wanted: dict[str, list[int]] = {}
     for token in range(tokenizer.vocab_size):
         wanted.setdefault(tokenizer.decode([token]).strip(), []).append(token)
