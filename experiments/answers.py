@@ -8,17 +8,20 @@ from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed
 from transformer_jax.runs.files import read_json
 from transformer_jax.studies.inference.statistics import (
+    BETTER,
     IDENTICAL,
     NO_VERDICT,
     NOT_PRIMARY,
     REFUSED,
     UNRESOLVED,
+    WORSE,
 )
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.decision import UNTUNED
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+_PLAIN = (BETTER, WORSE, UNRESOLVED)  # words that counts of solved runs stand beside
 _DECIDES_NOTHING = (IDENTICAL, UNRESOLVED, CANNOT_TELL, REFUSED, NO_VERDICT, NOT_PRIMARY)
 # Of a page, with what each shows.
 FIGURES = {
@@ -62,7 +65,7 @@ SAID_FIRST = {
     "post_norm": "post and post without warm-up unresolved",
     "depth_wide": "depth 1 worse",
 }
-# Studies whose question a later one asks of a base that has learned, or so that it can be decided.
+# Studies whose question, or a part of it, a later one asks so that it can be decided.
 ASKED_AGAIN = {
     "agreement": "agreement_solved",
     "agreement_far": "agreement_solved",
@@ -70,8 +73,10 @@ ASKED_AGAIN = {
     "heads": "heads_wide",
     "norm_kinds": "norms_wide",
     "norms": "norms_wide",
+    "norms_wide": "post_norm",
     "patches": "patches_wide",
     "poolings": "poolings_wide",
+    "poolings_wide": "class_token",
     "positions_long": "positions_256",
     "recall": "recall_solved",
     "residuals": "residuals_wide",
@@ -134,15 +139,34 @@ def undecided(study: Study) -> str:
 def words_of(study: Study) -> str:
     """The word of each arm and of a trend; that none was tuned is said once."""
     said = study.verdicts["arms"]
+    if study.record["sealed"].get("target") is not None:
+        return _solved_by(study)
     if trend := study.verdicts.get("trend"):
         said = said | {f"more {trend['key']}": trend}
     by_arm = {name: its["words"].removesuffix(UNTUNED) for name, its in said.items()}
-    if study.record["sealed"].get("target") is not None:  # whose words are long, and often the same
-        alike = {each: [n for n, its in by_arm.items() if its == each] for each in by_arm.values()}
-        by_arm = {", ".join(names): each for each, names in alike.items()}
     words = "; ".join(f"{name}: {each}" for name, each in by_arm.items())
     is_untuned = any(its["words"].endswith(UNTUNED) for its in said.values())
-    return words + " (no arm was tuned)" * is_untuned
+    changed = " (words changed with the procedure, see the page)" * (study.name in SAID_FIRST)
+    return words + " (no arm was tuned)" * is_untuned + changed
+
+
+def _solved_by(study: Study) -> str:
+    """How many runs of each arm reach a target, when, and its word; equal ones together."""
+    by_words: dict[str, list[str]] = {}
+    of_base = ""
+    for name, its in study.verdicts["arms"].items():
+        if not its.get("solved"):  # refused: it has no counts
+            by_words.setdefault(its["words"].removesuffix(UNTUNED), []).append(name)
+            continue
+        counts = []
+        for (solved, runs), updates in zip(its["solved"], its["updates"], strict=True):
+            when = "" if updates is None else f", median {updates:,.0f} updates"
+            counts.append(f"{solved} of {runs} runs{when}")
+        word = its["verdict"] if its["verdict"] in _PLAIN else its["words"].removesuffix(UNTUNED)
+        by_words.setdefault(f"{word} ({counts[0]})", []).append(name)
+        of_base = f"of the base {counts[1].replace(' runs', ' runs solve it')}"
+    arms = "; ".join(f"{', '.join(names)}: {words}" for words, names in by_words.items())
+    return f"{of_base}; {arms}" if of_base else arms
 
 
 def domain_of(study: Study) -> str:
@@ -163,6 +187,9 @@ def domain_of(study: Study) -> str:
     share = tuning["rungs"][-1][0] if tuning and tuning.get("rungs") else 1
     tuned += f" in runs of {share:.0%} of the updates" if share < 1 else ""
     windows = f" in windows of {flat['data.length']}" if record["counted"] == "tokens" else ""
+    if flat["data.task"] == "synthetic":
+        tokens = cost["counted"] // (cost["updates"] * flat["training.batch_size"])
+        windows = f", examples of {tokens} tokens"
     return (
         f"{spread}, {cost['updates']:,} updates ({cost['counted']:,} "
         f"{record['counted']} of {flat['data.source']}{windows}), "

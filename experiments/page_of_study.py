@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.answers import (
+    ASKED_AGAIN,
     FIGURES,
     HERE,
     RESULTS,
@@ -92,6 +93,9 @@ def page_of_study(
     ]
     if again := record.get("supersedes"):
         lines += [f"**Why it was asked again:** {again}.", ""]
+    if later := read_study(ASKED_AGAIN.get(name, "")):
+        said, beside = withheld(later) or words_of(later), later.verdicts["base"]
+        lines += [f"**Asked again by {later.name}, beside {beside}:** {said}.", ""]
     came = [] if why_not else expected_of(record["sealed"], verdicts)
     lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
     in_words = not came and not why_not and verdicts["prediction"]
@@ -107,6 +111,9 @@ def page_of_study(
     ):
         lines += [heading, "", *[f"- {line}" for line in sentences], ""] if sentences else []
     lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
+    pooled = {len(its.get("seeds", ())) for its in verdicts["arms"].values()}
+    if max(pooled) > (count := len(verdicts["seeds"])):
+        lines += [f"Scores are of {count} seeds, differences of up to {max(pooled)}.", ""]
     tuned = {arm: _chosen(its) for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
     if tuned:
         chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
@@ -114,7 +121,11 @@ def page_of_study(
         of_first = [
             f"{arm}: {words}" for arm, its in verdicts["arms"].items() for words in of_trials(its)
         ]
-        lines += [f"Over numbers of trials: {'; '.join(of_first)}.", ""]
+        rungs = record["sealed"]["tuning"].get("rungs") or [[1]]
+        lines += [
+            f"By trials in runs of {rungs[0][0]:.0%} of the updates: {'; '.join(of_first)}.",
+            "",
+        ]
     beyond = {
         arm: words for arm, its in verdicts["arms"].items() if (words := beyond_this_text(its))
     }
@@ -229,7 +240,8 @@ def learned_of(study: Study) -> str:
     best = min((score for score in of_all.values() if score is not None), default=math.inf)
     above = [arm for arm, its in values if its["mean"] and its["mean"] < best]
     sentence += f" Better than all of them: {', '.join(above)}." if better and above else ""
-    return sentence + (f" No better than the gate: {', '.join(below)}." if below else "")
+    named = ", ".join(f"“{arm}”" for arm in below)
+    return sentence + (f" Arms that are no better than the gate: {named}." if below else "")
 
 
 def limits_of(config_path: str) -> list[str]:
@@ -246,13 +258,14 @@ def limits_of(config_path: str) -> list[str]:
 
 def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
     """How many seeds would decide what is unresolved, by the spread that was seen."""
-    needs = []
+    needs, not_by_seeds = [], []
     for arm, its in verdicts["arms"].items():
         count = its.get("seeds_needed")
         if its["verdict"] == UNRESOLVED and count:
             needs.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
         elif its["verdict"] == UNRESOLVED and its.get("regrets"):
-            needs.append(f"{arm}: {NOT_BY_SEEDS}")
+            not_by_seeds.append(arm)
+    needs += [f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}"] if not_by_seeds else []
     heading = "**Seeds that would decide it**, by the spread that was seen: "
     return [f"{heading}{'; '.join(needs)}."] if needs else []
 
@@ -320,6 +333,8 @@ def _of_related(arms: Mapping[str, Any]) -> list[str]:
         read = read_study(study)
         if read and time < read.record["sealed_at"]:
             line += " It was sealed anew since."
+        elif read and read.name in SAID_FIRST:
+            line += f" Its page says now: {words_of(read)}."
         elif read and (nothing := withheld(read)):
             line += f" **It decides nothing:** {nothing}."
         lines.append(line)

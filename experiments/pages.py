@@ -12,7 +12,6 @@ from experiments.answers import (
     HERE,
     NEXT,
     RESULTS,
-    SAID_FIRST,
     WITHDRAWN,
     Study,
     read_study,
@@ -46,7 +45,7 @@ def pages(page: str = "results/{}/README.md", figure: str = "{figure}") -> dict[
         path.parent.name: _of_several(
             path, lambda drawn, name=path.parent.name: figure.format(name=name, figure=drawn)
         )
-        for path in _several()
+        for path in sorted([*RESULTS.glob("*/ladder.md"), *RESULTS.glob("*/suite.md")])
     }
     others |= {path.parent.name: _times(path) for path in sorted(RESULTS.glob("*/speed.json"))}
     return {"": _overview(studies, others, page)} | found | others
@@ -70,19 +69,17 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
 
     answered = [study for study in studies if not undecided(study)]
     answers = [
-        [
-            linked(s.name, s.verdicts["question"]),
-            f"Beside {s.verdicts['base']}: {words_of(s)}."
-            + " (Words changed with the procedure, see the page.)" * (s.name in SAID_FIRST),
-        ]
+        [linked(s.name, s.verdicts["question"]), f"Beside {s.verdicts['base']}: {words_of(s)}."]
         for s in answered
     ]
     open_ones, asked_again = [], []
     for s in studies:
         row = [linked(s.name, s.verdicts["question"]), undecided(s)]
+        if s in answered:
+            continue
         if s.name in ASKED_AGAIN:
             asked_again.append([*row, linked(ASKED_AGAIN[s.name], ASKED_AGAIN[s.name])])
-        elif s not in answered:
+        else:
             open_ones.append(row)
     measured = [
         "- "
@@ -140,10 +137,6 @@ experiments.results` writes these pages from the scores that lie beside them.
 # ---------------------------------------------------------------- what else was measured
 
 
-def _several() -> list[Path]:
-    return sorted([*RESULTS.glob("*/ladder.md"), *RESULTS.glob("*/suite.md")])
-
-
 def _of_several(path: Path, figure: Callable[[str], str]) -> str:
     """What a ladder or a suite says, with why it decides nothing if it does not."""
     head, _, text = path.read_text(encoding="utf-8").partition("\n")
@@ -186,7 +179,8 @@ def _times(path: Path) -> str:
     rounds = len(found["ratios"]["training"][lengths[0]])
     sentence = (
         "# How fast are a transformer and an LSTM?\n\nMedian and range of the ratios of two times "
-        f"in a round, {rounds} rounds, by length in tokens; {found['config']} on "
+        "in a round, where above 1 the second is faster and both have as many parameters: "
+        f"{rounds} rounds, by length in tokens; {found['config']} on "
         f"{found['machine']}, by `python -m experiments.speed`. Reading and writing are of one "
         "text, an update of 2,048 tokens.\n"
     )

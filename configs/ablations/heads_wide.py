@@ -5,8 +5,9 @@ Command:   python -m experiments.ablate --config=configs/ablations/heads_wide.py
 Takes:     41 minutes on 2 CPU cores (AMD EPYC).
 
 Limits: one text of characters, width 128, windows of 64; a rate for each arm, but one initial size
-and schedule for all. A head's size is the width over their number, so that the two cannot be told
-apart here; more updates, a larger model or longer windows may want more heads.
+and schedule for all, which were chosen with four heads and may favour them. A head's size is the
+width over their number, so that the two cannot be told apart here; more updates, a larger model or
+longer windows may want more heads.
 """
 
 from configs import shakespeare

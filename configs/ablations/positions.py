@@ -7,9 +7,10 @@ Takes:     54 minutes on 2 CPU cores.
 positions_256.py asks the same of windows four times as long, where only rotary ones have learned.
 
 Limits: one text of characters, one size, one shape of the sinusoidal table (base 10,000, as large
-as the learned one at the start); a rate for each arm, but one initial size and schedule for all.
-Another text, more updates or a larger model may order learned and sinusoidal tables otherwise. That
-learned tables are the worst at twice the trained length was predicted: sinusoidal ones are.
+as the learned one at the start); a rate for each arm, but one initial size and schedule for all,
+which were chosen with learned positions and may favour them. Another text, more updates or a larger
+model may order learned and sinusoidal tables otherwise. That learned tables are the worst at twice
+the trained length was predicted: sinusoidal ones are.
 """
 
 from configs import shakespeare

@@ -295,6 +295,7 @@ def either_carries_gradients() -> str:
         left[name] = float(norms[0] / norms[-1])
     *some, neither = left.values()
     assert neither < 0.01 * min(some), left
+    assert min(some) > 0.1, left
     shares = "; ".join(f"{name} {share:.2g}" for name, share in left.items())
     return f"gradient at the blocks' input over that at their output: {shares}"
 

@@ -14,7 +14,7 @@ from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.decision import UNTUNED
 
-FORECAST, KEEPS, FALLS = "forecast", "keeps", "falls"
+FORECAST, KEEPS = "forecast", "keeps"
 SHRINKS = "shrinks"
 FASTER, SLOWER = "faster", "slower"
 # What a wanted kind is met by, if not by itself alone.
@@ -54,7 +54,7 @@ class Outcome:
 
     Attributes:
       statement: the row.
-      word: of its claims, or of its check where it has none.
+      word: of its check and its claims.
       seen: of its check, if it has one.
       verdicts: a line for each study, with the words of its verdicts.
     """
@@ -80,26 +80,18 @@ def run_check(check: Callable[[], str]) -> Seen:
 def outcome_of(statement: Statement) -> Outcome:
     """Decides a statement."""
     seen = run_check(statement.check) if statement.check else None
-    kinds = [kind_of(claim) for claim in statement.claims]
     names = dict.fromkeys([*(claim.study for claim in statement.claims), *statement.studies])
     lines = tuple(line for name in names if (line := words_of(name)))
-    if statement.claims:
-        word = _word(
-            [(claim.wants, kind) for claim, kind in zip(statement.claims, kinds, strict=True)]
-        )
-    elif seen:
-        word = HOLDS if seen.holds else UNTESTED
-    else:
-        word = "see the verdicts" if lines else UNTESTED
-    if seen and seen.holds is False:
-        word = NOT
+    pairs = [(HOLDS, HOLDS if seen.holds else None)] if seen else []
+    pairs += [(claim.wants, kind_of(claim)) for claim in statement.claims]
+    word = NOT if seen and seen.holds is False else _word(pairs)
     return Outcome(statement, word, seen, lines)
 
 
 def _word(pairs: Iterable[tuple[str, str | None]]) -> str:
-    """Of wanted and found kinds; None is a study that has not been run."""
+    """Of wanted and found kinds; None is what has not been run."""
     pairs = list(pairs)
-    if any(kind is None for _, kind in pairs):
+    if not pairs or any(kind is None for _, kind in pairs):
         return UNTESTED
     right = sum(kind in _MEETS.get(wants, (wants,)) for wants, kind in pairs)
     if right == len(pairs):
@@ -130,7 +122,7 @@ def kind_of(claim: Claim) -> str | None:
     if answers.withheld(study):
         return CANNOT_TELL
     if claim.also:
-        return _elsewhere(study.verdicts, claim.arm, claim.also)
+        return _elsewhere(study.verdicts, claim)
     arm = study.verdicts["arms"][claim.arm]
     if arm["verdict"] == statistics.UNSTABLE:
         (ours, _), (bases, _) = arm["diverged"]
@@ -140,18 +132,22 @@ def kind_of(claim: Claim) -> str | None:
     return _KINDS.get(arm["verdict"], OPEN)
 
 
-def _elsewhere(verdicts: dict[str, Any], arm: str, evaluation: str) -> str:
-    """Whether an arm keeps its score in a further evaluation, to within the margin, or falls."""
-    here = verdicts["values"][arm]["by_seed"]
-    there = verdicts["also"][evaluation][arm].get("by_seed", {})  # older verdicts have means alone
+def _elsewhere(verdicts: dict[str, Any], claim: Claim) -> str:
+    """Whether an arm keeps its score in a further evaluation, or is better there than the base."""
+    there = verdicts["also"][claim.also]
+    ours = there[claim.arm].get("by_seed", {})  # older verdicts have means alone
+    keeps = claim.wants == KEEPS
+    others = verdicts["values"][claim.arm] if keeps else there[verdicts["base"]]
+    others = others.get("by_seed", {})
     sign = 1 if verdicts["larger_is_better"] else -1
-    both = [seed for seed in here if None not in (here[seed], there.get(seed))]
-    lost = [sign * (here[seed] - there[seed]) for seed in both]
-    if len(lost) < 2:
+    both = [seed for seed in ours if None not in (ours[seed], others.get(seed))]
+    gained = [sign * (ours[seed] - others[seed]) for seed in both]
+    if len(gained) < 2:
         return OPEN
-    low, high = statistics.paired_interval(lost, _LEVEL).interval
-    margin = verdicts["margin"]
-    return FALLS if low > margin else KEEPS if high < margin else OPEN
+    low, high = statistics.paired_interval(gained, _LEVEL).interval
+    if keeps:
+        low, high = low + verdicts["margin"], high + verdicts["margin"]
+    return (KEEPS if keeps else "better") if low > 0 else "worse" if high < 0 else OPEN
 
 
 def _stored(study: str, file: str) -> dict[str, Any] | None:

@@ -47,7 +47,8 @@ _LEAD = (
     "whenever this page is made; a statistical one by sealed studies over paired seeds, whose "
     "verdicts speak for the sizes, the data and the budgets of those studies; one about speed by "
     "times of alternating rounds. “Did not hold here” is a result like any other. “Unresolved”: "
-    "more seeds would tell. “Cannot tell”: the study that asked does not bear on it, because its "
+    "it was not decided; more seeds, learning rates that are known better, or another study would "
+    "tell. “Cannot tell”: the study that asked does not bear on it, because its "
     "base had not learned, say. “Held in part”: of several claims some did; the lines say which."
 )
 _HEADS = ["#", "statement", "outcome"]

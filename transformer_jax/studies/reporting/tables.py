@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
 NOT_BY_SEEDS = (
-    "no number of seeds has 80 % power for every word, since the best value of what it or the base "
-    "chose is not known well enough: take more seeds, or smaller steps, for the tuning"
+    "more seeds alone would not settle the margin with 80 % power, since the best value of what it "
+    "or the base chose is not known well enough: take more seeds, or smaller steps, for the tuning"
 )
 _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
