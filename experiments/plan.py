@@ -83,7 +83,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     out = Path(arguments.out) if arguments.out else None
     if out and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
-    variants = {_written(c): _variant(arguments, _changes_of(c)) for c in arguments.compare}
+    asked = map(_changes_of, arguments.compare)
+    variants = {_in_words(changes): _variant(arguments, changes) for changes in asked}
     place = arguments.device.partition(":")[0]
     if place != "gpu":
         os.environ.update(ENVIRONMENT)
@@ -166,10 +167,6 @@ def _changes_of(text: str) -> dict[str, str]:
     if wrong or not pairs:
         raise InvalidInput(f"--compare={text}: expected KEY=VALUE KEY=VALUE ...")
     return {key.removeprefix("--config."): value for key, _, value in pairs}
-
-
-def _written(text: str) -> str:
-    return _in_words(_changes_of(text))
 
 
 def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -17,6 +17,7 @@ from transformer_jax.programs import trace
 from transformer_jax.runs import provenance
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking import cells
 from transformer_jax.studies.asking.cells import cell_hash, hash_of_code
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.running import launch
@@ -31,6 +32,18 @@ AROUND = {"device": DEVICE, "packages": {"jax": "1"}, "environment": {}}
 def computed(**changes):
     prepared = prepare(tiny_config(model__depth=1, **changes))
     return computation_of(prepared, digest_of(prepared.task))
+
+
+def test_the_code_of_a_run_is_all_of_the_package_but_studies_and_options(tmp_path, monkeypatch):
+    assert (cells.PACKAGE / "layers" / "attention.py").exists()
+    copy, before = tmp_path / "transformer_jax", cells.code_hash()
+    shutil.copytree(cells.PACKAGE, copy)
+    monkeypatch.setattr(cells, "PACKAGE", copy)
+    hash_now = cells.code_hash.__wrapped__
+    for file, differs in (("studies/judging/judge.py", False), ("layers/attention.py", True)):
+        with (copy / file).open("a") as opened:
+            opened.write("\nADDED = 1\n")
+        assert (hash_now() != before) == differs, file
 
 
 def test_the_hash_covers_what_decides_and_nothing_else():

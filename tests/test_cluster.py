@@ -43,10 +43,10 @@ def test_a_job_of_slurm_that_a_signal_ends_leaves_no_result(monkeypatch):
 
     monkeypatch.setattr(jobs, "Workers", Stopped)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert jobs.train_cells(SimpleNamespace(also={}), "cells", None, []) == []
+    assert jobs.train_cells(".", SimpleNamespace(also={}), "cells", None, []) == []
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(SystemExit) as caught:
-        jobs.train_cells(SimpleNamespace(also={}), "cells", None, [])
+        jobs.train_cells(".", SimpleNamespace(also={}), "cells", None, [])
     assert caught.value.code == 143
 
 

@@ -32,7 +32,7 @@ from transformer_jax.options.schema import RULES, read_instead, unknown_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.garbage import delete, find_garbage
 from transformer_jax.runs.notebook import html_table
-from transformer_jax.runs.pictures import loss_in_a_line
+from transformer_jax.runs.pictures import in_a_line
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.runs.records import StepLog
 from transformer_jax.studies.asking.cells import Cell
@@ -455,13 +455,10 @@ def test_fast_does_everything_once_and_keeps_nothing(tmp_path):
 
 
 def test_a_loss_is_seen_in_one_line():
-    rows = [{"step": n, "train/loss": 4.0 - 0.032 * n} for n in range(1, 101)]
-    assert loss_in_a_line(rows, width=8) == "█▇▆▅▄▃▂▁ 3.79 to 0.992"
-    assert loss_in_a_line([{"step": 1, "train/loss": 2.0}, {"step": 2, "train/loss": 2.0}]) == (
-        "▁▁ 2 to 2"
-    )
-    broken = [{"step": 3, "train/loss": float("nan")}, {"step": 4, "eval/loss": 1.0}]
-    assert loss_in_a_line(rows[:1] + broken) == ""
+    losses = [4.0 - 0.032 * n for n in range(1, 101)]
+    assert in_a_line(losses, width=8) == "█▇▆▅▄▃▂▁ 3.79 to 0.992"
+    assert in_a_line([2.0, 2.0]) == "▁▁ 2 to 2"
+    assert in_a_line([losses[0], float("nan"), None]) == ""
 
 
 # ---------------------------------------------------------------- a run in one's own code

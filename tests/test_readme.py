@@ -1,12 +1,12 @@
 """The commands of README and docs, letter by letter, and the numbers that the README prints."""
 
 import re
+import resource
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -109,11 +109,16 @@ def test_the_table_repeats_the_records_in_the_configs():
             assert any(f"{other:.{len(number.split('.')[1])}f}" == number for other in known), name
 
 
+def cpu_seconds_of_children():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def check_the_main_job(place):
     """Runs what `make train` runs, whole, and compares it with what the README prints."""
-    started = time.monotonic()
+    started = cpu_seconds_of_children()
     output = run(place, recipe("train"))
-    seconds = time.monotonic() - started
+    seconds = cpu_seconds_of_children() - started
     losses = r"loss +([\d.]+) validation, ([\d.]+) test"
     measured = [float(number) for number in re.search(losses, output).groups()]
     printed = [float(number) for number in re.search(losses, README).groups()]
@@ -122,7 +127,8 @@ def check_the_main_job(place):
     promised = re.search(r"test loss of about ([\d.]+) nats per character", README)
     assert measured[1] == pytest.approx(float(promised[1]), abs=0.03)
     minutes = re.search(r"2,000 updates in about (\d+) minute", README)
-    assert seconds < 60 * int(minutes[1]) * 5, "far slower than promised"
+    # Processors' seconds, of two cores: other tests run meanwhile.
+    assert seconds < 2 * 60 * int(minutes[1]) * 5, "far slower than promised"
     assert (place / "runs" / "shakespeare" / "loss.png").exists()
 
 

@@ -25,6 +25,15 @@ _OF_LLAMA3 = (
     ("low_freq_factor", "low_freq_factor", float),
     ("high_freq_factor", "high_freq_factor", float),
 )
+# Our field -> what most of their classes call it in config.json.
+NAMES = {
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "activation": "hidden_act",
+    "norm_epsilon": "layer_norm_eps",
+}
+NAMES_OF_TEXT = {"vocab_size": "vocab_size", "max_length": "max_position_embeddings", **NAMES}
 
 
 class Architecture(NamedTuple):
@@ -80,6 +89,18 @@ def their_activation(model: Any) -> str:
         allowed = ", ".join(_THEIR_ACTIVATIONS)
         raise InvalidInput(f"activation: expected one of {allowed}, got {model.activation}")
     return _THEIR_ACTIVATIONS[model.activation]
+
+
+def our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of our model that their config has under these names."""
+    fields = {ours: settings[theirs] for ours, theirs in names.items()}
+    return fields | {"activation": our_activation(settings, names["activation"])}
+
+
+def their_settings(model: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what their config has under these names, of a model."""
+    settings = {theirs: getattr(model, ours) for ours, theirs in names.items()}
+    return settings | {names["activation"]: their_activation(model)}
 
 
 def labels_of(count: int) -> dict[str, Any]:

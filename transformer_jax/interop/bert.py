@@ -4,14 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.interop.architecture import (
+    NAMES_OF_TEXT,
     Architecture,
     Settings,
     attention_dropout,
     dropout_fields,
     labels_of,
     num_labels,
-    our_activation,
-    their_activation,
+    our_fields,
+    their_settings,
 )
 from transformer_jax.interop.layouts import Entry, affine, embedding, norm
 from transformer_jax.models import Encoder
@@ -20,16 +21,10 @@ from transformer_jax.models import Encoder
 def _make_bert(num_classes: Callable[[Settings], int | None]) -> Callable[[Settings], Encoder]:
     def make(settings: Settings) -> Encoder:
         return Encoder(
-            vocab_size=settings["vocab_size"],
-            max_length=settings["max_position_embeddings"],
+            **our_fields(settings, NAMES_OF_TEXT),
             num_types=settings["type_vocab_size"],
             num_classes=num_classes(settings),
-            width=settings["hidden_size"],
-            depth=settings["num_hidden_layers"],
-            num_heads=settings["num_attention_heads"],
             mlp_dim=settings["intermediate_size"],
-            activation=our_activation(settings, "hidden_act"),
-            norm_epsilon=settings["layer_norm_eps"],
             **dropout_fields(settings, "hidden_dropout_prob", "attention_probs_dropout_prob"),
         )
 
@@ -40,15 +35,9 @@ def _describe_bert(model: Encoder) -> dict[str, Any]:
     labels = {} if not model.num_classes else labels_of(model.num_classes)
     return {
         "model_type": "bert",
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length,
+        **their_settings(model, NAMES_OF_TEXT),
         "type_vocab_size": model.num_types or 1,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
         "intermediate_size": model.mlp_dim or 4 * model.width,
-        "hidden_act": their_activation(model),
-        "layer_norm_eps": model.norm_epsilon,
         "hidden_dropout_prob": model.dropout_rate,
         "attention_probs_dropout_prob": attention_dropout(model),
         **labels,

@@ -3,27 +3,31 @@
 from typing import Any
 
 from transformer_jax.interop.architecture import (
+    NAMES_OF_TEXT,
     Architecture,
     Settings,
     attention_dropout,
     dropout_fields,
-    our_activation,
-    their_activation,
+    our_fields,
+    their_settings,
 )
 from transformer_jax.interop.layouts import SAME, Entry, affine, embedding, norm
 from transformer_jax.models import Decoder
 
+_NAMES = NAMES_OF_TEXT | {
+    "max_length": "n_positions",
+    "width": "n_embd",
+    "depth": "n_layer",
+    "num_heads": "n_head",
+    "activation": "activation_function",
+    "norm_epsilon": "layer_norm_epsilon",
+}
+
 
 def _make_gpt2(settings: Settings) -> Decoder:
     return Decoder(
-        vocab_size=settings["vocab_size"],
-        max_length=settings["n_positions"],
-        width=settings["n_embd"],
-        depth=settings["n_layer"],
-        num_heads=settings["n_head"],
+        **our_fields(settings, _NAMES),
         mlp_dim=settings.get("n_inner") or 4 * settings["n_embd"],
-        activation=our_activation(settings, "activation_function"),
-        norm_epsilon=settings["layer_norm_epsilon"],
         **dropout_fields(settings, "resid_pdrop", "attn_pdrop"),
     )
 
@@ -31,14 +35,8 @@ def _make_gpt2(settings: Settings) -> Decoder:
 def _describe_gpt2(model: Decoder) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
-        "vocab_size": model.vocab_size,
-        "n_positions": model.max_length,
-        "n_embd": model.width,
-        "n_layer": model.depth,
-        "n_head": model.num_heads,
+        **their_settings(model, _NAMES),
         "n_inner": model.mlp_dim or 4 * model.width,
-        "activation_function": their_activation(model),
-        "layer_norm_epsilon": model.norm_epsilon,
         **dict.fromkeys(("resid_pdrop", "embd_pdrop"), model.dropout_rate),
         "attn_pdrop": attention_dropout(model),
     }

@@ -87,8 +87,7 @@ def affine(ours: str | tuple[str, ...], theirs: str, layout: Layout = TRANSPOSED
 
 def norm(ours: str, theirs: str) -> list[Entry]:
     """Scale and bias of a layer norm."""
-    scale, bias = Entry((f"{ours}/scale",), f"{theirs}.weight"), f"{theirs}.bias"
-    return [scale, Entry((f"{ours}/bias",), bias)]
+    return [*scale(ours, theirs), Entry((f"{ours}/bias",), f"{theirs}.bias")]
 
 
 def embedding(ours: str, theirs: str, layout: Layout = SAME) -> list[Entry]:

@@ -11,26 +11,25 @@ from typing import Any
 from flax.core import FrozenDict
 
 from transformer_jax.interop.architecture import (
+    NAMES_OF_TEXT,
     Architecture,
     Settings,
-    our_activation,
+    our_fields,
     rotation_of,
     rotation_settings,
-    their_activation,
+    their_settings,
 )
 from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
 from transformer_jax.models import Decoder
+
+_NAMES = NAMES_OF_TEXT | {"norm_epsilon": "rms_norm_eps"}
 
 
 def make_llama(settings: Settings) -> Decoder:
     """Returns the Decoder of their settings; Gemma's begins with it too."""
     window = settings.get("sliding_window")
     return Decoder(
-        vocab_size=settings["vocab_size"],
-        max_length=settings["max_position_embeddings"],
-        width=settings["hidden_size"],
-        depth=settings["num_hidden_layers"],
-        num_heads=settings["num_attention_heads"],
+        **our_fields(settings, _NAMES),
         num_kv_heads=settings.get("num_key_value_heads"),
         head_dim=settings.get("head_dim"),
         mlp_dim=settings["intermediate_size"],
@@ -39,9 +38,7 @@ def make_llama(settings: Settings) -> Decoder:
         mask="full" if window is None else "window",
         mask_options=FrozenDict({} if window is None else {"size": window}),
         feed_forward="gated",
-        activation=our_activation(settings, "hidden_act"),
         norm="rms_norm",
-        norm_epsilon=settings["rms_norm_eps"],
         use_bias=False,
         tie_embeddings=settings.get("tie_word_embeddings", False),
     )
@@ -57,16 +54,10 @@ def describe_llama(model: Decoder) -> dict[str, Any]:
     head_dim = model.head_dim or model.width // model.num_heads
     return {
         "model_type": "llama",
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
+        **their_settings(model, _NAMES),
         "num_key_value_heads": model.num_kv_heads or model.num_heads,
         "head_dim": head_dim,
         "intermediate_size": model.mlp_dim or round(8 * model.width / 3),
-        "hidden_act": their_activation(model),
-        "rms_norm_eps": model.norm_epsilon,
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": model.tie_embeddings,

@@ -6,14 +6,15 @@ Black et al. 2022, arXiv:2204.06745; BigScience 2022, arXiv:2211.05100.
 from typing import Any
 
 from transformer_jax.interop.architecture import (
+    NAMES_OF_TEXT,
     Architecture,
     Settings,
     attention_dropout,
     dropout_fields,
-    our_activation,
+    our_fields,
     rotation_of,
     rotation_settings,
-    their_activation,
+    their_settings,
 )
 from transformer_jax.interop.layouts import (
     Entry,
@@ -30,16 +31,10 @@ _BLOOM_LENGTH = 2048  # BLOOM stores none: the length that it was trained on
 
 def _make_neox(settings: Settings) -> Decoder:
     return Decoder(
-        vocab_size=settings["vocab_size"],
-        max_length=settings["max_position_embeddings"],
-        width=settings["hidden_size"],
-        depth=settings["num_hidden_layers"],
-        num_heads=settings["num_attention_heads"],
+        **our_fields(settings, NAMES_OF_TEXT),
         mlp_dim=settings["intermediate_size"],
         position="rotary",
         position_options=rotation_of(settings),
-        activation=our_activation(settings, "hidden_act"),
-        norm_epsilon=settings["layer_norm_eps"],
         wiring="parallel" if settings.get("use_parallel_residual", True) else "pre",
         **dropout_fields(settings, "hidden_dropout", "attention_dropout"),
         tie_embeddings=settings.get("tie_word_embeddings", False),
@@ -49,14 +44,8 @@ def _make_neox(settings: Settings) -> Decoder:
 def _describe_neox(model: Decoder) -> dict[str, Any]:
     return {
         "model_type": "gpt_neox",
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_length,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
+        **their_settings(model, NAMES_OF_TEXT),
         "intermediate_size": model.mlp_dim or 4 * model.width,
-        "hidden_act": their_activation(model),
-        "layer_norm_eps": model.norm_epsilon,
         "use_parallel_residual": model.wiring == "parallel",
         "attention_bias": True,
         "hidden_dropout": model.dropout_rate,
@@ -98,13 +87,9 @@ def _describe_bloom(model: Decoder) -> dict[str, Any]:
 def _block_entries(ours: str, theirs: str, attention: str, num_heads: int) -> list[Entry]:
     """A block of either, whose query, key and value of one head lie together."""
     names = tuple(f"{ours}/attention/{name}" for name in ("query", "key", "value"))
-    fused = f"{theirs}.{attention}.query_key_value"
-    kernels = tuple(f"{name}/kernel" for name in names)
-    biases = tuple(f"{name}/bias" for name in names)
-    layout = interleaved_heads(num_heads)
+    fused = affine(names, f"{theirs}.{attention}.query_key_value")
     return [
-        Entry(kernels, f"{fused}.weight", layout),
-        Entry(biases, f"{fused}.bias", layout),
+        *(entry._replace(layout=interleaved_heads(num_heads)) for entry in fused),
         *affine(f"{ours}/attention/out", f"{theirs}.{attention}.dense"),
         *affine(f"{ours}/feed_forward/up", f"{theirs}.mlp.dense_h_to_4h"),
         *affine(f"{ours}/feed_forward/down", f"{theirs}.mlp.dense_4h_to_h"),
@@ -152,10 +137,7 @@ ROWS = {
         Decoder,
         prefix="transformer.",
         heads=("lm_head.",),
-        required={
-            "apply_residual_connection_post_layernorm": False,
-            "tie_word_embeddings": True,
-        },
+        required={"apply_residual_connection_post_layernorm": False, "tie_word_embeddings": True},
         tied={"lm_head.weight": "word_embeddings.weight"},
     ),
 }

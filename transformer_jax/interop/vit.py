@@ -5,14 +5,15 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import (
+    NAMES,
     Architecture,
     Settings,
     attention_dropout,
     dropout_fields,
     labels_of,
     num_labels,
-    our_activation,
-    their_activation,
+    our_fields,
+    their_settings,
 )
 from transformer_jax.interop.layouts import Entry, affine, embedding, leading_ones, norm, patches
 from transformer_jax.models import VisionTransformer
@@ -25,12 +26,8 @@ def _make_vit(num_classes: Callable[[Settings], int]) -> Callable[[Settings], Vi
             image_shape=(side, side, settings["num_channels"]),
             num_classes=num_classes(settings),
             patch_size=settings["patch_size"],
-            width=settings["hidden_size"],
-            depth=settings["num_hidden_layers"],
-            num_heads=settings["num_attention_heads"],
+            **our_fields(settings, NAMES),
             mlp_dim=settings["intermediate_size"],
-            activation=our_activation(settings, "hidden_act"),
-            norm_epsilon=settings["layer_norm_eps"],
             **dropout_fields(settings, "hidden_dropout_prob", "attention_probs_dropout_prob"),
         )
 
@@ -46,12 +43,8 @@ def _describe_vit(model: VisionTransformer) -> dict[str, Any]:
         "image_size": height,
         "num_channels": channels,
         "patch_size": model.patch_size,
-        "hidden_size": model.width,
-        "num_hidden_layers": model.depth,
-        "num_attention_heads": model.num_heads,
+        **their_settings(model, NAMES),
         "intermediate_size": model.mlp_dim or 4 * model.width,
-        "hidden_act": their_activation(model),
-        "layer_norm_eps": model.norm_epsilon,
         "hidden_dropout_prob": model.dropout_rate,
         "attention_probs_dropout_prob": attention_dropout(model),
         **({} if not model.num_classes else labels_of(model.num_classes)),

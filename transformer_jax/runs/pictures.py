@@ -41,20 +41,15 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     return _figure(curves, "loss (nats)")
 
 
-def loss_in_a_line(rows: list[dict], width: int = 40) -> str:
-    """Returns the training loss as one line of blocks, each the mean of so many updates.
+def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
+    """Returns numbers as one line of blocks, each the mean of so many.
 
     Args:
-      rows: of metrics.jsonl.
+      values: None and what is not finite are left out.
       width: blocks, at most.
     Returns:
-      Empty where there are fewer than two losses.
+      Empty where there are fewer than two numbers.
     """
-    return in_a_line([loss for _, loss in _points(rows, "train/loss")], width)
-
-
-def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
-    """Returns numbers as one line of blocks, each the mean of so many; see loss_in_a_line."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if len(finite) < 2:
         return ""

@@ -29,7 +29,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
-        self._clear()
+        self.close()
         with contextlib.suppress(BrokenPipeError):
             print(text, file=self._stream, flush=True)
 
@@ -81,7 +81,9 @@ class Progress:
 
     def close(self) -> None:
         """Leaves the terminal as it was."""
-        self._clear()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
     @property
     def _is_terminal(self) -> bool:
@@ -101,11 +103,6 @@ class Progress:
             self._live = Live(console=console, transient=True, auto_refresh=False)
             self._live.start()
         self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
-
-    def _clear(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
 
 class Silent(Progress):

@@ -13,7 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.options.config import changed
-from transformer_jax.paths import path_text
+from transformer_jax.paths import by_path
 from transformer_jax.training.build import make_model, make_objective, make_task
 from transformer_jax.training.optimizers import make_optimizer
 from transformer_jax.training.own import own_modules
@@ -75,12 +75,9 @@ def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float
         logits, state = model.apply(
             {"params": params}, **inputs, capture_intermediates=_is_looked_at
         )
-        places = jax.tree_util.tree_leaves_with_path(state["intermediates"])
-        named = {path_text(path): leaf for path, leaf in places}
-        outputs = {path: leaf for path, leaf in sorted(named.items()) if "/__call__" in path}
-        return {path.split("/__call__")[0]: leaf for path, leaf in outputs.items()} | {
-            "logits": logits
-        }
+        named = sorted(by_path(state["intermediates"]).items())
+        outputs = {path.split("/__call__")[0]: leaf for path, leaf in named if "/__call__" in path}
+        return outputs | {"logits": logits}
 
     state = start
     for step in range(steps):

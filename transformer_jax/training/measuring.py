@@ -92,7 +92,6 @@ def measured(
     """
     functions = {name: chosen(METRICS, name, "evaluation.metrics", allow) for name in names}
     parameters = {name: set(inspect.signature(f).parameters) for name, f in functions.items()}
-    on_device = {name: f for name, f in functions.items() if parameters[name] & _ON_DEVICE}
     arguments = {
         "examples": at.evaluation.sequences,
         "generated": at.evaluation.means,
@@ -108,7 +107,7 @@ def measured(
             continue  # at the end
         try:
             with faults_of(*([f"evaluation.metrics={name}"] if is_own(name) else [])):
-                if name in on_device:
+                if parameters[name] & _ON_DEVICE:
                     value = _of_sums(name, function, at)
                 else:
                     value = function(

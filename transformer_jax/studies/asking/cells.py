@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from transformer_jax.options.config import flatten
-from transformer_jax.options.declared import own_file
+from transformer_jax.options.declared import PACKAGE, own_file
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import intervenes
 from transformer_jax.options.rule import is_own
@@ -33,7 +33,6 @@ from transformer_jax.runs.provenance import numerics_of
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.inference.outcome import Outcome
 
-PACKAGE = Path(__file__).parents[1]
 _NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
 _NO_PART_OF_A_RUN = ("studies", "laws.py", "options/")  # what options decide is in the config
 _DECIDED_ON_THE_HOST = ("seeds.", "initial.")  # options, of which no program knows

@@ -137,12 +137,9 @@ class Design:
             "also": self.also,
         }
         # Sealed where they say something, so that older seals stay what they were.
-        sealed |= {"primary": self.primary} if self.primary else {}
-        sealed |= {"target": self.target} if self.target is not None else {}
-        sealed |= {"gate": self.gate} if self.gate else {}
-        sealed |= {"budgets": self.budgets} if self.budgets else {}
-        sealed |= {"trend": self.trend} if self.trend else {}
-        sealed |= {"expected": self.expected} if self.expected else {}
+        for name in ("primary", "target", "gate", "budgets", "trend", "expected"):
+            value = getattr(self, name)
+            sealed |= {} if value in (None, (), "", {}) else {name: value}
         return json.loads(json.dumps(sealed))
 
 
@@ -289,7 +286,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         tuning=read_tuning(where, study.get("tuning"), flatten(config)),
         match=_match(where, study.get("match")),
         also=read_also(where, study.get("also")),
-        primary=_primary(where, study.get("primary"), base, arms),
+        primary=_primary(where, study.get("primary"), others),
         target=None if study.get("target") is None else float(study["target"]),
         gate=read_gate(where, study.get("gate"), study.get("target")),
         budgets=read_budgets(where, study.get("budgets"), study.get("target")),
@@ -329,12 +326,9 @@ def _match(where: str, asked: dict | None) -> tuple[str, tuple[str, ...]] | None
     return what, fields
 
 
-def _primary(
-    where: str, asked: Sequence[str] | None, base: str, arms: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _primary(where: str, asked: Sequence[str] | None, others: list[str]) -> tuple[str, ...]:
     for name in asked or ():
-        if name not in arms or name == base:
-            others = [arm for arm in arms if arm != base]
+        if name not in others:
             raise InvalidInput(
                 f"{where}: primary: {name!r}: expected arms beside the base"
                 f"{suggest(str(name), others)}"

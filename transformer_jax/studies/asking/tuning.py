@@ -193,9 +193,8 @@ def _refuse_values(
     steps = [after - before for before, after in itertools.pairwise(values)]
     is_even = min(steps) > 0 and max(steps) <= UNEVEN * min(steps)
     by_factors = grows_by_factors(values)
-    if not (is_even or by_factors):
-        raise InvalidInput(f"{at}: each value 1 to 3 times the last, evenly, or in equal steps")
-    if by_factors and values[-1] / values[-2] > _LARGEST_STEP:
+    is_far = by_factors and values[-1] / values[-2] > _LARGEST_STEP
+    if is_far or not (is_even or by_factors):
         raise InvalidInput(f"{at}: each value 1 to 3 times the last, evenly, or in equal steps")
 
 

@@ -129,10 +129,7 @@ def power(
     *,
     good: float = 0.1,
     bad: float = 0.3,
-    screening: int = SCREENING,
-    most: int = MOST,
     repeats: int = 20,
-    seed: int = 0,
 ) -> Series:
     """Simulates series of tries, of which some are good, some bad, and the rest do nothing.
 
@@ -141,27 +138,24 @@ def power(
       effect: of good and bad changes, in deviations of a paired difference.
       good: share of good changes.
       bad: share of bad ones.
-      screening: seeds of the screening.
-      most: seeds of a confirmation.
       repeats: series.
-      seed: of the random numbers.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     true, planted, false, seeds, confirmed = 0, 0, 0.0, 0, 0
     for _ in range(repeats):
         kinds = rng.choice([1, 0, -1], size=tries, p=[good, 1 - good - bad, bad])
         kept = wrong = tests = 0
         for kind in kinds:
-            seeds += screening
-            if not looks_good(rng.normal(kind * effect, 1, screening)):
+            seeds += SCREENING
+            if not looks_good(rng.normal(kind * effect, 1, SCREENING)):
                 continue
             tests += 1
-            d = rng.normal(kind * effect, 1, most)
+            d = rng.normal(kind * effect, 1, MOST)
             enough = needed(tests, kept)
             count = FEWEST
             while True:
                 is_kept = float(e_value(d[:count])) >= enough
-                if is_kept or is_futile(d[:count]) or count == most:
+                if is_kept or is_futile(d[:count]) or count == MOST:
                     break
                 count += 1
             seeds += 2 * count

@@ -134,15 +134,14 @@ class Aggregates(NamedTuple):
     improvement_interval: tuple[float, float]
 
 
-def aggregates(arm: np.ndarray, base: np.ndarray, seed: int = 0) -> Aggregates:
+def aggregates(arm: np.ndarray, base: np.ndarray) -> Aggregates:
     """Aggregates scores, larger is better and in one unit.
 
     Args:
       arm: [K, n], of K data sets and n seeds.
       base: the same, of the same seeds.
-      seed: of the bootstrap.
     """
-    random, (tasks, seeds) = np.random.default_rng(seed), arm.shape
+    random, (tasks, seeds) = np.random.default_rng(0), arm.shape
     drawn = random.integers(seeds, size=(_RESAMPLED, tasks, seeds))
     at = (np.arange(tasks)[:, None], drawn)
     differences = interquartile_mean(arm[at]) - interquartile_mean(base[at])

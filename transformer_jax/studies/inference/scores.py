@@ -112,20 +112,9 @@ def judge(
 
 
 def _result(contrast: Contrast, level: float) -> Result:
-    return Result(
-        arm=contrast.arm,
-        word="" if contrast.verdict == NOT_PRIMARY else contrast.verdict,
-        reason=contrast.words,
-        estimate=contrast.mean,
-        interval=contrast.interval,
-        p=contrast.p,
-        seeds=contrast.seeds,
-        differences=contrast.differences,
-        seeds_needed=contrast.seeds_needed,
-        level=level,
-        solved=contrast.solved,
-        updates=contrast.updates,
-    )
+    shared = {name: v for name, v in contrast._asdict().items() if name in Result._fields}
+    word = "" if contrast.verdict == NOT_PRIMARY else contrast.verdict
+    return Result(**shared, word=word, reason=contrast.words, estimate=contrast.mean, level=level)
 
 
 def is_true(value: Any) -> bool:

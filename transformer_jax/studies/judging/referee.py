@@ -8,7 +8,7 @@ pair after another, until the e-value is enough (kept), the evidence turns or th
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,28 +30,6 @@ class CannotTrain(Exception):
     """The change makes a model that diverges, does not fit or fails."""
 
 
-class Pairs(Protocol):
-    """Base and change, trained with the same seeds; see running/pairs.
-
-    Attributes:
-      cost: what the change costs more or less than the base, in words.
-    """
-
-    cost: Sequence[str]
-
-    def missing(self, seeds: Sequence[int]) -> int:
-        """Returns how many pairs are not there yet."""
-        ...
-
-    def train(self, seeds: Sequence[int]) -> None:
-        """Trains what is missing; CannotTrain where the change does not get through."""
-        ...
-
-    def differences(self, seeds: Sequence[int]) -> list[float]:
-        """Returns change less base of the pairs that are there, larger is better."""
-        ...
-
-
 class Referee:
     """Tries changes in one folder.
 
@@ -62,7 +40,7 @@ class Referee:
     def __init__(
         self,
         journal: Journal,
-        pairs_of: Callable[[Try], Pairs],
+        pairs_of: Callable[[Try], Any],
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -70,7 +48,7 @@ class Referee:
 
         Args:
           journal: that has begun.
-          pairs_of: makes a change and its base ready to be trained.
+          pairs_of: makes a change and its base ready, see running.pairs.TrainedPairs.
           progress: where to tell how it goes.
           clock: seconds.
         """
@@ -127,7 +105,7 @@ class Referee:
         self.journal.add("ended", facts)
         return facts
 
-    def _screen(self, this: Try, pairs: Pairs, ends: float) -> list[float]:
+    def _screen(self, this: Try, pairs: Any, ends: float) -> list[float]:
         """Differences of the screening; fewer where the time is used up."""
         seeds = range(evidence.SCREENING)
         if pairs.missing(seeds) and self._clock() >= ends:
@@ -139,7 +117,7 @@ class Referee:
         return differences
 
     def _confirm(
-        self, confirmation: Confirmation, pairs: Pairs, fresh: list[float], ends: float
+        self, confirmation: Confirmation, pairs: Any, fresh: list[float], ends: float
     ) -> tuple[str, str]:
         """Fills `fresh` with differences; returns what became of the change, and why."""
         pair_seconds = 0.0

@@ -245,19 +245,9 @@ class Comparison:
         return f"difference of {self.metric} from {base}; right is better"
 
     def _surroundings(self) -> list[str]:
-        shown = (
-            "git",
-            "code",
-            "numerics",
-            "packages",
-            "device",
-            "python",
-            "platform",
-            "own_rows",
-            "computed",
-        )
+        shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
         rows = []
-        for key in shown:
+        for key in (*shown, "own_rows", "computed"):
             values = [manifest.get(key) for manifest in self._manifests.values()]
             if _differ(values):
                 rows.append([key, *[json.dumps(value) for value in values]])

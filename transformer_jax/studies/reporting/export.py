@@ -11,15 +11,8 @@ from transformer_jax.studies.asking.register import NAME, Register
 from transformer_jax.studies.asking.study import load_study
 
 _OF_A_CELL = (
-    "config.json",
-    "manifest.json",
-    "STATUS",
-    "metrics.jsonl",
-    "evaluation.json",
-    "sequences.npz",
-    "details.json",
-    "tokenizer.json",
-    "error.txt",
+    *("config.json", "manifest.json", "STATUS", "metrics.jsonl", "evaluation.json"),
+    *("sequences.npz", "details.json", "tokenizer.json", "error.txt"),
 )
 _LOCK = ".lock"
 

@@ -14,9 +14,7 @@ from transformer_jax.studies.reporting.charts import floor_of, sweep_charts
 from transformer_jax.studies.reporting.curves import curves_of
 
 _MOST_INSIDE = 6  # curves whose names do not cover them
-_DASHES: list[Any] = ["-", "--", ":", "-."]
-_MOST_INSIDE = 6  # curves whose names do not cover them
-_DASHES += [(0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))]
+_DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))]
 
 
 def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:

@@ -154,7 +154,7 @@ def expected_cost(
       design: of the study.
       looks: that are left.
       seconds: of a seed of one arm.
-      baselines: noise of the base's config, see asking/noise; None: not known.
+      noise: of the base's config, see asking/noise; None: not known.
     """
     # As if pairing helped nothing; without it "no different" is left out.
     margin = design.margin / (math.sqrt(2) * noise["deviation"]) if noise else 0.0

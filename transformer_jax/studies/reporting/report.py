@@ -72,6 +72,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
     doubted, shorter = multiverse_chart(study), budget_charts(study, verdicts)
     swept = sweep_charts(study, verdicts)
+    band = f"Line: mean over {len(study.seeds)} seeds; band: from the least to the largest."
     charts = {**swept, **tuning_charts(study), **shorter, **doubted, **where}
     data = as_plain(
         {
@@ -102,18 +103,14 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 "Score over an option", *_places(swept), listed(best_of_sweeps(study, verdicts))
             ),
             section("Has the base learned?", *_baselines(study)),
-            section("Learning curves", place_for("curves"), _band_note(study)),
+            section("Learning curves", place_for("curves"), paragraph(band, soft=True)),
             section("What each arm costs", *_ledger(study)),
             section("Did the change take?", *_certificates(study)),
-            section(
-                "Tuning",
-                *_tuning_table(study),
-                *_places(tuning_charts(study)),
-            ),
+            section("Tuning", *_tuning_table(study), *_places(tuning_charts(study))),
             section("Shorter budgets", *_budgets(verdicts), *_places(shorter)),
             section("Under other choices", *_multiverse(study), *_places(doubted)),
             section("Where arms differ", *_where(study), *_places(where)),
-            section("Other evaluations", *_also(study, verdicts)),
+            section("Other evaluations", *_also(verdicts)),
             section("How arms differ in their configs", _config_table(study)),
             section("Failures", _failures(study)),
             section("Looks", _looks(study)),
@@ -156,8 +153,9 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
 
 
 def _ledger(study: Study) -> list[str]:
-    heads = ["arm", "parameters", "without embeddings", "FLOPs per " + _one(study)]
-    heads += [study.record["counted"], "updates", "training FLOPs", "memory, MiB"]
+    counted = study.record["counted"]
+    heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
+    heads += [counted, "updates", "training FLOPs", "memory, MiB"]
     heads += ["tuning runs", "input RMS"]
     rows, flagged = [], []
     base = study.arms[study.base]["cost"]
@@ -189,21 +187,9 @@ def _ledger(study: Study) -> list[str]:
     return [table(heads, rows), listed(flagged), listed(matched), paragraph(note, soft=True)]
 
 
-def _one(study: Study) -> str:
-    return study.record["counted"].removesuffix("s")
-
-
 def _certificates(study: Study) -> list[str]:
-    heads = [
-        "arm",
-        "paired",
-        "Δ logits",
-        "Δ loss",
-        "Δ gradient",
-        "looks ahead",
-        "only here",
-        "only in the base",
-    ]
+    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient"]
+    heads += ["looks ahead", "only here", "only in the base"]
     rows = []
     for name, arm in study.arms.items():
         its = arm["certificate"]
@@ -329,20 +315,13 @@ def _where(study: Study) -> list[str]:
     return [table(["arm", *bins, *kinds], rows, caption)]
 
 
-def _also(study: Study, verdicts: Mapping[str, Any]) -> list[str]:
+def _also(verdicts: Mapping[str, Any]) -> list[str]:
     heads, rows = also_table(verdicts)
     note = "Secondary: intervals of each contrast alone, and no verdicts."
     return [table(heads, rows), paragraph(note, soft=True)] if rows else []
 
 
 # ---------------------------------------------------------------- the rest
-
-
-def _band_note(study: Study) -> str:
-    many = len(study.seeds)
-    return paragraph(
-        f"Line: mean over {many} seeds; band: from the least to the largest.", soft=True
-    )
 
 
 def _config_table(study: Study) -> str:
@@ -355,21 +334,14 @@ def _config_table(study: Study) -> str:
 
 
 def _failures(study: Study) -> str:
-    rows = []
     shorter = [
         (f"{cell.arm}, {float(b):.0%} of the updates", cell) for b, cell in study.shorter_cells()
     ]
-    for name, cell in [*((cell.arm, cell) for cell in study.cells()), *shorter]:
-        state = cell.state()
-        if state != DONE:
-            rows.append(
-                [
-                    name,
-                    str(cell.seed),
-                    state,
-                    cell.reason() if state != DIVERGED else "an outcome",
-                ]
-            )
+    rows = [
+        [name, str(cell.seed), state, cell.reason() if state != DIVERGED else "an outcome"]
+        for name, cell in [*((cell.arm, cell) for cell in study.cells()), *shorter]
+        if (state := cell.state()) != DONE
+    ]
     diverged = [
         f"{name}: {value['diverged']} of {value['diverged'] + value['n']} diverged, exact interval "
         + spell_interval(clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2)

@@ -117,22 +117,19 @@ def _data_rows(suite: Mapping[str, Any]) -> Rows:
 
 
 def _score_rows(suite: Mapping[str, Any]) -> Rows:
-    rows = []
-    for arm, its in suite["arms"].items():
-        if "aggregates" in its:
-            scores = its["aggregates"]
-            rows.append(
-                [
-                    arm,
-                    spell(its["cells"]),
-                    spell(scores["arm"]),
-                    signed(scores["difference"]),
-                    spell_interval(scores["interval"]),
-                    spell(scores["improvement"], 3),
-                    spell_interval(scores["improvement_interval"], 3),
-                ]
-            )
-    return rows
+    return [
+        [
+            arm,
+            spell(its["cells"]),
+            spell(scores["arm"]),
+            signed(scores["difference"]),
+            spell_interval(scores["interval"]),
+            spell(scores["improvement"], 3),
+            spell_interval(scores["improvement_interval"], 3),
+        ]
+        for arm, its in suite["arms"].items()
+        if (scores := its.get("aggregates"))
+    ]
 
 
 def page_of(suite: Mapping[str, Any]) -> str:

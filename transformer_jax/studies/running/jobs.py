@@ -77,7 +77,7 @@ def run_as_jobs(
         for batch in batches:
             if workers.stop.signal is None:
                 with _interrupts_left_to_us(cluster):
-                    submitted.append(executor.submit(run_batch, os.getcwd(), *what, batch))
+                    submitted.append(executor.submit(train_cells, os.getcwd(), *what, batch))
     except Exception as error:
         _end(cluster, submitted)
         raise Stop(f"--executor={cluster.kind}: {str(error).partition(chr(10))[0]}") from error
@@ -121,13 +121,8 @@ def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
             os.kill(int(job.job_id), signal.SIGTERM)
 
 
-def run_batch(cwd: str, *arguments: Any) -> list[str]:
-    """What a job does: trains its cells, from where the study was started."""
-    os.chdir(cwd)
-    return train_cells(*arguments)
-
-
 def train_cells(
+    cwd: str,
     design: Design,
     root: str,
     estimate: Estimate,
@@ -136,6 +131,7 @@ def train_cells(
     """What a job does: trains cells of a study that another process has sealed and will judge.
 
     Args:
+      cwd: where the study was started.
       design: of the study.
       root: that holds `cells`.
       estimate: how to compute, and how long cells take.
@@ -147,6 +143,7 @@ def train_cells(
       Stop: here the same arm would be another: other code, jax or device than where the study was
         launched.
     """
+    os.chdir(cwd)
     with StopSignal() as stop:
         arms: dict[str, Arm] = {}
         for name, changes, folder, _, branching in batch:

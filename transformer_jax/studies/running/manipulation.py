@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
-from transformer_jax.programs import Traced
+from transformer_jax.programs import Traced, differing
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.asking.cells import beyond_the_first_batch
 from transformer_jax.training.objectives import score_batch
@@ -84,9 +84,7 @@ def probe(prepared: Prepared) -> Probe:
     params = prepared.start(prepared.config)[0].params
     batch, model = prepared.task.batch(seeds_of(prepared.config).order, 0), prepared.model
     changed = _last_token_changed(prepared, batch)
-
-    looked = _look(model)(params, batch, changed)
-    loss, gradients, logits, entering, ahead = looked
+    loss, gradients, logits, entering, ahead = _look(model)(params, batch, changed)
     return Probe(
         params=by_path(jax.device_get(params)),
         gradients=by_path(jax.device_get(gradients)),
@@ -230,9 +228,7 @@ def _same(arm: Probe, base: Probe) -> bool:
 
 
 def _alike(one: Traced, other: Traced) -> bool:
-    return one.structure == other.structure and all(
-        a.tobytes() == b.tobytes() for a, b in zip(one.numbers, other.numbers, strict=True)
-    )
+    return one.structure == other.structure and not differing((one, other))
 
 
 def _same_arrays(one: Any, other: Any) -> bool:

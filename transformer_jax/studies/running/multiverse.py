@@ -66,7 +66,7 @@ def multiverse(
             for index, by_arm in made.items()
             for name, arm in by_arm.items()
         }
-        _train(every, [*cells.values()], study, progress, stop)
+        _train(every, [*cells.values()], progress, stop)
     outcomes = {
         key: cell.outcome(study.metric) if cell.state() in (DONE, DIVERGED) else None
         for key, cell in cells.items()
@@ -153,7 +153,7 @@ def _made(
 
 
 def _train(
-    arms: Sequence[Arm], cells: Sequence[Cell], study: Study, progress: Progress, stop: StopSignal
+    arms: Sequence[Arm], cells: Sequence[Cell], progress: Progress, stop: StopSignal
 ) -> None:
     by_name = {arm.name: arm for arm in arms}
     waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED, FAILED)]

@@ -30,7 +30,11 @@ _BASE, _CHANGE = "base", "change"
 
 
 class TrainedPairs:
-    """See judging.referee.Pairs."""
+    """Base and change, trained with the same seeds; what judging.referee asks for its evidence.
+
+    Attributes:
+      cost: what the change costs more or less than the base, in words.
+    """
 
     def __init__(
         self,
@@ -155,9 +159,4 @@ def _design_of(config: ConfigDict, change: Mapping[str, str], metric: str) -> De
     """Base and change as the two arms of a question."""
     after = flatten(changed(config, texts=change))
     arms: dict[str, dict[str, Any]] = {_BASE: {}, _CHANGE: {key: after[key] for key in change}}
-    return Design(
-        metric=metric,
-        base=_BASE,
-        arms=arms,
-        config=config,
-    )
+    return Design(metric=metric, base=_BASE, arms=arms, config=config)

@@ -38,8 +38,9 @@ class StudyProgress:
         """Shows that a cell went on."""
         number = min(self._done() + 1, self._total)  # before this step may be its last
         self._shares[cell] = step / steps
+        already = self._total - len(self._shares)
         self._progress.step(
-            self._updates_done(step, steps),
+            round((already + sum(self._shares.values())) * steps),
             self._total * steps,
             loss,
             f"cell {number}/{self._total}: {cell.arm}, seed {cell.seed}",
@@ -73,10 +74,6 @@ class StudyProgress:
     def _done(self) -> int:
         already = self._total - len(self._shares)
         return already + sum(share >= 1 for share in self._shares.values())
-
-    def _updates_done(self, step: int, steps: int) -> int:
-        already = self._total - len(self._shares)
-        return round((already + sum(self._shares.values())) * steps)
 
     def _seconds_left(self) -> float:
         """What was expected of the rest, times how wrong the expectation was so far.

@@ -7,10 +7,9 @@ unlikely to get one by the last look, gets no more seeds; the base always does.
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.budgets import cost_of_budgets
 from transformer_jax.studies.asking.cells import DIVERGED, DONE
 from transformer_jax.studies.asking.design import Design
@@ -20,7 +19,6 @@ from transformer_jax.studies.inference.statistics import NO_VERDICT, UNRESOLVED
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL, may_have_learned
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.reporting.tables import clock
-from transformer_jax.studies.running.planning import Estimate
 
 LOOKS = (4, 8, 16)  # where a study was made on the command line, and none are planned
 
@@ -35,32 +33,6 @@ class Until(NamedTuple):
 
     budget: float | None = None
     looks: tuple[int, ...] = ()
-
-
-class Launched(Protocol):
-    """A study that is sealed, and can be trained and judged; see launch.Launch.
-
-    Attributes:
-      study: its directory.
-      design: what is asked.
-      estimate: how long cells take.
-      progress: where to tell how it goes.
-      started: time.monotonic() of the launch.
-    """
-
-    study: Study
-    design: Design
-    estimate: Estimate
-    progress: Progress
-    started: float
-
-    def take(self, seeds: Sequence[int], retry: bool) -> None:
-        """Trains what is missing of these seeds."""
-        ...
-
-    def finish(self) -> None:
-        """Judges what is there."""
-        ...
 
 
 def looks_left(study: Study, design: Design) -> tuple[int, ...]:
@@ -83,11 +55,11 @@ def looks_left(study: Study, design: Design) -> tuple[int, ...]:
     return left
 
 
-def until_decided(launch: Launched, until: Until, retry: bool) -> None:
+def until_decided(launch: Any, until: Until, retry: bool) -> None:
     """Takes looks while arms are open and there is time; the first is always taken.
 
     Args:
-      launch: of a study that is sealed.
+      launch: of a study that is sealed, see launch.Launch.
       until: when to end.
       retry: whether cells that failed are tried again.
     """
@@ -117,7 +89,7 @@ def until_decided(launch: Launched, until: Until, retry: bool) -> None:
         study.write()
 
 
-def _seconds_of(launch: Launched, arms: Sequence[str], seeds: Sequence[int]) -> float:
+def _seconds_of(launch: Any, arms: Sequence[str], seeds: Sequence[int]) -> float:
     """About how long these seeds take."""
     shorter = cost_of_budgets(launch.design)
     cells = [launch.study.cell(name, seed) for seed in seeds for name in arms]
