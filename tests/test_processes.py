@@ -171,7 +171,7 @@ def test_arrays_that_no_process_has_whole_give_what_one_device_gives(tmp_path):
     assert command("train", *few, f"--workdir={alone}", **paths).returncode == 0
     words = ("-m", "experiments.train", *few, f"--workdir={run}", "--config.mesh.fsdp=8")
     both = in_two_processes(*words, **paths)
-    said = [process.communicate(timeout=240)[0] for process in both]
+    said = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     one, many = (RunDirectory(path).metrics() for path in (alone, run))
     for mine, theirs in zip(one, many, strict=True):
@@ -197,7 +197,7 @@ def test_a_process_that_cannot_write_keeps_no_other_waiting(tmp_path):
         *("-c", LIMITED, "--config=tiny", f"--workdir={tmp_path}", "--config.mesh.fsdp=8"),
         *("--config.model.width=256", "--config.training.steps=20", "--config.checkpoint.every=10"),
     )
-    said = [process.communicate(timeout=120)[0] for process in both]
+    said = [process.communicate(timeout=300)[0] for process in both]
     assert [process.returncode for process in both] == [1, 1], said
     for step in (10, 20):
         assert f"NOT SAVED: {tmp_path}/checkpoints: the checkpoint of step {step}" in said[0]
@@ -210,7 +210,7 @@ def test_a_process_makes_the_rows_of_its_own_devices_and_shares_a_hooks_state(tm
     (tmp_path / "jittering.py").write_text(JITTERS)
     both = in_two_processes("-c", OWN_ROWS, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
     for process in both:
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
         rows = [line for line in said.splitlines() if line.startswith("rows")]
         assert rows == ["rows 4 of 8"] * 3 + ["rows 8 of 8"], said
@@ -218,7 +218,7 @@ def test_a_process_makes_the_rows_of_its_own_devices_and_shares_a_hooks_state(tm
 
 def wait_for_step(workdir, step, both):
     """Returns once metrics.jsonl has a row of that step."""
-    metrics, ends = workdir / "metrics.jsonl", time.monotonic() + 120
+    metrics, ends = workdir / "metrics.jsonl", time.monotonic() + 300
     while time.monotonic() < ends:
         rows = metrics.read_text().splitlines() if metrics.exists() else []
         if rows and json.loads(rows[-1])["step"] >= step:

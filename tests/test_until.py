@@ -13,7 +13,7 @@ from tests.conftest import TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.study import Study, load_study
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word, expected
+from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word, expected_seeds
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.judging.judge import evidence_of
 from transformer_jax.studies.running import until
@@ -72,14 +72,16 @@ def test_the_chance_of_a_word_is_that_of_seeds_to_come():
 def test_looks_spend_no_more_than_their_levels():
     """Without an effect and a margin, a word is a false one; dropping can only lose some."""
     level, looks = 0.05, (4, 8, 16)
-    found = expected(0.0, looks, 0.0, level, repeats=4000)
+    found = expected_seeds(0.0, looks, 0.0, level, repeats=4000)
     assert found.decided < len(looks) * level
     assert found.decided > level
     assert found.seeds < 13
 
 
 def test_a_larger_effect_takes_fewer_seeds():
-    none, some, large = (expected(effect, (4, 8, 16), 0.0, 0.01) for effect in (0.0, 1.5, 5.0))
+    none, some, large = (
+        expected_seeds(effect, (4, 8, 16), 0.0, 0.01) for effect in (0.0, 1.5, 5.0)
+    )
     assert large.seeds < some.seeds
     assert none.decided < 0.05 < 0.7 < some.decided <= large.decided
 

@@ -46,7 +46,7 @@ class Expected(NamedTuple):
     decided: float
 
 
-def expected(
+def expected_seeds(
     effect: float, looks: Sequence[int], margin: float, level: float, repeats: int = 500
 ) -> Expected:
     """Returns what an arm is expected to take, by simulation with normal differences.

@@ -25,7 +25,7 @@ from transformer_jax.studies.judging.budgets import over_budgets
 from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
 from transformer_jax.studies.judging.decision import Evidence, decide, family_of, share_of_level
 from transformer_jax.studies.judging.trend import trend_of
-from transformer_jax.studies.judging.trials import domain_of, regret_of
+from transformer_jax.studies.judging.trials import regret_of, trials_behind
 
 _PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
 
@@ -152,7 +152,7 @@ def decided(
     cannot_tell(by_arm, outcomes, sealed, learned, baselines)
     for name, arm in by_arm.items():
         arm |= {"stopped": study.stopped[name]} if name in study.stopped else {}
-        arm |= domain_of(study, name, arm.get("mean")) | told[name]
+        arm |= trials_behind(study, name, arm.get("mean")) | told[name]
     over_budgets(by_arm, budgets, sealed, baselines)
     level = statistics.level_of_look(len(seeds), sealed["looks"], earlier) * share_of_level(sealed)
     regrets = {name: regret_of(study, name) for name in study.arms}

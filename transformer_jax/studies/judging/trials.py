@@ -27,7 +27,7 @@ def regret_of(study: Study, arm: str) -> tuple[Regret, ...]:
     return (Regret(mean, its["freedom"], mean * (farthest / its["deviation"]) ** 2),)
 
 
-def domain_of(study: Study, arm: str, mean: float | None) -> dict[str, Any]:
+def trials_behind(study: Study, arm: str, mean: float | None) -> dict[str, Any]:
     """Returns for how many trials a mean difference speaks, as `tuned`; {} where an arm had none.
 
     Args:

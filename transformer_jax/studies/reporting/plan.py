@@ -8,7 +8,7 @@ from transformer_jax.studies.asking.budgets import cost_of_budgets
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.noise import as_lines
 from transformer_jax.studies.inference.power import detectable
-from transformer_jax.studies.inference.sequential import expected
+from transformer_jax.studies.inference.sequential import expected_seeds
 from transformer_jax.studies.judging.decision import family_of, level_of_contrast
 from transformer_jax.studies.reporting.tables import (
     BASELINE_HEADS,
@@ -160,7 +160,7 @@ def expected_cost(
     margin = design.margin / (math.sqrt(2) * noise["deviation"]) if noise else 0.0
     level, lines = level_of_contrast(design.sealed(), design.looks), []
     for effect in _EFFECTS:
-        outcomes = expected(effect, looks, margin, level)
+        outcomes = expected_seeds(effect, looks, margin, level)
         lines.append(
             f"{outcomes.seeds:.1f} seeds, about {clock(outcomes.seeds * seconds)}, where the "
             f"effect is {effect} deviations of a paired difference; then {outcomes.decided:.0%} "
