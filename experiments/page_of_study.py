@@ -30,6 +30,7 @@ from transformer_jax.studies.inference.tuned import Regrets, reach
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.judging.decision import UNTUNED
 from transformer_jax.studies.reporting.tables import (
+    BUDGET_HEADS,
     NOT_BY_SEEDS,
     also_table,
     as_markdown,
@@ -110,43 +111,8 @@ def page_of_study(
         ),
     ):
         lines += [heading, "", *[f"- {line}" for line in sentences], ""] if sentences else []
-    lines += ["## Figures", "", as_markdown(*_table(study, q_values))]
-    pooled = {len(its.get("seeds", ())) for its in verdicts["arms"].values()}
-    if max(pooled) > (count := len(verdicts["seeds"])):
-        lines += [f"Scores are of {count} seeds, differences of up to {max(pooled)}.", ""]
-    tuned = {arm: _chosen(its) for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
-    if tuned:
-        chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
-        lines += [f"Chosen by each arm: {chosen}.", ""]
-        of_first = [
-            f"{arm}: {words}" for arm, its in verdicts["arms"].items() for words in of_trials(its)
-        ]
-        rungs = record["sealed"]["tuning"].get("rungs") or [[1]]
-        lines += [
-            f"By trials in runs of {rungs[0][0]:.0%} of the updates: {'; '.join(of_first)}.",
-            "",
-        ]
-    beyond = {
-        arm: words for arm, its in verdicts["arms"].items() if (words := beyond_this_text(its))
-    }
-    if beyond and not why_not and lead == "forest.svg":
-        words = ", ".join(f"{arm}: {word}" for arm, word in beyond.items())
-        lines += [
-            "Would it hold for other examples of the same source too (what tuning may have missed "
-            f"left out)? {words}.",
-            "",
-        ]
-    rows = budget_rows(verdicts)
-    if rows:
-        heads = ["arm", "updates", "difference", "interval", "verdict"]
-        lines += ["After fewer updates:", "", as_markdown(heads, rows)]
-    heads, rows = also_table(verdicts)
-    if rows:
-        lines += ["Further evaluations, with intervals and no verdicts:", ""]
-        lines += [as_markdown(heads, rows)]
-    for breakdown, its in BREAKDOWNS.items():
-        if verdicts.get(breakdown):
-            lines += [its.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
+    lines += ["## Figures", "", as_markdown(*_table(study, q_values)), *_of_tuning(study)]
+    lines += _of_other_data_and_budgets(study)
     for file, what in FIGURES.items():
         if file not in ("forest.svg", lead) and (RESULTS / name / file).exists():
             lines += [f"![{what}]({figure(file)})", ""]
@@ -156,6 +122,51 @@ def page_of_study(
         "",
     ]
     return "\n".join(lines)
+
+
+def _of_tuning(study: Study) -> list[str]:
+    """What each arm chose, whether fewer trials would have said the same, and of pooled seeds."""
+    _, record, verdicts, _ = study
+    lines, count = [], len(verdicts["seeds"])
+    pooled = max(len(its.get("seeds", ())) for its in verdicts["arms"].values())
+    if pooled > count:
+        lines += [f"Scores are of {count} seeds, differences of up to {pooled}.", ""]
+    tuned = {arm: _chosen(its) for arm, facts in record["arms"].items() if (its := tuned_of(facts))}
+    if tuned:
+        chosen = "; ".join(f"{arm}: {its}" for arm, its in tuned.items())
+        of_first = [
+            f"{arm}: {words}" for arm, its in verdicts["arms"].items() for words in of_trials(its)
+        ]
+        share = (record["sealed"]["tuning"].get("rungs") or [[1]])[0][0]
+        by_trials = f"By trials in runs of {share:.0%} of the updates: {'; '.join(of_first)}."
+        lines += [f"Chosen by each arm: {chosen}.", "", by_trials, ""]
+    return lines
+
+
+def _of_other_data_and_budgets(study: Study) -> list[str]:
+    """What is found for other examples, after fewer updates, in further evaluations, by places."""
+    verdicts, lines = study.verdicts, []
+    beyond = [
+        f"{arm}: {words}"
+        for arm, its in verdicts["arms"].items()
+        if (words := beyond_this_text(its))
+    ]
+    if beyond and not undecided(study) and study.record["sealed"].get("target") is None:
+        lines += [
+            "Would it hold for other examples of the same source too (what tuning may have missed "
+            f"left out)? {', '.join(beyond)}.",
+            "",
+        ]
+    if rows := budget_rows(verdicts):
+        lines += ["After fewer updates:", "", as_markdown(BUDGET_HEADS, rows)]
+    heads, rows = also_table(verdicts)
+    if rows:
+        lines += ["Further evaluations, with intervals and no verdicts:", ""]
+        lines += [as_markdown(heads, rows)]
+    for breakdown, its in BREAKDOWNS.items():
+        if verdicts.get(breakdown):
+            lines += [its.says, "", as_markdown(*_by_number(verdicts[breakdown]))]
+    return lines
 
 
 def _measured_by(study: Study) -> str:
