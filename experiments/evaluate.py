@@ -37,26 +37,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_json()
     arguments = parser.read(argv)
     is_run = not is_of_huggingface(arguments.workdir)
-    directory = RunDirectory(arguments.workdir)
-    if is_run:
-        config = directory.config()
-    else:
-        from transformer_jax.training.pretrained import config_to_use
-
-        config = config_to_use(arguments.workdir)
-    if arguments.source is not None:
-        if config.data.task == "image_classification":
-            raise InvalidInput(
-                f"--source={arguments.source}: pixels are scaled by the training images of the "
-                "same data; other images would be scaled otherwise"
-            )
-        alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
-        alone |= {"data.train_examples": None, "hooks.functions": ()}  # nothing is trained
-        config = changed(config, alone)
-    if arguments.metrics is not None:
-        config = changed(
-            config, {"hooks.functions": ()}, texts={"evaluation.metrics": arguments.metrics}
-        )
+    directory, config = RunDirectory(arguments.workdir), _config_to_score(arguments, is_run)
     length, default_size = config.data.length, config.evaluation.batch_size
     stride = config.evaluation.stride if arguments.stride is None else arguments.stride
     batch_size = default_size if arguments.batch_size is None else arguments.batch_size
@@ -113,6 +94,30 @@ def main(argv: list[str]) -> dict[str, Any]:
         print(f"data {config.data.source}")
     source = config.data.source
     return {"split": arguments.split, "source": source, "means": means, "protocol": protocol}
+
+
+def _config_to_score(arguments: Any, is_run: bool) -> Any:
+    """The config of the run or the model, with the data and metrics that the command names."""
+    if is_run:
+        config = RunDirectory(arguments.workdir).config()
+    else:
+        from transformer_jax.training.pretrained import config_to_use
+
+        config = config_to_use(arguments.workdir)
+    if arguments.source is not None:
+        if config.data.task == "image_classification":
+            raise InvalidInput(
+                f"--source={arguments.source}: pixels are scaled by the training images of the "
+                "same data; other images would be scaled otherwise"
+            )
+        alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
+        alone |= {"data.train_examples": None, "hooks.functions": ()}  # nothing is trained
+        config = changed(config, alone)
+    if arguments.metrics is not None:
+        config = changed(
+            config, {"hooks.functions": ()}, texts={"evaluation.metrics": arguments.metrics}
+        )
+    return config
 
 
 if __name__ == "__main__":

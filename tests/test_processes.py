@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -197,7 +198,10 @@ def test_a_process_that_cannot_write_keeps_no_other_waiting(tmp_path):
         *("-c", LIMITED, "--config=tiny", f"--workdir={tmp_path}", "--config.mesh.fsdp=8"),
         *("--config.model.width=256", "--config.training.steps=20", "--config.checkpoint.every=10"),
     )
-    said = [process.communicate(timeout=300)[0] for process in both]
+    with (
+        ThreadPoolExecutor() as readers
+    ):  # of both at once: what one says of its fault fills a pipe
+        said = [*readers.map(lambda process: process.communicate(timeout=300)[0], both)]
     assert [process.returncode for process in both] == [1, 1], said
     for step in (10, 20):
         assert f"NOT SAVED: {tmp_path}/checkpoints: the checkpoint of step {step}" in said[0]
