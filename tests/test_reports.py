@@ -566,9 +566,10 @@ def test_every_study_says_whether_its_base_had_learned(path):
 
 
 @pytest.mark.parametrize(("name", "later"), answers.ASKED_AGAIN.items())
-def test_what_was_asked_again_was_not_decided(name, later):
+def test_what_was_asked_again_was_not_decided_or_not_all_of_it(name, later):
     first, again = answers.read_study(name), answers.read_study(later)
-    assert answers.undecided(first)
+    words = {its["verdict"] for its in first.verdicts["arms"].values()}
+    assert answers.undecided(first) or answers.UNRESOLVED in words
     assert again.learned is None or again.learned["passed"]
     assert again.record["sealed_at"] > first.record["sealed_at"]
     assert again.verdicts["question"] in pages_of_studies.pages()[""]
