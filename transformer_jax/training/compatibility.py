@@ -32,7 +32,7 @@ def refuse_what_is_not_installed(config: ConfigDict) -> None:
         require(WRITERS[name][1], f"logging.writers={name}", "trackers")
 
 
-def refuse_other_data(task: Task, order: int) -> None:
+def refuse_hosts_with_other_data(task: Task, order: int) -> None:
     """Raises InvalidInput, in all processes of a run, where they have read other data."""
     if jax.process_count() == 1:
         return

@@ -31,7 +31,10 @@ from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.branching import Extension, Parent, begin_in
-from transformer_jax.training.compatibility import refuse_other_data, refuse_what_is_not_installed
+from transformer_jax.training.compatibility import (
+    refuse_hosts_with_other_data,
+    refuse_what_is_not_installed,
+)
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
@@ -107,7 +110,7 @@ def train(
         def make() -> Prepared:
             own = own_tokenizer(config, own_modules(config)) if directory.has_begun() else None
             prepared = prepare(config, directory.tokenizer(own), allow)
-            refuse_other_data(prepared.task, seeds_of(config).order)
+            refuse_hosts_with_other_data(prepared.task, seeds_of(config).order)
             if extension is not None:
                 extension.write(directory, prepared.task.facts)
             return prepared
