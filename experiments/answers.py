@@ -68,11 +68,10 @@ SAID_FIRST = {
 # Studies whose question, or a part of it, a later one asks so that it can be decided.
 ASKED_AGAIN = {
     "agreement": "agreement_solved",
-    "agreement_far": "agreement_solved",
     "depth": "depth_wide",
     "heads": "heads_wide",
     "norm_kinds": "norms_wide",
-    "norms": "norms_wide",
+    "norms": "post_norm",
     "norms_wide": "post_norm",
     "patches": "patches_wide",
     "poolings": "poolings_wide",
@@ -84,6 +83,7 @@ ASKED_AGAIN = {
 }
 # What no committed study asks so that it could be answered.
 NEXT = (
+    "Which nets find the subject among up to fifteen nouns, each at its own learning rate?",
     "Do recurrent nets learn to recall after 50,000 updates, or with a state that is larger than "
     "the text?",
     "Do eight blocks without residual connections learn from other initial values?",

@@ -61,7 +61,7 @@ def page_of_study(
       figure: where the page finds a figure of this name.
     """
     name, record, verdicts, _ = study
-    why_not, base = undecided(study), verdicts["base"]
+    why_not, base = withheld(study), verdicts["base"]
     means = [
         f"{arm}: {its['words'].removesuffix(UNTUNED)}"
         + (f" ({signed(its['mean'])} {spell_interval(its['interval'])})" if its.get("mean") else "")
@@ -74,6 +74,8 @@ def page_of_study(
     answer = (
         f"**Not decided:** {why_not}." if why_not else f"**Beside {base}:** {'; '.join(means)}."
     )
+    if undecided(study) and not why_not:
+        answer = f"**Not decided.** {answer}"
     packages = record["environment"]["packages"]
     lines = [
         f"# {verdicts['question']}",
@@ -151,7 +153,7 @@ def _of_other_data_and_budgets(study: Study) -> list[str]:
         for arm, its in verdicts["arms"].items()
         if (words := beyond_this_text(its))
     ]
-    if beyond and not undecided(study) and study.record["sealed"].get("target") is None:
+    if beyond and not withheld(study) and study.record["sealed"].get("target") is None:
         lines += [
             "Would it hold for other examples of the same source too (what tuning may have missed "
             f"left out)? {', '.join(beyond)}.",
@@ -229,8 +231,9 @@ def learned_of(study: Study) -> str:
     learned = study.learned
     if not learned or not learned["passed"]:
         return ""
-    sentence = f"It passes its gate: {learned['told']}."
     scores = study.record.get("baselines", {}).get("scores", {})
+    gate = "its gate" if scores else "the usual gate, which was not sealed"
+    sentence = f"It passes {gate}: {learned['told']}."
     of_all = {
         name: its[learned["split"]].get(learned["metric"])
         for name, its in scores.items()
@@ -290,7 +293,7 @@ def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], li
         if its.get("solved"):
             beside, of_base = map(_solved, zip(its["solved"], its["updates"], strict=True))
             rows[0][1:3], by_target = of_base, True
-        words = f"not decided ({its['words']})" if undecided(study) else its["words"]
+        words = f"not decided ({its['words']})" if withheld(study) else its["words"]
         rows.append([arm, *beside, spell(q_values.get((name, arm)), 3), words])
     for row in rows:
         value, cost = verdicts["values"][row[0]], record["arms"][row[0]]["cost"]

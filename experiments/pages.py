@@ -69,8 +69,13 @@ def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str
 
     answered = [study for study in studies if not undecided(study)]
     answers = [
-        [linked(s.name, s.verdicts["question"]), f"Beside {s.verdicts['base']}: {words_of(s)}."]
+        [
+            linked(s.name, s.verdicts["question"]),
+            f"Beside {s.verdicts['base']}: {words_of(s)}."
+            + (f" Asked again by {linked(later, later)}." if later else ""),
+        ]
         for s in answered
+        for later in [ASKED_AGAIN.get(s.name)]
     ]
     open_ones, asked_again = [], []
     for s in studies:
@@ -129,7 +134,8 @@ _HEAD = """# What the studies found
 Each study was sealed before its first cell, and its arms are compared over paired seeds; [how to
 read a verdict](../docs/verdicts.md) says by which procedure. A question leads to its page: the
 answer and what it speaks for, a picture, the command that repeats it, what was predicted, what was
-found before. A verdict speaks for its sizes, its data and its budget. `python -m
+found before. A verdict speaks for its sizes, its data and its budget. Older studies sealed no gate
+that their base has to pass; theirs is the usual one, set after their scores were seen. `python -m
 experiments.results` writes these pages from the scores that lie beside them.
 """
 

@@ -27,6 +27,7 @@ from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from transformer_jax.planning.devices import Device
     from transformer_jax.planning.plan import Plan
 
 _GIB = 1 << 30
@@ -44,42 +45,7 @@ ENVIRONMENT = {
 
 def main(argv: list[str]) -> dict[str, Any]:
     """Compiles the step and its variants, prints what they need, and returns the plans."""
-    parser = Parser("plan", __doc__, takes_config=True)
-    parser.add_argument(
-        "--device",
-        default="cpu",
-        help="v5e, v5p, v6e, h100, h200, a100, or here: cpu, gpu (cpu); several: v5e:4x4, h100:8",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=0,
-        help="take so many too (at most 64), three times, on a device that is here",
-    )
-    parser.add_argument(
-        "--compare",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE ...",
-        help="plan this variant beside it; several times for several",
-    )
-    parser.add_argument(
-        "--remedies", action="store_true", help="plan what would save memory, one by one and all"
-    )
-    parser.add_argument(
-        "--meshes",
-        action="store_true",
-        help="plan every mesh that cuts batch and heads evenly, and say which is fastest",
-    )
-    parser.add_argument(
-        "--thorough",
-        action="store_true",
-        help="compile as a run does, 7 times as long for a TPU; else it says up to 22 %% more",
-    )
-    parser.add_json()
-    parser.add_argument("--out", help="a JSON file for the figures")
-    parser.add_allow()
-    arguments = parser.read(argv)
+    arguments = _parser().read(argv)
     out = Path(arguments.out) if arguments.out else None
     if out and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
@@ -117,20 +83,48 @@ def main(argv: list[str]) -> dict[str, Any]:
     figures = {name: plan.to_dict() for name, plan in plans.items()}
     if out:
         out.write_text(json.dumps(figures, indent=1) + "\n")
-    print(f"{arguments.config_path} on {device.kind}")
-    print("\n".join(_described(plans["as it stands"])))
-    if len(plans) > 1:
-        print("\n".join(_compared(plans)))
-    fitting = {name: p.estimate for name, p in plans.items() if p.fits and p.estimate is not None}
-    if arguments.meshes and fitting:
-        print(f"fastest that fits: {min(fitting, key=lambda name: fitting[name])}")
-    count = len(device.targets)
-    idle = count - math.prod(plans["as it stands"].mesh.values())
-    if idle:
-        print(f"note   {idle} of {count} devices stay idle; --config.mesh.data=-1 takes all")
-    if device.remark:
-        print(f"note   {device.remark}")
+    print("\n".join(_report(arguments, device, plans)))
     return figures
+
+
+def _parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("plan", __doc__, takes_config=True)
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        help="v5e, v5p, v6e, h100, h200, a100, or here: cpu, gpu (cpu); several: v5e:4x4, h100:8",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        help="take so many too (at most 64), three times, on a device that is here",
+    )
+    parser.add_argument(
+        "--compare",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE ...",
+        help="plan this variant beside it; several times for several",
+    )
+    parser.add_argument(
+        "--remedies", action="store_true", help="plan what would save memory, one by one and all"
+    )
+    parser.add_argument(
+        "--meshes",
+        action="store_true",
+        help="plan every mesh that cuts batch and heads evenly, and say which is fastest",
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="compile as a run does, 7 times as long for a TPU; else it says up to 22 %% more",
+    )
+    parser.add_json()
+    parser.add_argument("--out", help="a JSON file for the figures")
+    parser.add_allow()
+    return parser
 
 
 def meshes_of(count: int, config: Any) -> list[dict[str, int]]:
@@ -173,6 +167,21 @@ def _variant(arguments: Any, changes: dict[str, Any]) -> tuple[dict[str, Any], A
     """The changes, and the config with them."""
     texts = {key: str(value) for key, value in changes.items()}
     return texts, arguments.file.config(arguments.overrides | texts)
+
+
+def _report(arguments: Any, device: "Device", plans: "dict[str, Plan]") -> list[str]:
+    """All plans in words."""
+    first, count = plans["as it stands"], len(device.targets)
+    lines = [f"{arguments.config_path} on {device.kind}", *_described(first)]
+    if len(plans) > 1:
+        lines += _compared(plans)
+    estimates = {name: p.estimate for name, p in plans.items() if p.fits and p.estimate is not None}
+    if arguments.meshes and estimates:
+        lines.append(f"fastest that fits: {min(estimates, key=lambda name: estimates[name])}")
+    idle = count - math.prod(first.mesh.values())
+    if idle:
+        lines.append(f"note   {idle} of {count} devices stay idle; --config.mesh.data=-1 takes all")
+    return [*lines, f"note   {device.remark}"] if device.remark else lines
 
 
 def _described(plan: "Plan") -> list[str]:

@@ -319,6 +319,7 @@ def test_c39_a_changed_default_is_a_visible_diff():
         ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),
         ({"model__attention": "gated_delta", "model__dropout_rate": "0.1"}, "no weights that"),
         ({"model__parametrisation": "mup", "optimizer__name": "sgd"}, "for Adam and the like"),
+        ({"model__parametrisation": "mup", "optimizer__name": "adam"}, "part of the gradient"),
         ({"model__parametrisation": "mup", "model__initialisation": "xavier"}, "take depth_scaled"),
         ({"model__parametrisation": "mup", "model__mlp_dim": "64"}, "has to grow with the width"),
         ({"optimizer__name": "schedule_free"}, "takes a mean in place of a falling rate"),

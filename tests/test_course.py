@@ -1,5 +1,6 @@
 """The course: every exact statement, the exercises, and what it tells somebody whose own is wrong."""
 
+import functools
 import json
 
 import numpy as np
@@ -43,6 +44,7 @@ def test_the_list_is_whole():
 
 
 def test_claims_name_arms_that_their_studies_have():
+    design_of = functools.cache(lambda study: load_design(f"configs/ablations/{study}.py"))
     for row in STATEMENTS:
         for claim in row.claims:
             if claim.wants in (outcomes.FORECAST, outcomes.SHRINKS):
@@ -51,7 +53,7 @@ def test_claims_name_arms_that_their_studies_have():
             if claim.wants == outcomes.FASTER:
                 assert claim.arm in speed.RATIOS
                 continue
-            design = load_design(f"configs/ablations/{claim.study}.py")
+            design = design_of(claim.study)
             assert claim.arm in (design.arms if claim.also else design.others), claim
             assert claim.wants in WANTS
             assert not claim.also or claim.also in design.also

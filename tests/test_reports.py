@@ -534,13 +534,27 @@ def _seconds_of_listing(root, count):
 FOUND = sorted((ROOT / "experiments" / "results").glob("*/study.json"))
 
 
-def test_the_pages_of_studies_are_written_from_their_verdicts():
-    for name, text in pages_of_studies.pages().items():
+@pytest.fixture(scope="module")
+def pages():
+    return pages_of_studies.pages()
+
+
+def test_the_pages_of_studies_are_written_from_their_verdicts(pages):
+    for name, text in pages.items():
         file = ROOT / "experiments" / (f"results/{name}" if name else "") / "README.md"
         assert file.read_text() == text, "python -m experiments.results"
         for link in re.findall(r"\]\(([^)]*)\)", text):
             assert (file.parent / link.partition("#")[0]).exists(), link
     assert len(FOUND) >= 4
+
+
+def test_a_study_that_nothing_decides_shows_what_was_found(pages):
+    """One that is withheld does not: its base had not learned, say."""
+    for name, shows in {"depth_wide": True, "depth": False}.items():
+        assert ("**Not decided.** **Beside depth 4:**" in pages[name]) == shows
+        assert ("**Did it come true?**" in pages[name]) == shows
+        assert ("not decided (" in pages[name]) == (not shows)
+    assert "more model.depth: unresolved (-0.0001 [" in pages["depth_wide"]
 
 
 @pytest.mark.thorough
@@ -566,13 +580,16 @@ def test_every_study_says_whether_its_base_had_learned(path):
 
 
 @pytest.mark.parametrize(("name", "later"), answers.ASKED_AGAIN.items())
-def test_what_was_asked_again_was_not_decided_or_not_all_of_it(name, later):
+def test_what_was_asked_again_was_not_decided_or_not_all_of_it(pages, name, later):
     first, again = answers.read_study(name), answers.read_study(later)
     words = {its["verdict"] for its in first.verdicts["arms"].values()}
     assert answers.undecided(first) or answers.UNRESOLVED in words
     assert again.learned is None or again.learned["passed"]
     assert again.record["sealed_at"] > first.record["sealed_at"]
-    assert again.verdicts["question"] in pages_of_studies.pages()[""]
+    assert again.verdicts["question"] in pages[""]
+    begins = f"| [{first.verdicts['question']}](results/{name}/README.md) |"
+    (row,) = [line for line in pages[""].splitlines() if line.startswith(begins)]
+    assert row.count(f"[{later}]") == 1
 
 
 def in_digits(found):

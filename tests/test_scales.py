@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.conftest import TINY, attempt, command, refused, tiny_config
+from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import load_config
 from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of
@@ -334,6 +335,17 @@ def test_a_ladder_of_real_studies(tmp_path):
     refused(attempt(*shallow, "--ladder=model.width=8", "--workdir=x"), "--ladder=model.width=8")
 
 
+def test_a_ladder_says_on_which_side_all_rungs_lie():
+    def side(word, *intervals):
+        return reporting._side({"word": word, "intervals": intervals})
+
+    assert side("keeps its sign", (-0.07, -0.01), (-0.06, -0.02)) == ", worse at every rung"
+    assert side("grows", (0.01, 0.03), (0.05, 0.1)) == ", better at every rung"
+    assert side("flips", (-0.07, -0.01), (0.02, 0.06)) == side("unresolved", (-1, 1)) == ""
+    assert side("cannot tell: the base has not learned (at 8)", (0.01, 0.03)) == ""
+    assert not reporting._side({"word": "unresolved"})  # fewer than three seeds have all rungs
+
+
 @pytest.mark.commands
 @pytest.mark.as_user  # it trains for long
 def test_a_contrast_over_several_splits(tmp_path):
@@ -412,6 +424,16 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
     assert noise.known_noise(tiny_config(), tmp_path, "accuracy") is None
     assert noise.known_noise(tiny_config(model__width=16), tmp_path, "loss") is None
     assert len(noise.as_lines(found)) == 3
+
+
+LEDGERS = sorted((ROOT / "configs").glob("**/noise/*.json"))
+
+
+@pytest.mark.parametrize("path", LEDGERS, ids=lambda path: path.stem)
+def test_a_committed_ledger_is_that_of_its_config(path):
+    kept = json.loads(path.read_text())
+    config = load_config(kept["config"], kept["overrides"])
+    assert noise.known_noise(config, path.parent, kept["metric"].removeprefix("test/")) == kept
 
 
 @pytest.mark.commands

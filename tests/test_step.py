@@ -175,7 +175,7 @@ def test_c41_a_batch_without_targets_changes_no_parameter_by_gradient():
     config, model, optimizer, state = setup(optimizer__weight_decay=0.0)
     batch = random_batch(0, weights=np.zeros((8, 8), np.float32))
     after, record = jax.jit(make_train_step(model, optimizer, 0))(state, batch)
-    assert (record.loss, record.gradient_norm, bool(record.finite)) == (0, 0, True)
+    assert (record.loss, record.gradient_norm, bool(record.applied)) == (0, 0, True)
     assert after.step == 1
     leaves_equal(after.params, state.params)
 
@@ -309,7 +309,7 @@ def test_c45_a_step_that_is_not_finite_touches_nothing(where):
         expected = state
     after, records = run_steps(state, batches, 5)
     assert after.step == good
-    assert records.finite.tolist() == [True] * good + [False] * (5 - good)
+    assert records.applied.tolist() == [True] * good + [False] * (5 - good)
     leaves_equal(after, expected)
 
 
@@ -326,7 +326,7 @@ def test_c45_a_gradient_that_is_not_finite_where_sam_looks_touches_nothing():
     step = jax.jit(make_train_step(model, optimizer._replace(update=update), 0))
     after, record = step(state, random_batch(0))
     assert jnp.isfinite(record.loss)
-    assert not record.finite
+    assert not record.applied
     leaves_equal(after, state)
 
 

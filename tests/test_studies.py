@@ -234,6 +234,32 @@ def test_every_part_that_can_be_dropped_has_a_value():
         design.config_of(name)
 
 
+def test_what_is_dropped_is_dropped_wherever_it_is_set():
+    def without(name, **options):
+        options = {key.replace("__", "."): str(value) for key, value in options.items()}
+        design = load_design(TINY, options, (), [name])
+        design.config_of(f"without {name}")
+        return design.arms[f"without {name}"]
+
+    dropout = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": None}
+    both = {"model__dropout_rate": 0.1, "model__attention_dropout_rate": 0.2}
+    assert without("dropout", **both) == dropout
+    of_attention = {"model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.2}
+    assert without("dropout", **of_attention) == {"model.attention_dropout_rate": None}
+    assert without("norm", model__query_key_norm="rms_norm")["model.query_key_norm"] == "none"
+    assert without("heads", model__head_dim=4)["model.head_dim"] is None
+    of_types = {
+        "model__layers": "AB",
+        "model__layer_types__A__position": "rotary",
+        "model__layer_types__B__mask": "window",
+    }
+    dropped = {"model.position": "none", "model.layer_types.A.position": "none"}
+    assert without("positions", **of_types) == dropped
+    # The number of its warm-up's updates is the scale of its decay too.
+    with pytest.raises(InvalidInput, match="the learning rate is another all the way"):
+        without("warmup", schedule__name="inverse_square_root")
+
+
 # ---------------------------------------------------------------- cells
 
 

@@ -214,7 +214,7 @@ def test_what_layers_add_to_the_loss_is_not_divided_by_the_targets():
 def test_a_gradient_that_is_infinite_touches_nothing_though_the_loss_is_finite():
     state, record = one_update(jnp.sqrt, lambda number: 0 * number)
     assert jnp.isfinite(record.loss)
-    assert not record.finite
+    assert not record.applied
     assert (int(state.step), float(state.params["number"])) == (0, 0.0)
 
 

@@ -270,6 +270,22 @@ GREY = np.zeros((4, 3, 3), np.uint8)
         ),
         ({"images": GREY[:0], "labels": np.arange(0)}, "expected examples, found none"),
         (
+            {"images": GREY, "labels": np.arange(4), "test_images": GREY, "test_labels": [0] * 4},
+            "would not read test_images; .* train_ and test_ in front",
+        ),
+        (
+            {"images": GREY, "labels": np.arange(4), "length": np.arange(4)},
+            "would not read length; expected images, labels, lengths, classes",
+        ),
+        (
+            {
+                f"{part}_{what}": its
+                for part in ("train", "val", "test")
+                for what, its in {"images": GREY, "labels": np.arange(4)}.items()
+            },
+            "would not read val_images; .* validation is drawn from the training examples",
+        ),
+        (
             {
                 "train_images": GREY,
                 "train_labels": np.arange(4),

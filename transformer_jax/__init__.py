@@ -9,13 +9,15 @@ them together; CONTRIBUTING.md says what a new component, task, metric or optimi
   processes           several hosts that are one run: what they agree on, who writes
   layers/             attention*, weights* (the softmax), core: the mechanism; mixers: what may take
                       its place; blocks*: the block, and its wirings (pre-norm, post-norm, ...);
-                      position_terms: where positions are added; cache: keys and values that are
-                      kept; initialisation, positions, norms, ...: what a config can choose
+                      position_terms: what positions give to attention, rotation; cache: keys and
+                      values that are kept; initialisation, positions, norms, ...: what a config can
+                      choose
   models/             what the layers add up to: families: a name in a config -> a class; parts*:
                       fields, attention_mask, the stack; block, layer_list: a block of it, and
                       which is of which type; decoder*, encoder, encoder_decoder, vision, the
                       recurrent baselines
-  data/               sources (text, tables, arrays), tokenizers; tasks: examples -> Batch (numpy);
+  data/               sources (text, tables, arrays, made-up languages), tokenizers; tasks:
+                      examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
                       baselines: simple methods on the same data
   options/            what may be asked for, no jax: sections: options of a run (those of a model,
@@ -26,16 +28,16 @@ them together; CONTRIBUTING.md says what a new component, task, metric or optimi
   runs/               runs as directories: their files, checkpoints, records, pictures, a list
   metrics             what a run is measured by, and the mark of your own; training/measuring asks
   training/           build, prepared: from a config to data, model, optimizer, compiled step;
-                      objectives, optimizers, schedules, hooks; step*: one update; loop*: a run, top
-                      to bottom; coroutine: takes the updates that it asks for; compatibility,
-                      leaks: refusals before it starts; evaluation; saving; pretrained, warm_start:
-                      weights to begin with; loading, run: a trained run
+                      objectives, optimizers (with the clip), schedules, hooks; step*: one update;
+                      loop*: a run, top to bottom; coroutine: takes the updates that it asks for;
+                      compatibility, leaks: refusals before it starts; evaluation; saving;
+                      pretrained, warm_start: weights to begin with; loading, run: a trained run
   planning/           what a training step needs on devices that may not be here
   studies/            inference: statistics gives each contrast its word, from one interval where
                       there is a mean; asking: a question as a value, its cells; judging: judge,
-                      what a verdict goes through, decision: the word of each arm, and who withholds
-                      one; reporting; running: launch: from plan to verdict, workers: train the
-                      cells; costs of arms; manipulation: their changes took
+                      what a verdict goes through, decision, adequacy: what may overrule the word;
+                      reporting; running: launch: from plan to verdict, workers: train the cells;
+                      tuning: what each arm chooses; costs of arms; manipulation: their changes took
   sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name

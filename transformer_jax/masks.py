@@ -21,6 +21,7 @@ from transformer_jax.options import Count, Natural
 def causal_mask(length: int, key_length: int | None = None) -> Array:
     """Returns the mask that hides the future: query i sees keys j <= i.
 
+    Models join the rule `Causal` instead, which is made an array where weights are.
     With more keys than queries the *last* query lines up with the last key, which is what decoding
     behind a cache needs (jax.nn's `is_causal` lines up the first ones).
 
@@ -137,8 +138,8 @@ class Rule:
     """What may be seen, whatever the length; a row of MASKS is a class of these.
 
     Attributes:
-      sees_ahead: whether the rule itself says what a causal model may see ahead; if not, `Causal`
-        is joined to it there.
+      sees_ahead: whether the rule itself says what a causal model may see ahead, which may be
+        nothing; if not, `Causal` is joined to it there.
     """
 
     sees_ahead: ClassVar[bool] = False
@@ -184,7 +185,7 @@ class Joined(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Full(Rule):
-    """Everything, or in a causal model everything that came before (Vaswani et al. 2017, 3.2.3)."""
+    """Everything; in a causal model itself and what came before (Vaswani et al. 2017, 3.2.3)."""
 
     def allowed(self, query: Places, key: Places) -> Array:
         """[..., L] and [..., M] -> [..., L, M] bool."""
@@ -193,8 +194,9 @@ class Full(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Rule):
-    """Only what came before, also in an encoder, whose places otherwise see both sides.
+    """Itself and what came before, also in an encoder, whose places otherwise see both sides.
 
+    This is how a model makes its mask; `causal_mask` is the same as an array.
     To ask what seeing both sides is worth (Devlin et al. 2019, section 5.1, "LTR & No NSP"); a
     decoder sees no more than this in any case.
     """

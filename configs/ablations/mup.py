@@ -9,7 +9,8 @@ Takes:     36 minutes on 2 CPU cores, 24 of them at width 512; without muP, to w
 The rate was found at width 64, with seeds 1000 and 1001 (validation loss, means of both): 2.089 at
 0.002, 1.953 at 0.004, 1.900 at 0.008, 1.927 at 0.016, 1.934 at 0.032.
 
-Limits: the rate is 0.009, half is 0.0045, twice is 0.018. One text of characters, 2 blocks, 1,000
+Limits: the rate is 0.009, half is 0.0045, twice is 0.018. The gate is 3-grams, sealed with the
+reason that narrow models are there to find a rate. One text of characters, 2 blocks, 1,000
 updates, after which no width is better than 4-grams (1.821); one way of growing, 4 heads at every
 width, and three rates a factor of 2 apart. Longer training or deeper models may have their best
 rates elsewhere. It is about where the best rate lies, not about which parametrisation is better:

@@ -133,7 +133,7 @@ class MultiHeadAttention(nn.Module):
           memory: [..., M, D], where keys and values come from; the inputs if not given.
           mask: [..., L, M] bool, True = may attend, the same for all heads; or [..., H, L, M], or
             [..., 1, L, M] as Flax and Hugging Face make it, with one axis more than the inputs; or
-            a rule, which is made an array of where weights are.
+            a Mask, rules and their places, which is made an array of where weights are.
           terms: what a position encoding gives to attention; a rotation needs as many inputs as
             rows of the memory.
           slot: where the inputs stand behind a cache of keys and values; M is then its capacity.
@@ -155,13 +155,10 @@ class MultiHeadAttention(nn.Module):
             "key": self._linear("key", num_kv_heads * head_dim, self.kernel_init),
             "value": self._linear("value", num_kv_heads * value_dim, value_init),
         }
-
-        def project(name: str | None, source: Array) -> Array:
-            return _split(source if name is None else projections[name](source), heads[name])
-
-        for_query, for_key, for_value = self.projections
-        query_HLK = project(for_query, inputs)
-        key_GMK, value_GMV = project(for_key, memory), project(for_value, memory)
+        query_HLK, key_GMK, value_GMV = (
+            _split(source if name is None else projections[name](source), heads[name])
+            for name, source in zip(self.projections, (inputs, memory, memory), strict=True)
+        )
         query_HLK = self.query_key_norm(name="query_norm")(query_HLK)
         key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:
@@ -169,43 +166,36 @@ class MultiHeadAttention(nn.Module):
         query_HLK, key_GMK = site(self, "query", query_HLK), site(self, "key", key_GMK)
         value_GMV = site(self, "value", value_GMV)
         core = self.core(name="weights_of")  # a parameter path of stored runs: never renamed
-        mixes, drops = isinstance(core, Core), train and self.dropout_rate > 0
-        keeps_state = mixes and slot is not None and not drops and core.keeps_state(mask)
-        if not keeps_state:
-            key_GMK = append_to_cache(self, "keys", key_GMK, slot)
-            value_GMV = append_to_cache(self, "values", value_GMV, slot)
-        dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
-        if mixes and terms.values is not None:
-            raise ValueError(
-                f"position: {type(core).__name__} mixes values itself, to which vectors of "
-                "distances could not be added"
-            )
-        if mixes and self.chunk is not None:
-            raise ValueError(
-                f"attention_chunk: {type(core).__name__} mixes values itself; expected None"
-            )
-        if mixes:
-            mixed_HLV, state = core(
-                query_HLK,
-                key_GMK,
-                value_GMV,
-                mask=mask,
-                bias=terms.bias,
-                gates={name: self._gate(name, size, inputs) for name, size in core.gates.items()},
-                dropout=dropout if drops else None,
-                state=kept_state(self, 0, keeps_state),
-            )
-            keep_state(self, 0, keeps_state, state)
-            if not keeps_state and hasattr(core, "weights"):
-                seen = (core.weights, query_HLK, key_GMK, mask, terms.bias)
-                show(self, "weights", functools.partial(weights_by, *seen))
-        elif (
+        arrays, drops = (query_HLK, key_GMK, value_GMV), train and self.dropout_rate > 0
+        if isinstance(core, Core):
+            gates = {name: self._gate(name, size, inputs) for name, size in core.gates.items()}
+            mixed_HLV = self._mixed_by_core(core, arrays, gates, mask, terms, slot, drops)
+        else:
+            mixed_HLV = self._mixed_by_weights(core, arrays, mask, terms, slot, drops)
+        mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
+        concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
+        return self._linear("out", width, self.out_init or self.kernel_init)(concatenated)
+
+    def _mixed_by_weights(
+        self,
+        core: nn.Module,
+        arrays: tuple[Array, Array, Array],
+        mask: Array | Mask | None,
+        terms: PositionTerms,
+        slot: CacheSlot | None,
+        drops: bool,
+    ) -> Array:
+        """Weighted sums of the values, by the weights that a core makes: [..., H, L, V]."""
+        query_HLK, key_GMK, value_GMV = arrays
+        key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+        value_GMV = append_to_cache(self, "values", value_GMV, slot)
+        if (
             self.chunk is not None
             and slot is None
             and query_HLK.shape[-2] > self.chunk
             and not is_looked_into(self)  # then somebody reads or changes the weights
         ):
-            mixed_HLV = mix_in_chunks(
+            return mix_in_chunks(
                 self._pure(core),
                 query_HLK,
                 key_GMK,
@@ -216,16 +206,53 @@ class MultiHeadAttention(nn.Module):
                 values=terms.values,
                 drop=self._drop_by_chunk() if drops else None,
             )
-        else:
-            weights_HLM = weights_by(core, query_HLK, key_GMK, mask, terms.bias)
-            weights_HLM = site(self, "weights", weights_HLM)
-            kept_HLM = dropout(weights_HLM)
-            mixed_HLV = weighted_sum(kept_HLM, serve_groups(value_GMV, num_heads))
-            if terms.values is not None:
-                mixed_HLV += terms.values(kept_HLM).astype(mixed_HLV.dtype)
-        mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
-        concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], num_heads * value_dim)
-        return self._linear("out", width, self.out_init or self.kernel_init)(concatenated)
+        weights_HLM = site(self, "weights", weights_by(core, query_HLK, key_GMK, mask, terms.bias))
+        kept_HLM = nn.Dropout(self.dropout_rate, deterministic=not drops)(weights_HLM)
+        mixed_HLV = weighted_sum(kept_HLM, serve_groups(value_GMV, self.num_heads))
+        if terms.values is not None:
+            mixed_HLV += terms.values(kept_HLM).astype(mixed_HLV.dtype)
+        return mixed_HLV
+
+    def _mixed_by_core(
+        self,
+        core: Core,
+        arrays: tuple[Array, Array, Array],
+        gates: dict[str, Array],
+        mask: Array | Mask | None,
+        terms: PositionTerms,
+        slot: CacheSlot | None,
+        drops: bool,
+    ) -> Array:
+        """What a core makes of the values that mixes them itself: [..., H, L, V]."""
+        if terms.values is not None:
+            raise ValueError(
+                f"position: {type(core).__name__} mixes values itself, to which vectors of "
+                "distances could not be added"
+            )
+        if self.chunk is not None:
+            raise ValueError(
+                f"attention_chunk: {type(core).__name__} mixes values itself; expected None"
+            )
+        query_HLK, key_GMK, value_GMV = arrays
+        keeps_state = slot is not None and not drops and core.keeps_state(mask)
+        if not keeps_state:
+            key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+            value_GMV = append_to_cache(self, "values", value_GMV, slot)
+        mixed_HLV, state = core(
+            query_HLK,
+            key_GMK,
+            value_GMV,
+            mask=mask,
+            bias=terms.bias,
+            gates=gates,
+            dropout=nn.Dropout(self.dropout_rate, deterministic=False) if drops else None,
+            state=kept_state(self, 0, keeps_state),
+        )
+        keep_state(self, 0, keeps_state, state)
+        if not keeps_state and hasattr(core, "weights"):
+            seen = (core.weights, query_HLK, key_GMK, mask, terms.bias)
+            show(self, "weights", functools.partial(weights_by, *seen))
+        return mixed_HLV
 
     def _pure(self, core: nn.Module) -> Callable[..., Any]:
         """A core as a function, which loops may call; each chunk has a key of its own."""

@@ -20,7 +20,7 @@ Branches = Mapping[str, Branch]
 
 
 class Wiring:
-    """Sends a residual stream through the branches of a block, one after another; see WIRINGS.
+    """Sends a residual stream through the branches of a block; see WIRINGS.
 
     A wiring is called inside the block, so that the norms that it makes are the block's, under the
     branch's name, whatever the wiring.
@@ -195,7 +195,7 @@ WIRINGS = {
 
 
 class Block(nn.Module):
-    """A mixer, then a feed-forward layer, each with a norm around a residual connection.
+    """Attention or what takes its place, and a feed-forward layer, joined by a wiring.
 
     Given a memory, there is cross-attention over it in between (Vaswani et al. 2017, section 3.1).
 
@@ -237,14 +237,14 @@ class Block(nn.Module):
         Args:
           inputs: [..., L, D].
           memory: [..., M, D], the output of an encoder; without it there is no cross-attention.
-          mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a rule.
+          mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a Mask.
           memory_mask: [..., L, M] or [..., H, L, M] bool, the same for the memory.
           terms: what the position encoding gives to self-attention.
           slot: where the inputs stand behind a cache, for self-attention.
           train: whether dropout is on.
         """
-        name = "attention" if self.mixer is None else "mixer"
-        mixer = (self.mixer or self.attention)(name=name)
+        kind = "attention" if self.mixer is None else "mixer"
+        mixer = (self.mixer or self.attention)(name=kind)
         feed_forward = self.feed_forward(name="feed_forward")
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         drop_branch = nn.Dropout(
@@ -259,7 +259,7 @@ class Block(nn.Module):
             return run
 
         of_inputs = {"mask": mask, "terms": terms, "slot": slot, "train": train}
-        branches = {name: branch(name, mixer, **of_inputs)}
+        branches = {kind: branch(kind, mixer, **of_inputs)}
         if memory is not None:
             cross = self.attention(name="cross_attention")
             of_memory = {"memory": memory, "mask": memory_mask, "train": train}

@@ -1,8 +1,8 @@
 """From queries and keys to weights: who is listened to, and how much.
 
-The pure functions first, then one module for each kind of attention. What mixes values without
-weights stands in core.py and linear_cores.py; heads, projections and positions are the same for all
-of them and stand in attention.py.
+The pure functions first, then one module for each kind of attention. What mixes values itself is a
+Core (core.py), as in linear_cores.py, fused.py, local.py and differential.py; heads, projections
+and positions are the same for all of them and stand in attention.py.
 """
 
 import math

@@ -209,6 +209,12 @@ def _of_mup(flat: Mapping[str, Any]) -> Checks:
             optimizer not in ("adamw", "adam", "lion", "schedule_free"),
         ),
         (
+            "it is not worked out for weight decay that is part of the gradient, as optimizer.name="
+            f"adam has it; optimizer.weight_decay={flat['optimizer.weight_decay']}, expected 0, or "
+            "adamw",
+            optimizer == "adam" and flat["optimizer.weight_decay"],
+        ),
+        (
             "all that is inside a block has to grow with the width; "
             f"model.mlp_dim={flat['model.mlp_dim']}, expected None",
             flat["model.mlp_dim"] is not None,

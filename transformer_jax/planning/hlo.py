@@ -247,8 +247,8 @@ class Program:
             return 2 * sizes[1]
         if operation == "scatter":
             return 3 * sizes[-1]
-        if operation.endswith("-start"):  # its result names its operand too
-            return sum(sizes) + next(map(_nbytes, _ARRAY.finditer(each.shape)), 0.0)
+        if operation.endswith("-start") and operation != "all-reduce-start":
+            return each.nbytes  # its result names its operands too
         return sum(sizes) + each.nbytes
 
     def _traffic_of_fusion(self, fusion: Instruction, sizes: list[float]) -> float:

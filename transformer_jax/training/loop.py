@@ -318,7 +318,7 @@ class Training:
             answer = yield StepRequest(self.prepared, arguments)
         records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
         self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
-        taken = int(records.finite.sum())  # the first step that is not finite ends the call
+        taken = int(records.applied.sum())  # the first step that is not finite ends the call
         count = self.prepared.count_of_update
         mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
         means = (records.loss[:taken], records.gradient_norm[:taken])

@@ -36,15 +36,15 @@ class StepRecord(NamedTuple):
     """What one step tells about itself.
 
     Attributes:
-      loss: nats per target of the batch, before the update.
+      loss: the objective's mean over the weighted targets of the batch, before the update.
       gradient_norm: global norm, before clipping.
-      finite: whether both are, and gradients that SAM took elsewhere; if not, the step changed
-        nothing.
+      applied: whether both are finite, and gradients that SAM took elsewhere; if not, the step
+        changed nothing.
     """
 
     loss: Array
     gradient_norm: Array
-    finite: Array
+    applied: Array
 
 
 def make_initial_state(
@@ -66,27 +66,21 @@ def make_initial_state(
     return initial_state
 
 
-def make_train_step(
-    model: nn.Module,
-    optimizer: optax.GradientTransformationExtraArgs,
-    seed: int | Array,
-    accumulation: int = 1,
-    objective: Any = CrossEntropy(),  # noqa: B008, it is frozen
-) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
-    """Returns one optimizer update as a pure function.
+def make_mean_gradients(
+    model: nn.Module, objective: Any, accumulation: int
+) -> Callable[[Any, Batch, Array], tuple[Any, Sums]]:
+    """Returns (parameters, batch, key) -> the gradients of the mean loss, and its sums.
 
-    The gradient is that of the mean loss over all weighted targets of the batch. Parts of an
-    accumulated batch add up sums and divide once, so they equal the whole batch even when they
-    hold different numbers of real tokens.
+    The mean is over all weighted targets of the batch. Parts of an accumulated batch add up sums
+    and divide once, so they equal the whole batch even when they hold different numbers of real
+    tokens. What layers add to the loss (of experts in balance, say) is in the gradients, and not in
+    the sums.
 
     Args:
       model: takes the batch's inputs and `train`.
-      optimizer: from optax.
-      seed: of dropout, whose key in a step is fold_in(key, step).
-      accumulation: parts that a batch is computed in.
       objective: what is made small, see objectives.
+      accumulation: parts that a batch is computed in.
     """
-    _, dropout_key = jax.random.split(jax.random.key(seed))
     rewrite_batch = getattr(objective, "prepare", None)  # scheduled sampling replaces inputs
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
@@ -119,6 +113,28 @@ def make_train_step(
     def mean_gradients(params: Any, batch: Batch, key: Array) -> tuple[Any, Sums]:
         summed, sums = summed_gradients(params, batch, key)
         return jax.tree.map(lambda leaf: safe_mean(leaf, sums.weight), summed), sums
+
+    return mean_gradients
+
+
+def make_train_step(
+    model: nn.Module,
+    optimizer: optax.GradientTransformationExtraArgs,
+    seed: int | Array,
+    accumulation: int = 1,
+    objective: Any = CrossEntropy(),  # noqa: B008, it is frozen
+) -> Callable[[TrainState, Batch], tuple[TrainState, StepRecord]]:
+    """Returns one optimizer update as a pure function: gradients, then the optimizer's step.
+
+    Args:
+      model: takes the batch's inputs and `train`.
+      optimizer: from optax; clipping is a part of it, see make_optimizer.
+      seed: of dropout, whose key in a step is fold_in(key, step).
+      accumulation: parts that a batch is computed in.
+      objective: what is made small, see objectives.
+    """
+    _, dropout_key = jax.random.split(jax.random.key(seed))
+    mean_gradients = make_mean_gradients(model, objective, accumulation)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepRecord]:
         key = jax.random.fold_in(dropout_key, state.step)
@@ -204,11 +220,11 @@ def make_run_steps(train_step: Callable) -> Callable:
             batch = jax.tree.map(lambda leaf: leaf[index], batches)
             state, record = step(state, batch)
             records = jax.tree.map(lambda row, value: row.at[index].set(value), records, record)
-            return index + 1, record.finite, state, records
+            return index + 1, record.applied, state, records
 
         def goes_on(carry: tuple) -> Array:
-            index, finite, _, _ = carry
-            return (index < num_steps) & finite
+            index, applied, _, _ = carry
+            return (index < num_steps) & applied
 
         start = (jnp.int32(0), jnp.bool_(True), state, records)
         return jax.lax.while_loop(goes_on, take_step, start)[2:]

@@ -1,5 +1,6 @@
 """Arrays with labels: images and sequences of vectors, from npz, IDX, CIFAR and picture files."""
 
+import difflib
 import hashlib
 import zipfile
 import zlib
@@ -25,7 +26,7 @@ _IDX_FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-_PARTS = ("train", "test", "val", "valid", "validation")
+_PARTS = ("train", "test", "val", "valid", "validation", "dev")
 _CIFAR_ROW = 1 + 3 * 32 * 32
 
 
@@ -115,6 +116,14 @@ def _from_arrays(
         raise InvalidInput(f"{path}: expected a dict of arrays, got {type(arrays).__name__}")
     prefixes = ("train_", "test_") if f"train_{kind}" in arrays else ("",)
     needed = [prefix + part for prefix in prefixes for part in (kind, "labels")]
+    taken = [*needed, *(f"{prefix}lengths" for prefix in prefixes), "classes"]
+    for name in sorted(arrays.keys() - set(taken)):
+        if name.lower().startswith(_PARTS) or difflib.get_close_matches(name, taken, cutoff=0.85):
+            raise InvalidInput(
+                f"{path}: would not read {name}; expected {', '.join(taken)}"
+                + ("" if prefixes[0] else ", or train_ and test_ in front of each")
+                + "; validation is drawn from the training examples"
+            )
     missing = [name for name in needed if name not in arrays]
     if missing:
         raise InvalidInput(

@@ -66,16 +66,20 @@ def _parts(text: str) -> list[str]:
     return re.split(rf"x(?=(?:config\.)?(?:{sections})\.[\w.]*=)", text)
 
 
-# What is left out of a model, by what users call it: the value that takes its place.
+# What is left out of a model, by what users call it: the values that take its place.
 DROPS: dict[str, dict[str, Any]] = {
     "positions": {"model.position": "none"},
-    "residuals": {"model.wiring": "no_residual"},
-    "norm": {"model.norm": "none"},
+    "residuals": {"model.wiring": "no_residual", "model.skips": "none"},
+    "norm": {"model.norm": "none", "model.query_key_norm": "none"},
     "scale": {"model.attention_scale": 1.0},
-    "heads": {"model.num_heads": 1, "model.num_kv_heads": None},
+    "heads": {"model.num_heads": 1, "model.num_kv_heads": None, "model.head_dim": None},
     "feedforward": {"model.feed_forward": "none"},
     "warmup": {},
-    "dropout": {"model.dropout_rate": 0.0, "model.stochastic_depth": 0.0},
+    "dropout": {
+        "model.dropout_rate": 0.0,
+        "model.attention_dropout_rate": None,  # as dropout_rate
+        "model.stochastic_depth": 0.0,
+    },
     "decay": {"optimizer.weight_decay": 0.0},
     "clipping": {"training.clip_norm": None},
 }
@@ -107,8 +111,19 @@ def quick_arms(
         changes = DROPS[name]
         if name == "warmup":
             key = f"schedule.{flat['schedule.name']}.warmup_steps"
+            if "inverse_square_root" in key:
+                raise InvalidInput(
+                    f"--drop=warmup: with another {key} the learning rate is another all the way, "
+                    "also after the warm-up; take another schedule"
+                )
             changes = {key: 1} if key in flat else {}
         changes = {key: value for key, value in changes.items() if flat.get(key) != value}
+        changes |= {  # a type of layer has its own
+            key: DROPS[name][of_all]
+            for key, value in flat.items()
+            for of_all in [re.sub(r"^model\.layer_types\.\w+\.", "model.", key)]
+            if of_all != key and value != DROPS[name].get(of_all, value)
+        }
         if not changes:
             raise InvalidInput(f"--drop={name}: the config has none to leave out")
         made[f"without {name}"] = changes

@@ -9,6 +9,7 @@ from transformer_jax.runs.files import inside, read_json, replace, write_json
 from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference.tuned import moved
+from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.ladder import judge_ladder
 from transformer_jax.studies.reporting.charts import optimum_of, sweep_charts, sweeps_of
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval
@@ -90,7 +91,7 @@ def as_text(ladder: Mapping[str, Any]) -> str:
     """The ladder as Markdown: a row an arm and rung, and the word for each arm."""
     rows, lines = [], _best_values(ladder)
     for arm, verdict in ladder["arms"].items():
-        lines.append(f"- **{arm}: {verdict['word']}**{_told(verdict)}")
+        lines.append(f"- **{arm}: {verdict['word']}{_side(verdict)}**{_told(verdict)}")
         lines += [f"  - {line}" for line in _worth(verdict, ladder["base"])]
         if "means" in verdict:
             where = (ladder["values"], ladder["places"], verdict["means"], verdict["intervals"])
@@ -134,7 +135,8 @@ def _best_values(ladder: Mapping[str, Any]) -> list[str]:
         if "moved" in its:
             start, end = (ladder["values"][place] for place in its["between"])
             says += f" moves by x {_at(its['moved'])} from {start:g} to {end:g}"
-        sentences.append(f"- **{says}**: {', '.join(found)} (by a parabola, 95 % each)")
+        by = "by a parabola, 95 % each; ends beyond what was tried are extrapolated"
+        sentences.append(f"- **{says}**: {', '.join(found)} ({by})")
     return sentences
 
 
@@ -154,6 +156,14 @@ def _place(ladder: Mapping[str, Any], value: float, place: float) -> list[str]:
 
 def _misfit(verdict: Mapping[str, Any]) -> str:
     return f" (a line is rejected, p = {verdict['line_p']:.2g})" if verdict["line_p"] < 0.05 else ""
+
+
+def _side(verdict: Mapping[str, Any]) -> str:
+    """Whether an arm is better or worse at every rung, where all intervals say so."""
+    ends = [end for bounds in verdict.get("intervals", ()) for end in bounds]
+    if not ends or verdict["word"].startswith(CANNOT_TELL) or min(ends) < 0 < max(ends):
+        return ""
+    return f", {'better' if min(ends) > 0 else 'worse'} at every rung"
 
 
 def _told(verdict: Mapping[str, Any]) -> str:
