@@ -389,7 +389,8 @@ ENTRY %main (x: f32[64,256]) -> f32[32,256] {
   %last = f32[64,256]{1,0} get-tuple-element(%loop), index=1
   %half = f32[32,256]{1,0} fusion(%last), kind=kCustom, calls=%all-reduce-scatter.1, \
 metadata={op_name="jit(f)/half"}
-  %moved = (f32[64,256], f32[64,256]) collective-permute-start(%last), source_target_pairs={{0,1}}
+  %moved = (f32[64,256], f32[64,256]) collective-permute-start(%last), source_target_pairs={{0,1}}, \
+metadata={op_name="jit(f)/while/body/transpose(jvp(Decoder))/block_1/(up/dot;jit(f)/x:down/dot:out/dot)"}
   %there = f32[64,256]{1,0} collective-permute-done(%moved)
   ROOT %part = f32[16,256]{1,0} reduce-scatter(%there), channel_id=3, \
 replica_groups=mesh['a'=2,'b'=4,'c'=2], device_ids=([2,8]T(1,0)) {'b':(2)2,'c'}, dimensions={0}
@@ -404,9 +405,34 @@ def test_what_devices_send_is_counted_by_ring_and_by_loop():
     # Each of 8 devices passes on the 7 parts that are not its own; on the chip a part is small too.
     assert (gathered.nbytes, gathered.count) == (3 * 7 * 8 * 256 * 2, 3)
     assert sent["all-reduce", ""].nbytes == 3 * 2 * (1 / 2) * 64 * row
-    assert sent["collective-permute", ""].nbytes == 64 * row
+    merged = "gradient of block_*/up/dot and 2 more"
+    assert sent["collective-permute", merged].nbytes == 64 * row
     # Groups of 2 x 2 devices; and one that a TPU writes as a fusion, of 2.
     assert sent["reduce-scatter", ""].nbytes == (3 / 4 + 1 / 2) * 64 * row
+
+
+# As compilers write what is sent while something else is computed: a result names operands too, but
+# for a sum.
+STARTING = """HloModule jit_f
+
+ENTRY %main (x: f32[64,256], y: f32[8,256]) -> f32[64,256] {
+  %x = f32[64,256]{1,0} parameter(0)
+  %y = f32[8,256]{1,0} parameter(1)
+  %begun = (f32[8,256]{1,0}, f32[64,256]{1,0}) all-gather-start(%y), replica_groups={{0,1,2,3,4,5,6,7}}
+  %whole = f32[64,256]{1,0} all-gather-done(%begun)
+  %parts = ((f32[64,256]{1,0}), f32[8,256]{1,0}) reduce-scatter-start(%x), replica_groups=[1,8]<=[8]
+  %part = f32[8,256]{1,0} reduce-scatter-done(%parts)
+  %sums = (f32[64,256]{1,0}, f32[8,256]{1,0}) all-reduce-start(%whole, %part), to_apply=%add
+  %both = (f32[64,256]{1,0}, f32[8,256]{1,0}) all-reduce-done(%sums)
+  ROOT %sum = f32[64,256]{1,0} get-tuple-element(%both), index=0
+}
+"""
+
+
+def test_traffic_of_what_is_sent_meanwhile():
+    """Each reads its operands and writes its results once."""
+    gathered, scattered, summed = 8 + 64, 64 + 8, 2 * (64 + 8)
+    assert Program(STARTING).traffic() == (gathered + scattered + summed) * 256 * 4
 
 
 def test_meshes_that_are_tried_are_those_that_cut_heads_evenly():

@@ -406,7 +406,14 @@ def _lengths(text: str) -> list[int]:
 
 
 def _site_of(op_name: str) -> str:
-    """A module's path out of `jit(advance)/while/body/transpose(jvp(Decoder))/block_0/...`."""
+    """A module's path out of `jit(advance)/while/body/transpose(jvp(Decoder))/block_0/...`.
+
+    What XLA made one has several names, `jit(advance)/(first:second)`: the first and their number.
+    """
+    common, _, merged = op_name.partition("/(")
+    first, *others = merged.split(":")
+    more = f" and {len(others)} more" if others else ""
+    op_name = (f"{common}/{first}" if others else op_name).partition(";")[0]
     parts = []
     for part in re.split(r"/(?![^(]*\))", op_name):
         part = re.sub(r"^(?:transpose\(|jvp\(|vmap\(|checkpoint\()+|\)+$", "", part)
@@ -414,4 +421,4 @@ def _site_of(op_name: str) -> str:
         if part and part not in _OF_NAME and not re.match(r"jit\(|branch_|[A-Z]", part):
             parts.append(re.sub(r"^block_\d+$", "block_*", part))
     site = "/".join(parts)
-    return f"gradient of {site}" if "transpose(" in op_name and site else site
+    return f"gradient of {site}{more}" if "transpose(" in op_name and site else site + more
