@@ -513,6 +513,10 @@ def test_rows_that_are_no_tokens_are_left_out_only_of_the_same_vocabulary(folder
     other = TOKENIZERS["char"].train(["".join(map(chr, range(97, 97 + 65)))], 0)
     with pytest.raises(InvalidInput, match=r"do not fit this model(.|\n)*begin with --config="):
         start_from(ours.model, drawn(ours.model), config.initial, other)
+    equal_size = tiny_config(model__use_bias=True, initial__weights=str(folder)).initial
+    start_from(ours.model, drawn(ours.model, 1), equal_size, ours.tokenizer)
+    with pytest.raises(InvalidInput, match=r"of other tokens; give data.tokenizer=.*json"):
+        start_from(ours.model, drawn(ours.model, 1), equal_size, other)
 
 
 def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypatch):

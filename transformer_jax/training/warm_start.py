@@ -189,6 +189,8 @@ def _from_weights(
             + "\nset model.width, depth, mlp_dim, max_length, ... and data.tokenizer to theirs"
             + (f", or begin with --config={path}" if holds_weights(Path(path)) else "")
         )
+    if _EMBEDDING in shared:
+        _refuse_other_tokens(path, tokenizer)
     taken = {name: _in_place_of(own[name], given[name]) for name in shared}
     fresh = sorted({name.split("/")[0] for name in own if name not in given})
     unused = sorted({name.split("/")[0] for name in given if name not in own})
@@ -213,6 +215,21 @@ def _without_spare_rows(
     file = folder_of(path) / "tokenizer.json"
     is_theirs = file.is_file() and fingerprint(load_tokenizer(file)) == fingerprint(tokenizer)
     return fits if is_theirs else {}
+
+
+def _refuse_other_tokens(path: str, tokenizer: Tokenizer | None) -> None:
+    """Rows of a table are of the tokens of its own tokenizer, however many another one has."""
+    if tokenizer is None or not is_of_huggingface(path):
+        return
+    file = folder_of(path) / "tokenizer.json"
+    if not file.is_file():
+        return
+    theirs = load_tokenizer(file)
+    count = min(theirs.vocab_size, tokenizer.vocab_size)
+    if any(theirs.decode([token]) != tokenizer.decode([token]) for token in range(count)):
+        raise InvalidInput(
+            f"initial.weights={path}: its embedding is of other tokens; give data.tokenizer={file}"
+        )
 
 
 def _halves_of_modules(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
