@@ -285,7 +285,7 @@ class Training:
     # ---- going on
 
     def _affordable_steps(self) -> int:
-        """Steps of the next call: up to the next evaluation or checkpoint, and about a second.
+        """Steps of the next call: up to the next evaluation, checkpoint or hook, about a second.
 
         The first call takes one step, which tells how long a step is.
         """

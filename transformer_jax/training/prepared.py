@@ -87,7 +87,7 @@ def seeds_of(config: ConfigDict) -> Seeds:
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """Data, model and optimizer of a config, and the two functions that a run is made of.
+    """Data, model and optimizer of a config; initial_state and advance, which make a run.
 
     Attributes:
       config: whole; its seed is not used.
