@@ -205,7 +205,9 @@ def test_a_process_that_cannot_write_keeps_no_other_waiting(tmp_path):
     assert [process.returncode for process in both] == [1, 1], said
     for step in (10, 20):
         assert f"NOT SAVED: {tmp_path}/checkpoints: the checkpoint of step {step}" in said[0]
-    assert "another process could not write" in said[0]
+    # Where the first one comes to it, orbax finds by itself that the other's part is not there.
+    reasons = ("another process could not write", "metadata from just one process")
+    assert any(reason in said[0] for reason in reasons), said
     assert RunDirectory(tmp_path).status() == "failed"
 
 
