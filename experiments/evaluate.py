@@ -54,7 +54,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.loading import load_run, refuse_unlike
     from transformer_jax.training.measuring import Measured, measured
     from transformer_jax.training.own import own_modules
-    from transformer_jax.training.showcases import demonstration_of
+    from transformer_jax.training.showcases import demonstration_of, to_write
 
     refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)
@@ -74,7 +74,8 @@ def main(argv: list[str]) -> dict[str, Any]:
             "batch anew; expected validation or test"
         )
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
-    written = demonstration_of(config.data.task).scores(run, task, arguments.split)
+    writer, split = to_write(run, run.sharding), arguments.split
+    written = demonstration_of(config.data.task).scores(writer, task, split)
     # The task's targets are not framed as those that a model of theirs was trained on.
     means = written.means if run.begins else scored.means | written.means
     protocol = scored.protocol | written.protocol

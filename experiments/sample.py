@@ -36,7 +36,7 @@ def main(argv: list[str]) -> dict[str, str]:
     use_compilation_cache()
 
     from transformer_jax.training.loading import load_run
-    from transformer_jax.training.showcases import demonstration_of
+    from transformer_jax.training.showcases import demonstration_of, to_write
 
     options = vars(arguments)
     del options["json"]
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> dict[str, str]:
     asked = sorted({a.removeprefix("--").partition("=")[0] for a in argv} & drawn)
     if asked and traits_of(run.config.data.task).source not in (None, "text", "made-up languages"):
         print(f"note   nothing is drawn here; not read: --{', --'.join(asked)}", file=sys.stderr)
-    said = []
+    said, run = [], to_write(run, run.sharding)
     for piece in demonstration.answer(run, **options):
         print(piece, end="", flush=True)
         said.append(piece)

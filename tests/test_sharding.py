@@ -19,14 +19,14 @@ from tests.meshes import CASES
 from transformer_jax import load_run
 from transformer_jax import sharding as sharding_module
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten, load_config
-from transformer_jax.options.layer_types import of_type
+from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
 from transformer_jax.sharding import AXES, Rules, Sharding, cut_at_site, make_sharding
 from transformer_jax.training import hooks, measuring
 from transformer_jax.training.announcement import remarks_on_sharding
 from transformer_jax.training.build import without_kernels
 from transformer_jax.training.prepared import prepare
+from transformer_jax.training.showcases import to_write
 
 EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
 
@@ -58,13 +58,15 @@ def test_hooks_and_metrics_are_traced_with_the_runs_sharding(monkeypatch):
 def test_what_a_run_over_a_mesh_writes_with_has_no_kernel():
     """XLA cannot cut one, and outside of a step nothing else does."""
     fused = {"model__attention": "fused", "model__attention_options__fused__soft_cap": 30}
-    alone = prepare(tiny_config(**fused))
-    assert alone.to_show(alone.run({}, 0)).model.attention == "fused"
+    alone = prepare(tiny_config(**fused)).run({}, 0)
+    assert to_write(alone, alone.sharding) is alone
     prepared = prepare(tiny_config(**fused, mesh__data=2), devices=fake(2))
     run = prepared.run({}, 0)
-    shown = prepared.to_show(run).model
-    assert (run.model.attention, shown.attention) == ("fused", "softmax")
-    assert shown.attention_options["soft_cap"] == 30
+    writing = to_write(run, run.sharding).model
+    assert (run.model.attention, writing.attention) == ("fused", "softmax")
+    assert writing.attention_options["soft_cap"] == 30
+    plain = prepare(tiny_config(mesh__data=2), devices=fake(2)).model
+    assert without_kernels(plain) is plain
 
 
 def test_each_type_of_layer_keeps_its_cap_without_kernels():
@@ -74,14 +76,11 @@ def test_each_type_of_layer_keeps_its_cap_without_kernels():
         model__layer_types__A__attention="fused",
         model__layer_types__A__attention_options__fused__soft_cap=30,
     )
-    flat = flatten(without_kernels(mixed))
-    caps = []
-    for letter in "AB":
-        its = of_type(flat, letter)
-        assert its["model.attention"] == "softmax"
-        caps.append(its["model.attention_options.softmax.soft_cap"])
-    assert caps == [30, 20]
-    assert without_kernels(tiny_config()) == tiny_config()
+    model = without_kernels(prepare(mixed).model)
+    assert model.attention == "softmax"
+    assert model.attention_options["soft_cap"] == 20
+    assert model.layer_types["A"]["attention"] == "softmax"
+    assert model.layer_types["A"]["attention_options"]["soft_cap"] == 30
 
 
 def test_a_hook_gathers_only_what_it_asks_for(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,8 +17,7 @@ from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
 from transformer_jax.models.families import make_with_known_fields, row
-from transformer_jax.options.config import changed, flatten, options_of
-from transformer_jax.options.layer_types import letters_of, of_type
+from transformer_jax.options.config import options_of
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import OWN, OWN_SECTIONS, names_own
 from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
@@ -41,22 +41,26 @@ def make_run_sharding(
     return make_sharding({axis: config.mesh[axis] for axis in AXES}, rules, devices)
 
 
-def without_kernels(config: ConfigDict) -> ConfigDict:
-    """Returns a config whose model XLA can cut over devices anywhere, and that computes the same.
+def without_kernels(model: nn.Module) -> nn.Module:
+    """Returns a model that computes the same, and that XLA can cut over devices anywhere.
 
     A kernel of `attention=fused` is cut by hand, where a program is traced as a step is.
     """
-    flat, changes = flatten(config), {}
-    types = {letter: of_type(flat, letter) for letter in (None, *letters_of(flat))}
-    if all(its["model.attention"] != "fused" for its in types.values()):
-        return config
-    for letter, its in types.items():
-        row, prefix = its["model.attention"], f"model.layer_types.{letter}." if letter else "model."
-        if row in ("fused", "softmax"):  # a type may take the model's own option
-            cap = its.get(f"model.attention_options.{row}.soft_cap")
-            changes[f"{prefix}attention"] = "softmax"
-            changes[f"{prefix}attention_options.softmax.soft_cap"] = cap
-    return changed(config, changes)
+    names = ("attention", "attention_options")
+    shared: dict[str, Any] = {name: getattr(model, name, None) for name in names}
+
+    def by_softmax(own: Mapping[str, Any]) -> FrozenDict:
+        merged = {**shared, **own}
+        if merged["attention"] != "fused":
+            return FrozenDict(own)
+        options = {k: v for k, v in merged["attention_options"].items() if k != "interpret"}
+        return FrozenDict(own, attention="softmax", attention_options=FrozenDict(options))
+
+    types = {letter: by_softmax(own) for letter, own in getattr(model, "layer_types", {}).items()}
+    changes: dict[str, Any] = dict(by_softmax({}))
+    if types:
+        changes["layer_types"] = FrozenDict(types)
+    return model.clone(**changes) if changes else model
 
 
 def make_task(

@@ -58,7 +58,7 @@ from transformer_jax.training.own import (
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.run import Run
 from transformer_jax.training.saving import Saving
-from transformer_jax.training.showcases import demonstration_of, show_within_memory
+from transformer_jax.training.showcases import demonstration_of, show_within_memory, to_write
 from transformer_jax.training.step import TrainState
 from transformer_jax.training.warm_start import fingerprint_of
 
@@ -387,7 +387,7 @@ class Training:
             self.at_end(self._run(state))
             directory.write_status("done")
             return directory.metrics()[-1]
-        run_of = lambda: self.prepared.to_show(self._run(state, whole))  # noqa: E731
+        run_of = lambda: to_write(self._run(state, whole), self.prepared.sharding)  # noqa: E731
         shown = show_within_memory(self.demonstration, run_of, self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
@@ -407,10 +407,11 @@ class Training:
         params = unstack_blocks(state.params)
         return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
-    def _run(self, state: TrainState, get: Callable[[Any], Any] = lambda params: params) -> Run:
-        """What is trained, as a user would load it."""
-        params = evaluated_params(state.opt_state, state.params)
-        return self.prepared.run(get(unstack_blocks(params)), self.directory.step)
+    def _run(self, state: TrainState, get: Callable[[Any], Any] | None = None) -> Run:
+        """What is trained, as a user would load it; where it is not gathered, it can write too."""
+        params = unstack_blocks(evaluated_params(state.opt_state, state.params))
+        run = self.prepared.run(get(params) if get else params, self.directory.step)
+        return run if get else to_write(run, self.prepared.sharding)
 
     def _interrupted(self) -> Stop:
         if self.saving.unsaved:

@@ -34,13 +34,7 @@ from transformer_jax.sharding import (
     with_places,
 )
 from transformer_jax.training.ahead import in_one_call
-from transformer_jax.training.build import (
-    make_model,
-    make_objective,
-    make_run_sharding,
-    make_task,
-    without_kernels,
-)
+from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import (
     own_rows_of_model,
     refuse_broken_task,
@@ -128,13 +122,6 @@ class Prepared:
             self.task.sizes.get("num_types", 1),
             sharding=self.sharding if jax.process_count() == 1 else None,  # else each has it whole
         )
-
-    def to_show(self, run: Run) -> Run:
-        """Returns a run of this config whose model writes over several devices, see sharding."""
-        if run.sharding is None:
-            return run
-        model = make_model(without_kernels(self.config).model, self.task.sizes, self.allow)
-        return dataclasses.replace(run, model=model)
 
     def initial_state(self, seed: int | Array) -> TrainState:
         """Draws the state at step 0."""

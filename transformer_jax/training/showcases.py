@@ -3,6 +3,7 @@
 One row for each task; the loop, `sample` and `evaluate` look the row up.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageM
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
+from transformer_jax.sharding import Sharding
+from transformer_jax.training.build import without_kernels
 from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.run import Run, logits_of
 
@@ -256,6 +259,18 @@ def answer_of_own(run: Run, prompt: str, **options: Any) -> Iterator[str]:
 def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     """Refuses: the model reads no text."""
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
+
+
+def to_write(run: Run, sharding: Sharding | None) -> Run:
+    """Returns a run whose model writes over several devices; the run itself if there are none.
+
+    Args:
+      run: whose model may have kernels, see without_kernels.
+      sharding: how its parameters are spread; a run of several processes does not say it.
+    """
+    if sharding is None:
+        return run
+    return dataclasses.replace(run, model=without_kernels(run.model))
 
 
 class Writing(NamedTuple):
