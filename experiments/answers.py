@@ -93,7 +93,7 @@ NEXT = (
 )
 
 
-class Study(NamedTuple):
+class CommittedStudy(NamedTuple):
     """A committed study.
 
     Attributes:
@@ -110,7 +110,7 @@ class Study(NamedTuple):
 
 
 @functools.cache
-def read_study(name: str) -> Study | None:
+def read_study(name: str) -> CommittedStudy | None:
     """Returns a committed study; None if there is none of that name."""
     folder = RESULTS / name
     if not (folder / "verdicts.json").exists():
@@ -118,10 +118,10 @@ def read_study(name: str) -> Study | None:
     verdicts = read_json(folder / "verdicts.json")
     gate = read_json(folder / GATE) if (folder / GATE).exists() else None
     record = read_json(folder / "study.json")
-    return Study(name, record, verdicts, verdicts.get("learned") or gate)
+    return CommittedStudy(name, record, verdicts, verdicts.get("learned") or gate)
 
 
-def withheld(study: Study) -> str:
+def withheld(study: CommittedStudy) -> str:
     """Returns why what a study found does not bear on its question; empty where it does."""
     reasons = [WITHDRAWN[study.name]] if study.name in WITHDRAWN else []
     if study.learned and not study.learned["passed"]:
@@ -129,14 +129,14 @@ def withheld(study: Study) -> str:
     return "; ".join(reasons)
 
 
-def undecided(study: Study) -> str:
+def undecided(study: CommittedStudy) -> str:
     """Returns why a study leaves its question open; empty where it does not."""
     said = [*study.verdicts["arms"].values(), *filter(None, [study.verdicts.get("trend")])]
     is_open = all(its["verdict"] in _DECIDES_NOTHING for its in said)
     return withheld(study) or (words_of(study) if is_open else "")
 
 
-def words_of(study: Study) -> str:
+def words_of(study: CommittedStudy) -> str:
     """The word of each arm and of a trend; that none was tuned is said once."""
     said = study.verdicts["arms"]
     if study.record["sealed"].get("target") is not None:
@@ -150,7 +150,7 @@ def words_of(study: Study) -> str:
     return words + " (no arm was tuned)" * is_untuned + changed
 
 
-def _solved_by(study: Study) -> str:
+def _solved_by(study: CommittedStudy) -> str:
     """How many runs of each arm reach a target, when, and its word; equal ones together."""
     by_words: dict[str, list[str]] = {}
     of_base = ""
@@ -169,7 +169,7 @@ def _solved_by(study: Study) -> str:
     return f"{of_base}; {arms}" if of_base else arms
 
 
-def domain_of(study: Study) -> str:
+def domain_of(study: CommittedStudy) -> str:
     """Returns what a verdict speaks for: sizes, budget, data, and how options were chosen."""
     record = study.record
     flat = completed(flatten(record["sealed"]["base_config"]))

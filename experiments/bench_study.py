@@ -105,11 +105,11 @@ def _in_step(config_path: str, members: int) -> None:
     prepared = prepare(load_config(config_path, {}))
     print(f"{jax.device_count()} {jax.devices()[0].device_kind}, jax {jax.__version__}")
     (group,) = group_arms({"one": prepared}, "loop")
-    alone, *_ = measure(group, ["one"], 1)
+    alone, *_ = measure(group, "one", 1)
     print(f"one member: {alone * 1e3:.3f} ms a step")
     for how in ("scan", "vmap", *(["devices"] if jax.device_count() > 1 else [])):
         (group,) = group_arms({"one": prepared}, how)
-        each, compiling, nbytes = measure(group, ["one"] * members, members)
+        each, compiling, nbytes = measure(group, "one", members)
         print(
             f"{how:<8} {members} members: {each * members * 1e3:.3f} ms a step of all, "
             f"{each * members / alone:.2f} times one; compiled in {compiling:.1f} s, "

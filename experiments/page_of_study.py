@@ -12,7 +12,7 @@ from experiments.answers import (
     HERE,
     RESULTS,
     SAID_FIRST,
-    Study,
+    CommittedStudy,
     domain_of,
     read_study,
     undecided,
@@ -51,7 +51,7 @@ _MOST_SEEDS = 64  # of which a page says that they would decide something
 
 
 def page_of_study(
-    study: Study, q_values: Mapping[tuple, float], figure: Callable[[str], str]
+    study: CommittedStudy, q_values: Mapping[tuple, float], figure: Callable[[str], str]
 ) -> str:
     """Returns the page of a study in Markdown.
 
@@ -126,7 +126,7 @@ def page_of_study(
     return "\n".join(lines)
 
 
-def _of_tuning(study: Study) -> list[str]:
+def _of_tuning(study: CommittedStudy) -> list[str]:
     """What each arm chose, whether fewer trials would have said the same, and of pooled seeds."""
     _, record, verdicts, _ = study
     lines, count = [], len(verdicts["seeds"])
@@ -145,7 +145,7 @@ def _of_tuning(study: Study) -> list[str]:
     return lines
 
 
-def _of_other_data_and_budgets(study: Study) -> list[str]:
+def _of_other_data_and_budgets(study: CommittedStudy) -> list[str]:
     """What is found for other examples, after fewer updates, in further evaluations, by places."""
     verdicts, lines = study.verdicts, []
     beyond = [
@@ -171,7 +171,7 @@ def _of_other_data_and_budgets(study: Study) -> list[str]:
     return lines
 
 
-def _measured_by(study: Study) -> str:
+def _measured_by(study: CommittedStudy) -> str:
     sealed = study.record["sealed"]
     metric, target = sealed["metric"], sealed.get("target")
     if target is not None:
@@ -226,7 +226,7 @@ def _chosen(tuned: Tuned) -> str:
     )
 
 
-def learned_of(study: Study) -> str:
+def learned_of(study: CommittedStudy) -> str:
     """Whether the base has learned; the simple methods and arms on the wrong side of that."""
     learned = study.learned
     if not learned or not learned["passed"]:
@@ -284,7 +284,9 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
     return [f"{heading}{'; '.join(needs)}."] if needs else []
 
 
-def _table(study: Study, q_values: Mapping[tuple, float]) -> tuple[list[str], list[list[str]]]:
+def _table(
+    study: CommittedStudy, q_values: Mapping[tuple, float]
+) -> tuple[list[str], list[list[str]]]:
     """Heads and rows of the comparison, the base first."""
     name, record, verdicts, _ = study
     rows, by_target = [[verdicts["base"], "base", "", "", ""]], False

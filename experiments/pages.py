@@ -13,7 +13,7 @@ from experiments.answers import (
     NEXT,
     RESULTS,
     WITHDRAWN,
-    Study,
+    CommittedStudy,
     read_study,
     undecided,
     words_of,
@@ -63,7 +63,7 @@ def write() -> Path:
 # ---------------------------------------------------------------- the overview
 
 
-def _overview(studies: list[Study], others: Mapping[str, str], page: str) -> str:
+def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: str) -> str:
     def linked(name: str, answer: str) -> str:
         return f"[{answer}]({page.format(name)})"
 
@@ -193,7 +193,7 @@ def _times(path: Path) -> str:
     return "\n".join([sentence, as_markdown(["times", *lengths], rows)])
 
 
-def _q_values(studies: Iterable[Study]) -> dict[tuple, float]:
+def _q_values(studies: Iterable[CommittedStudy]) -> dict[tuple, float]:
     tested = {
         (study.name, arm): its["p_alone"]
         for study in studies

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from experiments.answers import ABOUT, FIGURES, GATE, RESULTS, Study, domain_of
+from experiments.answers import ABOUT, FIGURES, GATE, RESULTS, CommittedStudy, domain_of
 from experiments.command import Parser, execute
 from experiments.page_of_study import learned_of
 from experiments.pages import write
@@ -86,8 +86,6 @@ def add(path: Path) -> None:
         if file.exists():  # figures need matplotlib
             shutil.copy(file, folder / name)
     (folder / GATE).unlink(missing_ok=True)
-    record = study.record
-    write_json(folder, "study.json", record)
     register = Register(RESULTS)
     # Looks at the same contrasts that were not published are a part of the level all the same.
     for row in Register(study.root).about(study.contrasts().values()):
@@ -176,7 +174,7 @@ def _add_ladder(path: Path) -> None:
     rungs = [load_study(rung_path(path, ladder["key"], value)) for value in ladder["values"]]
     folder = _copy(path, rungs, ("ladder.json", "ladder.md", "forecast.json", "ladder.svg"))
     largest, verdicts = rungs[-1], rungs[-1].verdicts()
-    about_it = Study(folder.name, largest.record, verdicts, verdicts.get("learned"))
+    about_it = CommittedStudy(folder.name, largest.record, verdicts, verdicts.get("learned"))
     about = {key: largest.record[key] for key in ("config_path", "commands", "environment")}
     changed = {k: v for k, v in largest.record["overrides"].items() if k != ladder["key"]}
     about |= {

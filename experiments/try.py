@@ -113,7 +113,7 @@ def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, st
                 f"--config={arguments.config_path}: seeds.{key}={seed}: seeds are the referee's; "
                 "expected None"
             )
-    if journal.begun is None or journal.may_begin():  # later it is a change of what was kept
+    if journal.may_begin():  # later it is a change of what was kept
         changed(arguments.config, texts=change)
 
 
@@ -123,11 +123,12 @@ def _begin(journal: Any, arguments: Any) -> None:
     The folder is this process's alone.
     """
     if arguments.config is not None:
-        classifies = arguments.config.data.task.endswith("_classification")
-        metric = arguments.metric or ("accuracy" if classifies else "loss")
+        from transformer_jax.studies.asking.design import usual_metric
+
+        metric = arguments.metric or usual_metric(arguments.config)
         gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
         facts = {"metric": metric, "larger_is_better": metric_facts(metric).larger_is_better}
-        if journal.begun is None or journal.may_begin():
+        if journal.may_begin():
             journal.begin(
                 arguments.config, {**facts, "margin": arguments.margin or 0.0, "gate": gate}
             )

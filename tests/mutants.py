@@ -1206,7 +1206,7 @@ MUTANTS = (
            ("tests/test_register.py::test_own_seeds_come_before_those_of_earlier_looks",)),
     Mutant("a contrast is the same at another budget",
            "transformer_jax/studies/asking/register.py", "contrasts_of",
-           'Contrast(_hash([*asked, whole, sealed["tuning"]])', "Contrast(_hash([*asked])",
+           'ContrastKey(_hash([*asked, whole, sealed["tuning"]])', "ContrastKey(_hash([*asked])",
            ("tests/test_register.py::test_a_contrast_is_what_is_compared_and_not_by_which_seeds_or_margin",)),
     Mutant("runs that ended are at risk for ever",
            "transformer_jax/studies/inference/solved.py", "log_rank_scores",

@@ -38,7 +38,7 @@ def calls_of(group, members):
     """One call a member, (arm, seed), from its own initial state over its own batches."""
     calls = []
     for arm, seed in members:
-        prepared = group.arms[arm][0]
+        prepared = group.arms[arm]
         state = prepared.draw(np.uint32(seed))
         batches = prepared.stacked_batches(seed, 0, STEPS)
         arguments = (np.uint32(seed), state, batches, np.int32(STEPS))

@@ -248,7 +248,7 @@ def test_compare_and_studies_agree_which_way_a_metric_is_better(metric, larger):
     assert larger_is_better(metric) == larger
     better, worse = (0.9, 0.1) if larger else (0.1, 0.9)
     comparison = object.__new__(Comparison)
-    comparison.metric = metric
+    comparison.metric, comparison.metric_facts = metric, {}
     comparison.arms = {"base": {0: "a", 1: "b"}, "arm": {0: "c", 1: "d"}}
     comparison.columns = {name: {metric: worse} for name in "ab"}
     comparison.columns |= {"c": {metric: better}, "d": {metric: better + 0.01}}

@@ -307,10 +307,9 @@ def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
     shutil.copytree(done.path.parent, tmp_path / "runs")
     trained, honest = [], batched.run_together
 
-    def counting(group, members, width, ended):
-        members = list(members)
+    def counting(group, members, ended):
         trained.extend(cell.arm for cell, _ in members)
-        return honest(group, members, width, ended)
+        return honest(group, members, ended)
 
     monkeypatch.setattr("transformer_jax.studies.running.workers.run_together", counting)
     study = run(
@@ -698,7 +697,7 @@ def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
 
 @pytest.mark.parametrize(("milliseconds", "how"), [(2.0, "loop"), (0.5, "vmap"), (None, "loop")])
 def test_the_fastest_way_of_computing_that_compiles_is_taken(monkeypatch, milliseconds, how):
-    def measured(group, arms, width):
+    def measured(group, arm, width):
         if width > 1 and milliseconds is None:
             raise IndexError("raw_hash_map<>::at")  # seen of a compiler
         return (milliseconds if width > 1 else 1.0) * 1e-3, 0.0, 1
@@ -1144,7 +1143,7 @@ def test_a_study_of_equal_arms_finds_nothing(tmp_path):
     """A/A: 40 tiny runs with 40 seeds; p values of random pairs of arms of five are uniform."""
     config = load_config(TINY, QUICK)
     (group,) = batched.group_arms({"a": prepare(config)}, "loop")
-    prepared = group.arms["a"][0]
+    prepared = group.arms["a"]
     score, losses = make_score(prepared.model), []
     batch = next(iter(prepared.task.evaluation_batches("test", 512)))
     for seed in range(40):

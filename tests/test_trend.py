@@ -238,7 +238,7 @@ def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
     assert told in report
     assert 'data-chart="sweep-0"' in report
     assert "model.num_heads" in (done.path / "sweep.svg").read_text()
-    study = answers.Study("question", done.record, verdicts, None)
+    study = answers.CommittedStudy("question", done.record, verdicts, None)
     assert "more model.num_heads: " in answers.words_of(study)
 
 

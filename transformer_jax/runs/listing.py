@@ -7,7 +7,7 @@ import operator
 import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +248,7 @@ def filtered(
     return have + lack
 
 
-def columns_of(rows: Sequence[dict[str, Any]]) -> list[str]:
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns what to show: what is always shown, what differs in the configs, and the losses."""
     keys = {key for row in rows for key in row}
     scores = [

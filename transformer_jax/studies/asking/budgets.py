@@ -93,7 +93,7 @@ def cost_of_budgets(design: Any) -> dict[str, float]:
 def common_updates(flat: Mapping[str, Any]) -> int:
     """Returns how many first updates a run has in common with longer ones of its config.
 
-    None where it has hooks, or a schedule of its own: what these do is not known.
+    0 where it has hooks, or a schedule of its own: what these do is not known.
     """
     steps, schedule = flat["training.steps"], flat["schedule.name"]
     if flat["hooks.functions"]:

@@ -44,6 +44,8 @@ FREQUENCY_BINS = 4  # of details.json: shares of the targets' mass, rare tokens 
 
 DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
 FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
+OUTCOMES = (DONE, DIVERGED)  # states that a verdict counts
+ENDED = (*OUTCOMES, OUT_OF_MEMORY, FAILED)  # states of cells that train no more
 _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory")
 
 

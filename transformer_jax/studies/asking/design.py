@@ -355,7 +355,7 @@ def _quick_study(
         )
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
-    metric = _usual_metric(config)
+    metric = usual_metric(config)
     study = {
         "question": question_of(made, drops),
         "prediction": "none: it was made on the command line",
@@ -371,7 +371,8 @@ def question_of(arms: Collection[str], drops: Sequence[str]) -> str:
     return "What does each part do?" if drops else f"What do {named} give?"
 
 
-def _usual_metric(config: ConfigDict) -> str:
+def usual_metric(config: ConfigDict) -> str:
+    """What a question is judged by that says nothing of it."""
     return "accuracy" if config.data.task.endswith("_classification") else "loss"
 
 
@@ -383,7 +384,7 @@ def _usually_judged(metric: str) -> dict[str, Any]:
 def _on_other_data(study: Mapping[str, Any], config: ConfigDict) -> dict[str, Any]:
     """A question as it is judged on other data: without what was said of the first ones alone."""
     kept = {key: value for key, value in study.items() if key not in ("gate", "also", "expected")}
-    usual = _usual_metric(config)
+    usual = usual_metric(config)
     is_the_same = str(study.get("metric", "")).removeprefix("test/") == usual
     return kept if is_the_same else kept | _usually_judged(usual)
 

@@ -47,8 +47,8 @@ DOUBTS = (
     Doubt("data.length", (0.5,)),
 )
 
-# Place of a doubt -> what is chosen there; {}: as it stands.
-Specification = dict[int, Any]
+# What is chosen of each doubt; {}: as it stands.
+Specification = dict[Doubt, Any]
 
 
 def doubts_of(flat: Mapping[str, Any], own: Sequence[str], without: Sequence[str]) -> list[Doubt]:
@@ -90,10 +90,10 @@ def specifications(doubts: Sequence[Doubt], count: int) -> list[Specification]:
       doubts: that there are.
       count: of specifications, the first among them; fewer if there are no more.
     """
-    alone = [{index: c} for index, doubt in enumerate(doubts) for c in doubt.alternatives()]
+    alone = [{doubt: chosen} for doubt in doubts for chosen in doubt.alternatives()]
     choices = [(None, *doubt.alternatives()) for doubt in doubts]
     combined = [
-        {index: chosen for index, chosen in enumerate(chosen_of) if chosen is not None}
+        {doubt: c for doubt, c in zip(doubts, chosen_of, strict=True) if c is not None}
         for chosen_of in itertools.product(*choices)
     ]
     combined = [each for each in combined if len(each) > 1]
@@ -101,21 +101,15 @@ def specifications(doubts: Sequence[Doubt], count: int) -> list[Specification]:
     return [{}, *alone, *combined][:count]
 
 
-def changes_of(
-    specification: Specification, doubts: Sequence[Doubt], flat: Mapping[str, Any]
-) -> dict[str, Any]:
+def changes_of(specification: Specification, flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns full key -> value of a specification, in the config of an arm."""
-    return {
-        doubts[index].key: doubts[index].value(flat, chosen)
-        for index, chosen in specification.items()
-    }
+    return {doubt.key: doubt.value(flat, chosen) for doubt, chosen in specification.items()}
 
 
-def spelled(specification: Specification, doubts: Sequence[Doubt]) -> str:
+def spelled(specification: Specification) -> str:
     """A specification in words."""
     sentences = []
-    for index, chosen in specification.items():
-        doubt = doubts[index]
+    for doubt, chosen in specification.items():
         name = doubt.key.rpartition(".")[2]
         sentences.append(f"{name}={chosen}" if doubt.values else f"{name} x {chosen:g}")
     return ", ".join(sentences) or "as it stands"

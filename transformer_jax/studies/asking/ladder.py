@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
+from transformer_jax.options.rule import is_number
 from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms
@@ -89,7 +90,7 @@ def _values(text: str, design: Design) -> tuple[str, list[float]]:
     points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
     keys = {key for point in points.values() for key in point}
     values = [value for point in points.values() for value in point.values()]
-    if len(keys) != 1 or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+    if len(keys) != 1 or not all(map(is_number, values)):
         raise InvalidInput(f"--ladder={text}: expected one KEY=NUMBER,NUMBER,NUMBER")
     if len(values) < FEWEST or sorted(set(values)) != values or not values[0] > 0:
         raise InvalidInput(

@@ -23,7 +23,7 @@ SEALED, LOOK = "sealed", "look"
 _NOT_CHANGED = "what the base has without its own changes"
 
 
-class Contrast(NamedTuple):
+class ContrastKey(NamedTuple):
     """What an arm beside its base is found by.
 
     Attributes:
@@ -36,7 +36,7 @@ class Contrast(NamedTuple):
     related: str
 
 
-def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, Contrast]:
+def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, ContrastKey]:
     """Returns the contrasts of a study, by arm, from what it sealed."""
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
@@ -50,7 +50,7 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, Contrast]:
         }
         changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
         asked = [changed, sealed["metric"], sealed["match"]]
-        contrasts[name] = Contrast(_hash([*asked, whole, sealed["tuning"]]), _hash(asked))
+        contrasts[name] = ContrastKey(_hash([*asked, whole, sealed["tuning"]]), _hash(asked))
     return contrasts
 
 
@@ -129,7 +129,7 @@ class Register(AppendedRows):
             return False
         return True
 
-    def about(self, contrasts: Collection[Contrast]) -> list[dict[str, Any]]:
+    def about(self, contrasts: Collection[ContrastKey]) -> list[dict[str, Any]]:
         """Returns the looks at any of these contrasts, the same or related ones."""
         keys = {key for contrast in contrasts for key in contrast}
         return [
@@ -141,7 +141,7 @@ class Register(AppendedRows):
 
     def looks(
         self,
-        contrast: Contrast,
+        contrast: ContrastKey,
         by: str,
         study: tuple[str, str],
         seeds: Sequence[int] = (),

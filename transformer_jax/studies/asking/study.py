@@ -24,9 +24,9 @@ from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import inside, replace, write_json
 from transformer_jax.runs.notebook import html_table
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path
+from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
-from transformer_jax.studies.asking.register import Contrast, contrasts_of
+from transformer_jax.studies.asking.register import ContrastKey, contrasts_of
 
 _LOOKS = "looks.jsonl"
 # Changing one of these after the first cell makes every verdict worthless.
@@ -160,7 +160,7 @@ class Study:
         """Returns how many runs of an arm are missing, of so many shorter budgets."""
         known = self.record.get("arms", {}).get(arm, {}).get("budgets", ())
         states = [self.cell(arm, seed, budget).state() for seed in seeds for budget in known]
-        return len(seeds) * shares - sum(state in (DONE, DIVERGED) for state in states)
+        return len(seeds) * shares - sum(state in OUTCOMES for state in states)
 
     def shorter_cells(self) -> list[tuple[str, Cell]]:
         """Budget and cell, of every shorter budget that was asked for."""
@@ -183,16 +183,14 @@ class Study:
         rows, shorter = [], self.shorter_cells()
         for budget, cell in [*(("1", cell) for cell in self.cells()), *shorter]:
             state = cell.state()
-            means = cell.means() if state in (DONE, DIVERGED) else {}
+            means = cell.means() if state in OUTCOMES else {}
             scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
             where = os.path.relpath(cell.path, self.path)
+            parameters = self.arms[cell.arm].get("cost", {}).get("parameters")
             facts = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
             part = {"budget": float(budget)} if shorter else {}
-            rows.append(facts | part | {"parameters": self._parameters(cell.arm)} | scores)
+            rows.append(facts | part | {"parameters": parameters} | scores)
         return rows
-
-    def _parameters(self, arm: str) -> int | None:
-        return self.arms[arm].get("cost", {}).get("parameters")
 
     def frame(self) -> Any:
         """The rows as a pandas DataFrame.
@@ -258,12 +256,12 @@ class Study:
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path, "study.json", self.record)
 
-    def write_cells(self) -> Path:
+    def write_cells(self) -> None:
         """Replaces cells.csv."""
         rows = self.rows()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = [[row.get(key) for key in columns] for row in rows]
-        return replace(self.path, "cells.csv", as_csv(columns, table))
+        replace(self.path, "cells.csv", as_csv(columns, table))
 
     def looks(self) -> list[dict]:
         """Every verdict that was shown."""
@@ -275,7 +273,7 @@ class Study:
         if not looks or any(looks[-1][key] != look[key] for key in look):
             AppendedRows(self.path, _LOOKS).add({"time": now(), **look})
 
-    def contrasts(self) -> dict[str, Contrast]:
+    def contrasts(self) -> dict[str, ContrastKey]:
         """What the register knows the arms by, of those that are still what was sealed."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
         kept = {name for name in self.arms if self._is_as_sealed(name)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
-from transformer_jax.options.rule import suggest
+from transformer_jax.options.rule import is_number, suggest
 from transformer_jax.options.schema import completed
 
 _FEWEST = 3  # values of the option
@@ -55,10 +55,7 @@ def read_trend(
         if name != base and asked not in changes:
             raise InvalidInput(f"{where}: trend={asked!r}: arm {name!r} does not set it")
     values = [changes.get(asked, flat[asked]) for changes in arms.values()]
-    are_numbers = all(
-        isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-        for value in values
-    )
+    are_numbers = all(is_number(value) and value > 0 for value in values)
     if not are_numbers or len(set(values)) < _FEWEST:
         raise InvalidInput(
             f"{where}: trend={asked!r}: expected {_FEWEST} or more numbers > 0 in the arms, got "

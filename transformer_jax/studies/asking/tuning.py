@@ -24,7 +24,6 @@ from transformer_jax.studies.asking.settings import (
 )
 
 _SEEDS = (1000, 1001)
-_FIELDS = ("options", "trials", "seeds", "rungs", "refine", "halve", "extensions")
 _LARGEST_STEP = 3.5
 _MOST_SETTINGS = 256
 
@@ -128,7 +127,8 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
     """
     if not asked:
         return None
-    where, allowed = f"{where}: tuning", (*_FIELDS, "key", "grid")
+    fields = [field.name for field in dataclasses.fields(Tuning)]
+    where, allowed = f"{where}: tuning", (*fields, "key", "grid")
     unknown = [name for name in asked if name not in allowed]
     if unknown:
         raise InvalidInput(f"{where}: {unknown[0]!r} is unknown{suggest(unknown[0], allowed)}")

@@ -89,7 +89,7 @@ def _on_lines(x: np.ndarray, smaller: np.ndarray) -> np.ndarray:
 
 
 def forecast_of_differences(
-    values: Sequence[float], smaller: Sequence[Mapping[int, float]], level: float = 0.05
+    values: Sequence[float], smaller: Sequence[Mapping[int, float]], level: float
 ) -> dict[str, Any]:
     """Forecasts an effect at the largest rung from the smaller ones alone, as over_scales does.
 

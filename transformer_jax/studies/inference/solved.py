@@ -123,7 +123,7 @@ def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:
     return permutation_p(scores[:split], scores[split:]), mean
 
 
-def clopper_pearson(count: int, trials: int, level: float = ALPHA) -> tuple[float, float]:
+def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
     """Returns the exact interval of a probability from `count` of `trials`."""
-    bounds = stats.binomtest(count, trials).proportion_ci(1 - level, method="exact")
+    bounds = stats.binomtest(count, trials).proportion_ci(1 - ALPHA, method="exact")
     return float(bounds.low), float(bounds.high)

@@ -212,24 +212,18 @@ def reach(error: float, freedom: float, regrets: Sequence[Regret], level: float)
     alone = error * float(stats.t.ppf(1 - level, freedom))
     if not regrets:
         return alone
-    points, far = _lost(tuple(regrets)), max(alone, error)
-    if _beyond(points, error, freedom, alone) <= level:  # regrets that are dust
+    excess = lambda way: tail(error, freedom, regrets, way) - level  # noqa: E731
+    if excess(alone) <= 0:  # regrets that are dust
         return alone
-    while _beyond(points, error, freedom, far) > level:
+    far = max(alone, error)
+    while excess(far) > 0:
         far *= 4
-    excess = lambda way: _beyond(points, error, freedom, way) - level  # noqa: E731
     return float(optimize.brentq(excess, alone, far, rtol=1e-9))
 
 
 def tail(error: float, freedom: float, regrets: Sequence[Regret], way: float) -> float:
     """Returns the probability of which `reach` is the inverse: that they exceed a way."""
-    return _beyond(_lost(tuple(regrets)), error, freedom, way)
-
-
-def _beyond(
-    points: tuple[np.ndarray, np.ndarray], error: float, freedom: float, way: float
-) -> float:
-    lost, weights = points
+    lost, weights = _lost(tuple(regrets))
     return float(weights @ special.stdtr(freedom, (lost - way) / error))
 
 

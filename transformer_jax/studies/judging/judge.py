@@ -12,7 +12,7 @@ import numpy as np
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, write_json
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, key_of, read_details
+from transformer_jax.studies.asking.cells import DONE, OUTCOMES, Cell, key_of, read_details
 from transformer_jax.studies.asking.register import LOOK, Earlier, Register, pooled
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference import statistics
@@ -276,7 +276,7 @@ def _outcomes(study: Study, arm: str, budget: str = "") -> dict[int, Outcome]:
     """Seed -> outcome of the cells that have one: missing and failed cells have none."""
     cells = [study.cell(arm, seed, budget) for seed in study.seeds_of(arm)]
     asked = (study.metric, study.sealed.get("target"))
-    return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in (DONE, DIVERGED)}
+    return {cell.seed: cell.outcome(*asked) for cell in cells if cell.state() in OUTCOMES}
 
 
 def _computes_the_same(study: Study, arm: str) -> bool | None:
@@ -313,7 +313,7 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
     cells = {name: [study.cell(name, s, budget) for s in seeds] for name in (arm, study.base)}
     states = {name: [cell.state() for cell in group] for name, group in cells.items()}
     for name, group in states.items():
-        lost = [state for state in group if state not in (DONE, DIVERGED)]
+        lost = [state for state in group if state not in OUTCOMES]
         if lost:
             counts = ", ".join(f"{lost.count(state)} {state}" for state in dict.fromkeys(lost))
             refusals.append(f"cells of {name!r} are missing: {counts}")

@@ -7,7 +7,6 @@ all where the runs were not evaluated alike; a study with a margin is what gives
 import json
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
@@ -50,8 +49,6 @@ class Comparison:
       arms: name -> the runs of one config, by seed.
       metric_facts: what the runs keep of their metrics, see measuring.facts_of.
     """
-
-    metric_facts: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
         """Reads what the runs left.

@@ -17,33 +17,30 @@ _MOST_INSIDE = 6  # curves whose names do not cover them
 _DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2))]
 
 
-def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
+def draw_figures(study: Study, verdicts: Mapping[str, Any]) -> None:
     """Writes forest, curves, and scores over a swept option beside study.json."""
-    paths = [*draw_forest(study, verdicts), *_drawn(study.path, "curves", _curves(study))]
+    draw_forest(study, verdicts)
+    _save(study.path, "curves", _curves(study))
     for chart in list(sweep_charts(study, verdicts).values())[:1]:
-        paths += _drawn(study.path, "sweep", _lines(chart, "mean and range over seeds"))
-    return paths
+        _save(study.path, "sweep", _lines(chart, "mean and range over seeds"))
 
 
-def draw_forest(study: Study, verdicts: Mapping[str, Any]) -> list[Path]:
+def draw_forest(study: Study, verdicts: Mapping[str, Any]) -> None:
     """Writes the paired differences alone, which need no cells."""
-    return _drawn(study.path, "forest", _forest(study, verdicts))
+    _save(study.path, "forest", _forest(study, verdicts))
 
 
-def draw_ladder(folder: Path, chart: Mapping[str, Any], band: str) -> list[Path]:
+def draw_ladder(folder: Path, chart: Mapping[str, Any], band: str) -> None:
     """Writes what a ladder found beside ladder.json; `band` says what is shaded."""
-    return _drawn(folder, "ladder", _lines(chart, band))
+    _save(folder, "ladder", _lines(chart, band))
 
 
-def _drawn(folder: Path, name: str, figure: Figure) -> list[Path]:
-    paths = []
+def _save(folder: Path, name: str, figure: Figure) -> None:
     # The same study gives the same bytes: no date, and ids that do not depend on chance.
     with mpl.rc_context({"svg.hashsalt": "transformer_jax", "svg.fonttype": "none"}):
         for suffix, date in (("svg", "Date"), ("pdf", "CreationDate")):
             path = inside(folder, f"{name}.{suffix}")
             figure.savefig(path, metadata={date: None}, bbox_inches="tight")
-            paths.append(path)
-    return paths
 
 
 def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.studies.asking.budgets import cost_of_budgets
+from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.noise import as_lines
 from transformer_jax.studies.inference.power import detectable
@@ -41,7 +42,7 @@ def seconds_to_come(launch: Any) -> dict[str, float]:
 
 
 def _missing(launch: Any) -> list[Any]:
-    return [cell for cell, state in launch.states.items() if state not in ("done", "diverged")]
+    return [cell for cell, state in launch.states.items() if state not in OUTCOMES]
 
 
 def show_plan(launch: Any) -> None:
@@ -82,9 +83,7 @@ def show_plan(launch: Any) -> None:
     for name, arm in arms.items():
         its = launch.certificates[name]
         its = its if isinstance(its, Mapping) else its._asdict()
-        done = sum(
-            state in ("done", "diverged") for cell, state in states.items() if cell.arm == name
-        )
+        done = sum(state in OUTCOMES for cell, state in states.items() if cell.arm == name)
         is_base = name == design.base
         differences = ["base", "", ""] if is_base else [
             f"{spell(its['logits'], 3)}",

@@ -12,7 +12,7 @@ from transformer_jax.options.schema import renamed
 from transformer_jax.runs.files import replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
 from transformer_jax.studies.asking.settings import spell_setting
-from transformer_jax.studies.asking.study import Study, as_csv, as_plain
+from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables
@@ -48,9 +48,7 @@ def write_report(study: Study) -> Path:
     """Writes report.html and the tables; returns the page's path."""
     verdicts = study.verdicts()
     rows = tables.verdict_rows(study, verdicts)
-    replace(study.path, "table.md", tables.as_markdown(tables.HEADS, rows))
-    replace(study.path, "table.csv", as_csv(tables.HEADS, rows))
-    replace(study.path, "table.tex", tables.as_latex(tables.HEADS, rows))
+    tables.write_tables(study.path, tables.HEADS, rows)
     _write_figures(study, verdicts)
     body, data = _page(study, verdicts, rows)
     title = study.sealed["question"]
@@ -71,9 +69,9 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
     costs = {arm: study.arms[arm]["cost"] for arm in arms}
     where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
     doubted, shorter = multiverse_chart(study), budget_charts(study, verdicts)
-    swept = sweep_charts(study, verdicts)
+    swept, tuned = sweep_charts(study, verdicts), tuning_charts(study)
     band = f"Line: mean over {len(study.seeds)} seeds; band: from the least to the largest."
-    charts = {**swept, **tuning_charts(study), **shorter, **doubted, **where}
+    charts = {**swept, **tuned, **shorter, **doubted, **where}
     data = as_plain(
         {
             "arms": arms,
@@ -106,7 +104,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
             section("Learning curves", place_for("curves"), paragraph(band, soft=True)),
             section("What each arm costs", *_ledger(study)),
             section("Did the change take?", *_certificates(study)),
-            section("Tuning", *_tuning_table(study), *_places(tuning_charts(study))),
+            section("Tuning", *_tuning_table(study), *_places(tuned)),
             section("Shorter budgets", *_budgets(verdicts), *_places(shorter)),
             section("Under other choices", *_multiverse(study), *_places(doubted)),
             section("Where arms differ", *_where(study), *_places(where)),

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.runs.files import replace, write_json
 from transformer_jax.studies.asking.register import Register
-from transformer_jax.studies.asking.study import as_csv, as_plain, now
+from transformer_jax.studies.asking.study import as_plain, now
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scores import Result, judge, outcomes_of
 from transformer_jax.studies.inference.statistics import FOR_MEANS
@@ -69,9 +69,7 @@ def judge_in(
         )
     write_json(folder, "verdicts.json", as_plain(results))
     table_rows = rows_of(results, outcomes)
-    replace(folder, "table.md", tables.as_markdown(HEADS, table_rows))
-    replace(folder, "table.csv", as_csv(HEADS, table_rows))
-    replace(folder, "table.tex", tables.as_latex(HEADS, table_rows))
+    tables.write_tables(folder, HEADS, table_rows)
     replace(folder, "report.html", _page(results, table_rows, asked, counts))
     return results
 

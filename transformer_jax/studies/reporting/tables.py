@@ -5,13 +5,13 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from transformer_jax.runs.files import replace
+from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.expected import TREND, how_it_came
-from transformer_jax.studies.asking.study import Study
-
-if TYPE_CHECKING:
-    from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.study import Study, as_csv
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
@@ -148,7 +148,7 @@ def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
     return rows
 
 
-def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: "Progress") -> None:
+def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress) -> None:
     """Prints the comparison."""
     progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
     progress.say(as_text(HEADS, verdict_rows(study, verdicts)))
@@ -300,9 +300,11 @@ def multiverse_rows(multiverse: Mapping[str, Any]) -> tuple[list[str], Rows]:
 
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
+    from transformer_jax.studies.judging.decision import UNTUNED  # which scipy comes with
+
     shown = dict.fromkeys(
         f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds, said then: "
-        + look["words"].removesuffix(", at the base's hyper-parameters")
+        + look["words"].removesuffix(UNTUNED)
         + (f" ({signed(look['mean'])})" if look["mean"] is not None else "")
         + (f"; asked again: {look['why']}" if look["why"] else "")
         for look in looks
@@ -339,6 +341,13 @@ def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:
 
 
 # ---------------------------------------------------------------- for a paper
+
+
+def write_tables(folder: Path, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Writes table.md, table.csv and table.tex."""
+    replace(folder, "table.md", as_markdown(heads, rows))
+    replace(folder, "table.csv", as_csv(heads, rows))
+    replace(folder, "table.tex", as_latex(heads, rows))
 
 
 def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -9,9 +9,8 @@ Nothing is written. A name is looked up among what was found, so that no path le
 study may have its cells outside of the folder; they are read, and have no pages.
 """
 
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,14 +20,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import is_number
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.listing import CELLS, columns_of, facts_of, find_runs
-from transformer_jax.studies.asking.cells import (
-    DIVERGED,
-    DONE,
-    FAILED,
-    MISSING,
-    OUT_OF_MEMORY,
-    UNFINISHED,
-)
+from transformer_jax.studies.asking.cells import DONE, ENDED, MISSING, UNFINISHED
 from transformer_jax.studies.asking.study import Study, as_plain, load_study
 from transformer_jax.studies.reporting.curves import curves_of
 from transformer_jax.studies.reporting.page import (
@@ -51,7 +43,6 @@ _ALONE = (
     "script-src 'unsafe-inline'; img-src data:"
 )
 _NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
-_THROUGH = (DONE, DIVERGED, OUT_OF_MEMORY, FAILED)  # states of cells that train no more
 
 
 def make_server(root: Path, port: int) -> ThreadingHTTPServer:
@@ -125,10 +116,7 @@ class Pages:
         return f"/{kind}/{quote(os.fsencode(name)) if name.parts else ''}"
 
     def _overview(self) -> str:
-        asked = [
-            _or_why(functools.partial(self._asked, path), 2, Link(spell(path.name), address))
-            for address, path in self.studies().items()
-        ]
+        asked = [self._asked(address, path) for address, path in self.studies().items()]
         alone = {
             address: _sound(facts_of(path, self.root))
             for address, path in self.runs().items()
@@ -155,12 +143,15 @@ class Pages:
         ]
         return whole_page(_TITLE, "\n".join(body), _charts({}))
 
-    def _asked(self, path: Path) -> list[str]:
-        study = load_study(path)
-        where = spell(str(path.relative_to(self.root)))
-        states = [cell.state() for cell in study.cells()]
-        address = self._address("study", path)
-        return [Link(study.sealed["question"], address), where, _counted(states)]
+    def _asked(self, address: str, path: Path) -> list[str]:
+        """A row of the table of studies; where a folder is damaged, the reason stands in it."""
+        try:
+            study = load_study(path)
+            where = spell(str(path.relative_to(self.root)))
+            states = [cell.state() for cell in study.cells()]
+            return [Link(study.sealed["question"], address), where, _counted(states)]
+        except Exception as error:
+            return [Link(spell(path.name), address), "", spell(f"cannot be read: {error}"[:200])]
 
     def _run(self, path: Path) -> Page:
         facts = _sound(facts_of(path, self.root))
@@ -201,7 +192,7 @@ class Pages:
             section("Curves", place_for("curves")),
         ]
         data = _charts(curves_of(runs, {}, "tokens", f"eval/{study.metric}"), list(runs))
-        is_through = bool(states) and all(state in _THROUGH for state in states)
+        is_through = bool(states) and all(state in ENDED for state in states)
         return Page(whole_page(question, "\n".join(body), data), not (is_through and has_report))
 
     def _cell(self, study: Study, arm: str, seed: int) -> str:
@@ -285,14 +276,6 @@ def _studies(root: Path) -> list[Path]:
     return sorted(studies)
 
 
-def _or_why(make: Callable[[], list[str]], count: int, name: str) -> list[str]:
-    """A row of a table; where its folder is damaged, the reason in one of so many cells."""
-    try:
-        return make()
-    except Exception as error:
-        return [name, *[""] * (count - 1), spell(f"cannot be read: {error}"[:200])]
-
-
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
     """What is known of a run, where its files say of updates what can be counted."""
     is_sound = is_number(facts["step"])
@@ -306,7 +289,7 @@ def _is_option(key: str) -> bool:
 def _differing(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is shown of runs, beside where they stand."""
     excluded = ("run", "status", "step", "when", "training.steps")
-    return [key for key in columns_of([dict(of) for of in facts]) if key not in excluded]
+    return [key for key in columns_of(facts) if key not in excluded]
 
 
 def _where_it_stands(facts: Mapping[str, Any]) -> tuple[str, str]:

@@ -22,8 +22,8 @@ from transformer_jax.runs.files import entries, inside, walk
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.studies.asking.cells import (
     DECIDING,
-    DIVERGED,
     DONE,
+    OUTCOMES,
     Cell,
     cell_path,
     device_of,
@@ -51,7 +51,7 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
         if not missing or not older:
             continue
         first = min(older)
-        if cells[first].state() not in (DONE, DIVERGED):  # an interrupted launch may have begun it
+        if cells[first].state() not in OUTCOMES:  # an interrupted launch may have begun it
             train(cells[first])
         missing.pop(first, None)
         if not _are_equal(arm, cells[first].path, older[first].path):

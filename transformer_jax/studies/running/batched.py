@@ -9,13 +9,13 @@ A pair never mixes them: what vmap computed has cells of its own.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from transformer_jax.programs import Traced, differing, stacked, unstacked, with_numbers
+from transformer_jax.programs import differing, stacked, unstacked, with_numbers
 from transformer_jax.studies.asking.cells import ALONE, TOGETHER, Cell
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult
 from transformer_jax.training.memory import (
@@ -53,23 +53,23 @@ class Program(NamedTuple):
 class Group:
     """Arms whose steps are one program up to numbers."""
 
-    def __init__(self, arms: Mapping[str, tuple[Prepared, Traced]], how: str) -> None:
+    def __init__(self, arms: Mapping[str, Prepared], how: str) -> None:
         """Compiles nothing yet.
 
         Args:
-          arms: name -> what is trained, and its traced `advance`; all of one structure.
+          arms: name -> what is trained; all of one structure.
           how: a row of HOWS (cells.py).
         """
         self.arms, self.how = dict(arms), how
-        traces = [traced for _, traced in arms.values()]
+        traces = [prepared.traced for prepared in arms.values()]
         self.places = differing(traces)
         self._advance = with_numbers(traces[0], self.places)
         self._programs: dict[int, Program] = {}
 
     def numbers(self, arm: str) -> tuple[np.ndarray, ...]:
         """The numbers in which an arm differs from others of the group."""
-        traced = self.arms[arm][1]
-        return tuple(traced.numbers[index] for index in self.places)
+        numbers = self.arms[arm].traced.numbers
+        return tuple(numbers[index] for index in self.places)
 
     def program(self, width: int, arguments: Sequence[tuple]) -> Program:
         """Returns the program for so many members, compiled once.
@@ -82,7 +82,7 @@ class Group:
             started = time.monotonic()
             make = _spread if self.how == "devices" else _compiled
             run, nbytes = make(self.how, self._advance, arguments)
-            refuse_beyond_memory(nbytes // width, next(iter(self.arms.values()))[0].config)
+            refuse_beyond_memory(nbytes // width, next(iter(self.arms.values())).config)
             self._programs[width] = Program(run, time.monotonic() - started, nbytes)
         return self._programs[width]
 
@@ -185,11 +185,10 @@ def group_arms(arms: Mapping[str, Prepared], how: str) -> list[Group]:
       how: a row of HOWS (cells.py). Where the bits have to be those of single runs, arms whose
         divisors differ (dropout rates) do not share.
     """
-    traces = {name: prepared.traced for name, prepared in arms.items()}
-    groups: dict[str, dict] = {}
-    for name, traced in traces.items():
-        key = traced.structure if how == "vmap" else traced.exact
-        groups.setdefault(key, {})[name] = (arms[name], traced)
+    groups: dict[str, dict[str, Prepared]] = {}
+    for name, prepared in arms.items():
+        key = prepared.traced.structure if how == "vmap" else prepared.traced.exact
+        groups.setdefault(key, {})[name] = prepared
     return [Group(members, how) for members in groups.values()]
 
 
@@ -225,16 +224,14 @@ Member = tuple[Cell, RunCoroutine]  # a run that is to go on, and where it belon
 
 def run_together(
     group: Group,
-    members: Iterable[Member],
-    width: int,
+    members: Sequence[Member],
     ended: Callable[[Cell, BaseException | None], None],
 ) -> None:
     """Drives runs in step until each has ended; the end of one does not touch the others.
 
     Args:
       group: of their arms.
-      members: at most `width`.
-      width: members that the program is compiled for.
+      members: as many as the program is compiled for.
       ended: is told of each cell's end, and of the error that ended it.
     """
     waiting: list[tuple[Member, StepRequest]] = []
@@ -258,7 +255,7 @@ def run_together(
     while waiting:
         calls, waiting[:] = list(waiting), []
         try:
-            answers = group.answer([(cell.arm, call) for (cell, _), call in calls], width)
+            answers = group.answer([(cell.arm, call) for (cell, _), call in calls], len(members))
         except Exception as error:
             for member, _ in calls:
                 go_on(member, None, error)

@@ -11,7 +11,7 @@ from transformer_jax.studies.asking.budgets import (
     budget_of,
     common_updates,
 )
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
+from transformer_jax.studies.asking.cells import OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, Estimate
 from transformer_jax.training.branching import BRANCHES
@@ -53,6 +53,6 @@ def branches_of(
 
 def drop_kept_states(trunks: Iterable[Cell], branches: Iterable[Cell]) -> None:
     """Removes what trunks keep, once all branches are there."""
-    if all(cell.state() in (DONE, DIVERGED) for cell in branches):
+    if all(cell.state() in OUTCOMES for cell in branches):
         for cell in trunks:
             shutil.rmtree(RunDirectory(cell.path).file(BRANCHES), ignore_errors=True)

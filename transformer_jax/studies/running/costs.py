@@ -57,14 +57,14 @@ def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
     return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
 
 
-def unmatched(costs: Mapping[str, Cost], base: str, most: float = 0.02) -> list[str]:
-    """Returns what differs from the base by more than a share, one line for each arm."""
+def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
+    """Returns what differs from the base by more than 2 %, one line for each arm."""
     lines = []
     for name, cost in costs.items():
         apart = []
         for what in ("parameters", "flops", "counted", "updates"):
             ours, theirs = getattr(cost, what), getattr(costs[base], what)
-            if abs(ours - theirs) > most * theirs:
+            if abs(ours - theirs) > 0.02 * theirs:
                 apart.append(f"{what} {ours / theirs - 1:+.0%}")
         if apart:
             lines.append(f"{name}: {', '.join(apart)}")

@@ -18,7 +18,7 @@ from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.budgets import Branching
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, OUT_OF_MEMORY, Cell
+from transformer_jax.studies.asking.cells import DONE, ENDED, OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, Estimate
@@ -60,7 +60,7 @@ def run_as_jobs(
     def report_ended() -> None:
         for cell in waiting:
             state = cell.state()
-            if cell not in reported and state in (DONE, DIVERGED, FAILED, OUT_OF_MEMORY):
+            if cell not in reported and state in ENDED:
                 reported.add(cell)
                 board.ended(cell, state, "" if state == DONE else cell.reason())
 
@@ -90,7 +90,7 @@ def run_as_jobs(
         time.sleep(_POLL)
     report_ended()
     for cell in waiting:
-        if cell.state() not in (DONE, DIVERGED):
+        if cell.state() not in OUTCOMES:
             reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
             workers.lost[cell.arm, cell.seed] = reason
 

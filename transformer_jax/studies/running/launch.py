@@ -15,7 +15,7 @@ from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import command_line, surroundings
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell, code_hash
+from transformer_jax.studies.asking.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.noise import known_noise
@@ -209,8 +209,8 @@ class Launch:
 
     def _trials(self) -> list[str]:
         """An arm for each whole run that the trials of its tuning cost."""
-        tuning = self.design.tuning
-        return [*self.design.arms] * math.ceil(tuning.runs_of_an_arm()) if tuning else []
+        asked = self.design.tuning
+        return [*self.design.arms] * math.ceil(asked.runs_of_an_arm()) if asked else []
 
     def _take_tuned(self) -> None:
         """Gives arms the values that their tuning chose in an earlier launch."""
@@ -242,7 +242,7 @@ class Launch:
 
     def _has_to_run(self, cell: Cell, retry: bool) -> bool:
         state = cell.state()
-        return state not in (DONE, DIVERGED) and (retry or state != FAILED)
+        return state not in OUTCOMES and (retry or state != FAILED)
 
     # ---- running
 
@@ -381,7 +381,7 @@ class Launch:
             self._run_cells(trials, cells, retry)
             means: dict[str, list[dict | None]] = {name: [] for name in trials}
             for cell in cells:
-                has_outcome = cell.state() in (DONE, DIVERGED)
+                has_outcome = cell.state() in OUTCOMES
                 if has_outcome and cell.means("validation").get(self.design.metric) is None:
                     self._look_closer(cell, trials[cell.arm])  # it is older than the metric
                 means[cell.arm].append(cell.means("validation") if has_outcome else None)

@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
@@ -14,7 +14,7 @@ from transformer_jax.runs.files import write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking import doubts as asking
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, Cell
+from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.judging.multiverse import Curve, curve
@@ -51,7 +51,7 @@ def multiverse(
     names = _arms(study, arms)
     seed = study.seeds[0]
     design = _design_of(study, names, seed)
-    for name in (study.base, *names):
+    for name in names:
         refuse_modules(design.config_of(name), allow)
     base = flatten(design.config_of(study.base))
     about = {key for name in names for key in study.sealed["arms"].get(name, {})}
@@ -59,24 +59,24 @@ def multiverse(
     specifications = asking.specifications(doubts, count)
     with StopSignal() as stop:
         with progress.busy(f"preparing {len(specifications)} specifications"):
-            made, skipped = _made(design, doubts, specifications)
-        every = [arm for by_arm in made.values() for arm in by_arm.values()]
+            made, skipped = _made(design, specifications)
         cells = {
             (index, name): arm.cell(study.root, seed)
             for index, by_arm in made.items()
             for name, arm in by_arm.items()
         }
-        _train(every, [*cells.values()], progress, stop)
+        arms_by_name = {arm.name: arm for by_arm in made.values() for arm in by_arm.values()}
+        _train(arms_by_name, [*cells.values()], progress, stop)
     outcomes = {
-        key: cell.outcome(study.metric) if cell.state() in (DONE, DIVERGED) else None
+        key: cell.outcome(study.metric) if cell.state() in OUTCOMES else None
         for key, cell in cells.items()
     }
     verdicts = study.verdicts()["arms"]
     kept = [index for index in range(len(specifications)) if index in made]
     scores = {
         "seed": seed,
-        "specifications": [asking.spelled(specifications[index], doubts) for index in kept],
-        "skipped": {asking.spelled(specifications[p], doubts): why for p, why in skipped.items()},
+        "specifications": [asking.spelled(specifications[index]) for index in kept],
+        "skipped": {asking.spelled(specifications[p]): why for p, why in skipped.items()},
         "arms": {
             name: _as_json(
                 curve(
@@ -132,7 +132,7 @@ def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
 
 
 def _made(
-    design: Design, doubts: Sequence[asking.Doubt], specifications: Sequence[asking.Specification]
+    design: Design, specifications: Sequence[asking.Specification]
 ) -> tuple[dict[int, dict[str, Arm]], dict[int, str]]:
     """Place of a specification -> its arms, and why others are left out."""
     builder, made, skipped = ArmBuilder(design), {}, {}
@@ -141,8 +141,8 @@ def _made(
         try:
             for name in design.arms:
                 flat = flatten(design.config_of(name))
-                more = asking.changes_of(specification, doubts, flat)
-                its = f"{name}: {asking.spelled(specification, doubts)}"
+                more = asking.changes_of(specification, flat)
+                its = f"{name}: {asking.spelled(specification)}"
                 by_arm[name] = builder.make(its, name, more)
                 by_arm[name].place("loop")
         except InvalidInput as error:
@@ -153,14 +153,13 @@ def _made(
 
 
 def _train(
-    arms: Sequence[Arm], cells: Sequence[Cell], progress: Progress, stop: StopSignal
+    arms: Mapping[str, Arm], cells: Sequence[Cell], progress: Progress, stop: StopSignal
 ) -> None:
-    by_name = {arm.name: arm for arm in arms}
     waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED, FAILED)]
     progress.say(f"multiverse {len(cells)} cells, {len(cells) - len(waiting)} there already")
     if not waiting:
         return
-    needed = {cell.arm: by_name[cell.arm] for cell in waiting}
+    needed = {cell.arm: arms[cell.arm] for cell in waiting}
     workers = Workers(nothing_to_run(needed, "loop"), progress, stop)
     workers.run(needed, waiting, len(waiting))
     stop.end("interrupted, the running cells are saved; the same command goes on")

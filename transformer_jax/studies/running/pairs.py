@@ -14,7 +14,7 @@ from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell
+from transformer_jax.studies.asking.cells import DONE, OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.tries import Journal, Try, spelled
@@ -88,7 +88,7 @@ class TrainedPairs:
     def missing(self, seeds: Sequence[int]) -> int:
         """How many pairs are not there yet."""
         pairs = [self._pair(seed) for seed in seeds]
-        return sum(any(cell.state() not in (DONE, DIVERGED) for cell in pair) for pair in pairs)
+        return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
 
     def train(self, seeds: Sequence[int]) -> None:
         """Trains what is missing.
@@ -107,7 +107,7 @@ class TrainedPairs:
         self._refuse_what_does_not_compare(seeds[0])
 
     def _run(self, cells: Sequence[Cell]) -> None:
-        waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED)]
+        waiting = [cell for cell in cells if cell.state() not in OUTCOMES]
         if waiting:
             workers = Workers(nothing_to_run(self._arms, "loop"), self._progress, self._stop)
             workers.run(self._arms, waiting, len(cells))

@@ -223,42 +223,36 @@ class ArmBuilder:
 def seconds_per_step(prepared: Prepared) -> float:
     """Returns the median time of a training step of a compiled program."""
     (group,) = group_arms({"one": prepared}, "loop")
-    return measure(group, ["one"], 1)[0]
+    return measure(group, "one", 1)[0]
 
 
-def measure(group: Group, arms: list[str], width: int) -> tuple[float, float, int]:
-    """Times some steps of members from their first one.
+def measure(group: Group, arm: str, width: int) -> tuple[float, float, int]:
+    """Times some steps of equal members from their first one.
 
     Args:
       group: with a way of computing.
-      arms: of each member.
+      arm: of which the members are.
       width: how many there are.
     Returns:
       Seconds a step of one member, seconds that compiling took, and bytes of the program.
     """
-    calls = [
-        (arm, StepRequest(group.arms[arm][0], first_arguments(group.arms[arm][0]))) for arm in arms
-    ]
-    answers = group.answer(calls, width)
+    prepared = group.arms[arm]
+    requests = [StepRequest(prepared, first_arguments(prepared)) for _ in range(width)]
+    answers = group.answer([(arm, request) for request in requests], width)
     program = group.program(width, [])
-    prepared = group.arms[arms[0]][0]
     steps, times = 1, []
     for _ in range(6):
-        calls = [
-            (arm, call._replace(arguments=(*_next(call, answer), np.int32(steps))))
-            for (arm, call), answer in zip(calls, answers, strict=True)
-        ]
+        calls = []
+        for request, answer in zip(requests, answers, strict=True):
+            seed, _, batches, _ = request.arguments
+            arguments = (seed, answer.state, batches, np.int32(steps))
+            calls.append((arm, request._replace(arguments=arguments)))
         answers = group.answer(calls, width)
         times.append(answers[0].seconds / steps / width)
         if answers[0].seconds > 0.5:
             break
         steps = min(prepared.capacity, max(1, int(0.15 / (times[-1] * width))))
     return plain_statistics.median(times[1:] or times), program.seconds, program.nbytes
-
-
-def _next(call: StepRequest, answer: Any) -> tuple:
-    seed, _, batches, _ = call.arguments
-    return seed, answer.state, batches
 
 
 @dataclasses.dataclass
@@ -305,7 +299,7 @@ def calibrate(
             f"--how={asked}: runs over several devices (mesh) go one after another; expected loop"
         )
     (group,) = group_arms({base: first.prepared}, "loop")
-    seconds, compile_seconds, nbytes = measure(group, [base], 1)
+    seconds, compile_seconds, nbytes = measure(group, base, 1)
     ratio = {name: _work(arm) / _work(first) for name, arm in arms.items()}
     evaluation = _evaluation_seconds(first.prepared)
     updates = first.config.training.steps
@@ -325,7 +319,7 @@ def calibrate(
             (group,) = group_arms({base: first.prepared}, how)
             width = members_at_once(group, min(_TRIAL_MEMBERS, len(cells)), nbytes)
             try:
-                rate, more, _ = measure(group, [base] * width, width)
+                rate, more, _ = measure(group, base, width)
             except (RuntimeError, IndexError, InvalidInput) as error:  # as jaxlib's compilers end
                 lines.append(f"{how} fails, {str(error).partition(chr(10))[0][:80]}")
                 continue

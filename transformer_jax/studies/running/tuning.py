@@ -106,7 +106,7 @@ class Search:
                 if key in self.losses:
                     continue
                 own = {**self.arms[name].matched, **setting}
-                brief = self._brief(name, own, share)
+                brief = shortened(flatten(self.design.config_of(name, own)), share)
                 at = f" at {share:g} of the updates" if brief else ""
                 trial = f"{name} | {spell_setting(setting)}{at}"
                 trials[trial] = self.builder.make(trial, name, {**own, **brief})
@@ -119,10 +119,6 @@ class Search:
                 math.nan if score is None else self.sign * score for score in scores
             ]
             self.ties[key_of[trial]] = sum((row or {}).get("loss", math.nan) for row in means)
-
-    def _brief(self, name: str, own: Setting, share: float) -> Setting:
-        """What makes a run of an arm with a setting so short; its own warm-up is shorter too."""
-        return {} if share == 1 else shortened(flatten(self.design.config_of(name, own)), share)
 
     def _loss(self, name: str, rung: int, setting: Setting) -> float:
         """Mean over the seeds; the worst there is where one diverged or has no outcome."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.budgets import cost_of_budgets
-from transformer_jax.studies.asking.cells import DIVERGED, DONE
+from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word
@@ -93,7 +93,7 @@ def _seconds_of(launch: Any, arms: Sequence[str], seeds: Sequence[int]) -> float
     """About how long these seeds take."""
     shorter = cost_of_budgets(launch.design)
     cells = [launch.study.cell(name, seed) for seed in seeds for name in arms]
-    waiting = [cell.arm for cell in cells if cell.state() not in (DONE, DIVERGED)]
+    waiting = [cell.arm for cell in cells if cell.state() not in OUTCOMES]
     return sum(launch.estimate.seconds_of(name) * (1 + shorter[name]) for name in waiting)
 
 

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, Cell, cell_path, code_hash
+from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path, code_hash
 from transformer_jax.studies.running.batched import (
     Group,
     computed,
@@ -78,7 +78,7 @@ class Workers:
             return []
         self.progress.note(f"waiting for {len(self.elsewhere)} cells that others train")
         time.sleep(_POLL)
-        ended = [cell for cell in self.elsewhere if cell.state() in (DONE, DIVERGED)]
+        ended = [cell for cell in self.elsewhere if cell.state() in OUTCOMES]
         for cell in ended:
             board.ended(cell, cell.state(), "by another process")
         return [cell for cell in self.elsewhere if cell not in ended]
@@ -116,12 +116,12 @@ class Workers:
                 self.elsewhere.append(cell)
                 return
             state = cell.state()
-            if state not in (DONE, DIVERGED):
+            if state not in OUTCOMES:
                 first = (str(error).splitlines() or [""])[0]
                 self.lost[cell.arm, cell.seed] = f"{type(error).__name__}: {first}"
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
 
-        run_together(group, members, len(cells), ended)
+        run_together(group, members, ended)
         self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
 
     def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
