@@ -664,7 +664,7 @@ MUTANTS = (
            "jnp.maximum(count, 1)", "hidden.shape[-2]",
            ("tests/test_architectures.py::test_padding_equals_a_shorter_input[encoder mean]",)),
     Mutant("padding of vectors shifted by the class token",
-           "transformer_jax/models/encoder.py", "Encoder._project",
+           "transformer_jax/models/encoder.py", "_with_first",
            "[(1, 0)]", "[(0, 1)]",
            ("tests/test_architectures.py::test_padding_equals_a_shorter_input[encoder of vectors]",)),
     # generation

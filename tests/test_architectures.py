@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax.core import FrozenDict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.generation import generate_after
 from transformer_jax.layers.stems import ConvolutionalStem, patches_of
@@ -356,6 +357,25 @@ def test_greedy_writing_takes_the_likeliest_token_each_time(name):
     seen = jnp.concatenate([jnp.full((3, 1), 3), written[:, :-1]], axis=1)
     logits = _apply(model, params, reading | {"tokens": seen})
     np.testing.assert_array_equal(written, logits.argmax(-1))
+
+
+def test_places_that_are_not_written_yet_are_not_read():
+    """Of a decoder that looks ahead the text so far is all that there is."""
+    model = EncoderDecoder(**TEXT, mask="unmasked")
+    flat = flatten_dict(random_params(model))
+    # Biases would make one token the likeliest everywhere.
+    sizes = {"bias": 0.0, "scale": 1.0}
+    flat = {
+        k: jnp.full_like(v, sizes[k[-1]]) if k[-1] in sizes else 1.5 * v for k, v in flat.items()
+    }
+    params = unflatten_dict(flat)
+    source, written = draw(3, 4, seed=5), np.full((3, 1), 3)
+    for _ in range(4):
+        logits = _apply(model, params, {"source": source, "tokens": jnp.asarray(written)})
+        written = np.concatenate([written, logits[:, -1:].argmax(-1)], axis=1)
+    assert len(np.unique(written[:, 1:])) > 1
+    at_once = generate_after(model, params, {"source": source}, np.int32(3), num_tokens=4)
+    np.testing.assert_array_equal(at_once, written[:, 1:])
 
 
 def test_an_output_layer_of_its_own_and_divided_logits():

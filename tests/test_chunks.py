@@ -154,6 +154,8 @@ def test_what_chunks_cannot_do_is_refused():
         model.init(jax.random.key(0), TOKENS)
     own = f"{OverQueries.__module__}.OverQueries"
     fields = {"model__attention": own, "model__depth": 1, "model__mask": "unmasked"}
-    prepared = prepare(tiny_config(**fields, model__attention_chunk=4))
-    with pytest.raises(InvalidInput, match=r"a query's weights change with other queries"):
-        refuse_what_leaks(prepared)
+    of_type = {"model__layers": "L", "model__layer_types__L__attention_chunk": 4}
+    for chunks in ({"model__attention_chunk": 4}, of_type):
+        prepared = prepare(tiny_config(**fields, **chunks))
+        with pytest.raises(InvalidInput, match=r"a query's weights change with other queries"):
+            refuse_what_leaks(prepared)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from tests.conftest import ROOT
 from transformer_jax.data.sources.text import read_pieces
@@ -359,6 +360,62 @@ def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
     assert local["mask_options"]["size"] == 4
 
 
+def test_a_gemma_without_a_global_layer_is_read(torch):
+    """As tiny ones are, of fewer than six layers."""
+    import transformers
+
+    from transformer_jax.interop import from_huggingface, gemma3
+
+    settings = their_models()["Gemma3ForCausalLM"].to_dict()
+    settings |= {"layer_types": ["sliding_attention"] * 2, "num_hidden_layers": 2}
+    theirs = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**settings)).eval()
+    model, params = from_huggingface(theirs)
+    assert model.layers == "LL"
+    assert gemma3._describe(model)["layer_types"] == settings["layer_types"]
+    tokens = np.arange(12).reshape(1, 12) % 37
+    with torch.no_grad():
+        expected = theirs(torch.as_tensor(tokens)).logits.numpy()
+    logits = model.apply({"params": params}, tokens)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_sizes_of_an_image_stand_there_as_one_number_or_two():
+    from transformer_jax.interop import vit
+
+    settings = {"image_size": [8, 12], "patch_size": [4, 4], "num_channels": 3}
+    assert (vit._sides(settings, "image_size"), vit._sides({"n": 8}, "n")) == ((8, 12), (8, 8))
+    for wrong in ([8], [8, 8.0], "8"):
+        with pytest.raises(InvalidInput, match=r"config\.json: image_size=.*: expected an integer"):
+            vit._sides({"image_size": wrong}, "image_size")
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM"])
+def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
+    """Theirs turn all, whatever their config says: no export, and it is not read."""
+    from transformer_jax.interop import from_huggingface, to_huggingface
+
+    model, params = from_huggingface(randomised(name))
+    part = {"position_options": FrozenDict({**model.position_options, "share": 0.5})}
+    with pytest.raises(InvalidInput, match="position_options"):
+        to_huggingface(model.clone(**part), params)
+    assert to_huggingface(model, params).config["architectures"] == [name]
+    from transformer_jax.interop.architecture import rotation_of
+
+    settings = {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}
+    assert rotation_of(settings)["share"] == 1.0
+    assert rotation_of(settings, partial=True)["share"] == 0.5
+
+
+def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):
+    import transformers
+
+    from transformer_jax.interop import from_huggingface
+
+    config = transformers.GPTNeoXConfig(**SHAPE | {"hidden_size": 16}, vocab_size=37)
+    with pytest.raises(InvalidInput, match=r"head_dim: rotary positions turn pairs"):
+        from_huggingface(transformers.GPTNeoXForCausalLM(config))
+
+
 def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters(torch, rng):
     from transformer_jax.interop import from_huggingface, to_huggingface
 
@@ -547,7 +604,10 @@ def test_a_decoder_that_a_config_made_can_be_exported():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"attention": "fused"}, {"attention": "local"}, {"value_dim": 4}, {"head_dim": 4}],
+    [
+        *({"attention": "fused"}, {"attention": "local"}, {"value_dim": 4}, {"head_dim": 4}),
+        {"mask": "causal"},
+    ],
     ids=str,
 )
 def test_what_computes_the_same_is_exported_too(changes):

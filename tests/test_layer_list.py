@@ -17,6 +17,7 @@ from transformer_jax.options.config import flatten, from_json, load_config, to_j
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import _quick_study
+from transformer_jax.training import warm_start
 from transformer_jax.training.build import count_parameters, make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
@@ -28,6 +29,35 @@ LOCAL = {"L": {"mask": "window", "mask_options": {"size": 2}}}
 
 def logits_of(model, params, tokens=TOKENS):
     return jax.jit(lambda params: model.apply({"params": params}, tokens))(params)
+
+
+def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
+    """Masks are the user's, and what computes the same in another way, in a type of layers too."""
+    config = load_config("configs/tiny.py", {"initial.weights": "there"})
+
+    def start(ours, theirs):
+        given = jax.tree.map(lambda array: array + 1, drawn(theirs, tokens=TOKENS))
+        monkeypatch.setattr(warm_start, "_read_weights", lambda *_: (theirs, given))
+        own = drawn(ours, tokens=TOKENS)
+        taken = warm_start.start_from(ours, own, config.initial, None).params
+        jax.tree.map(np.testing.assert_array_equal, taken, given)
+
+    made = {"layers": "LG", "layer_types": LOCAL}
+    ours = Decoder(**SMALL | made)
+    for changes in (
+        {"mask": "window", "mask_options": {"size": 3}},
+        {"attention_dropout_rate": 0.1, "attention_chunk": 2},
+        {"attention": "fused"},
+    ):
+        theirs = Decoder(**SMALL | {"layers": "LGLG", "layer_types": {"L": changes}})
+        start(ours, theirs)
+    everywhere = Decoder(**SMALL, mask="window", mask_options={"size": 2})
+    start(Decoder(**SMALL | {"layers": "L", "layer_types": LOCAL}), everywhere)
+    other = Decoder(**SMALL | {"layers": "GL", "layer_types": {"L": {"num_heads": 4}}})
+    with pytest.raises(InvalidInput, match=r"num_heads: 4 there, 2 here, in block 1"):
+        start(ours, other)
+    with pytest.raises(InvalidInput, match=r"num_heads: 2 there, 4 here, in block 1"):
+        start(other, ours)
 
 
 def types_of(**fields):

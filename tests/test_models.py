@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import Decoder
+from transformer_jax import Decoder, Encoder
 from transformer_jax.paths import by_path
 from transformer_jax.training.sums import sums_of, total
 
@@ -167,6 +167,18 @@ def test_a_users_own_classes_take_the_place_of_names():
 def test_wrong_fields_are_refused_by_name(change, message):
     with pytest.raises(ValueError, match=message):
         initial(SMALL.clone(**change))
+
+
+def test_a_class_token_stands_before_given_positions():
+    encoder = Encoder(num_features=3, max_length=8, width=16, num_classes=2)
+    vectors = jax.random.normal(jax.random.key(0), (2, 5, 3))
+    params = jax.jit(encoder.init)(jax.random.key(1), vectors=vectors)
+    counted = encoder.apply(params, vectors=vectors)
+    for positions in (jnp.arange(5), jnp.broadcast_to(jnp.arange(5), (2, 5))):
+        given = encoder.apply(params, vectors=vectors, positions=positions)
+        np.testing.assert_array_equal(given, counted)
+    with pytest.raises(ValueError, match=r"positions: "):
+        encoder.apply(params, vectors=vectors, positions=jnp.arange(6))
 
 
 def test_segments_of_another_length_are_refused():

@@ -318,20 +318,28 @@ def _reading(
     model: Any, params: Any
 ) -> tuple[Callable[[Array, Any], tuple[Array, Any]] | None, NextLogits]:
     """How a decoder reads on with what it has kept, None if it keeps nothing; and all from anew."""
-    places = jnp.arange(model.max_length)
-    tells_segments = "segments" in inspect.signature(type(model).__call__).parameters
-
-    def read_again(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
-        # A prefix mask lets places look ahead, where nothing has been written yet.
-        segments = jnp.broadcast_to((places < length).astype(jnp.int32), context.shape)
-        extra = {"segments": segments} if tells_segments else {}
-        logits = model.apply({"params": params}, context, **extra)
-        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
     def read(tokens: Array, cache: Any) -> tuple[Array, Any]:
         return _apply_with_cache(model, params, cache, tokens)
 
-    return (read if _can_cache(model) else None), read_again
+    apply = functools.partial(model.apply, {"params": params})
+    return (read if _can_cache(model) else None), _from_anew(apply, type(model).__call__)
+
+
+def _from_anew(apply: Callable[..., Array], method: Callable) -> NextLogits:
+    """Reads all of a text for each token, and what is not written yet as padding.
+
+    A mask may let places look ahead; a model whose method takes no segments is not told.
+    """
+    tells_segments = "segments" in inspect.signature(method).parameters
+
+    def read_again(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
+        is_written = jnp.broadcast_to(jnp.arange(context.shape[-1]) < length, context.shape)
+        extra = {"segments": is_written.astype(jnp.int32)} if tells_segments else {}
+        logits = apply(context, **extra)
+        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
+
+    return read_again
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
@@ -362,9 +370,11 @@ def generate_after(
     # The likeliest token needs no draw.
     sizes: dict[str, Any] = {"rng": jax.random.key(0), "temperature": 0, "end": end}
     sizes["max_length"] = len(begin) - 1 + num_tokens
-    read_again = windowed_next_logits(
-        lambda tokens: model.apply(variables, tokens, memory, method="decode")
-    )
+
+    def decode(tokens: Array, **segments: Array) -> Array:
+        return model.apply(variables, tokens, memory, **segments, method="decode")
+
+    read_again = _from_anew(decode, model.decode)
     if not _can_cache(model):
         return generate(read_again, prompt, num_tokens, **sizes)
 

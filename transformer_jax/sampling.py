@@ -14,7 +14,7 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
       top_p: keep the smallest set of likeliest tokens whose probability reaches p (Holtzman et
         al. 2020, section 3.1), at least one; 1 keeps all.
     Returns:
-      [..., V]; the likeliest token always stays.
+      [..., V]; the likeliest token always stays, and tokens as likely as the last that is kept.
     """
     vocab_size = logits.shape[-1]
     descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)

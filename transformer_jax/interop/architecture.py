@@ -114,8 +114,13 @@ def num_labels(settings: Settings) -> int:
     return len(settings.get("id2label") or {0: "", 1: ""})
 
 
-def rotation_of(settings: Settings) -> FrozenDict:
-    """Returns the options of our rotary positions for their settings, of old files or new ones."""
+def rotation_of(settings: Settings, partial: bool = False) -> FrozenDict:
+    """Returns the options of our rotary positions for their settings, of old files or new ones.
+
+    Args:
+      settings: theirs.
+      partial: whether their model may turn a share of the features; others do not read it.
+    """
     theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
     rope = {"rope_theta": theta, "partial_rotary_factor": settings.get("rotary_pct", 1.0)}
     for key in ("rope_scaling", "rope_parameters"):
@@ -136,7 +141,7 @@ def rotation_of(settings: Settings) -> FrozenDict:
     return FrozenDict(
         {
             "max_wavelength": float(rope["rope_theta"]),
-            "share": float(rope["partial_rotary_factor"]),
+            "share": float(rope["partial_rotary_factor"]) if partial else 1.0,
             "scaling": _SCALINGS[kind],
             "factor": float(rope.get("factor", 1.0)),
             **more,

@@ -35,7 +35,7 @@ def _make(settings: Settings) -> Decoder:
     letters = "".join(_LETTERS[kind] for kind in kinds)
     plain = {"sliding_window": None, "hidden_act": settings["hidden_activation"]}
     return make_llama({"tie_word_embeddings": True, **settings, **plain, **_NO_ROTATION}).clone(
-        position_options=_rotation(settings, "full_attention"),
+        position_options=_rotation(settings, "full_attention" if "G" in letters else kinds[0]),
         layers=letters if "L" in letters else "",
         layer_types=FrozenDict({"L": FrozenDict(local)} if "L" in letters else {}),
         attention_scale=settings["query_pre_attn_scalar"] ** -0.5,

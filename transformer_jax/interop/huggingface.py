@@ -252,7 +252,10 @@ def _shapes_of(model: Any) -> dict[tuple[str, ...], Any]:
 
 
 def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
-    ours, theirs = _shapes_of(model), flatten_dict(params)
+    try:
+        ours, theirs = _shapes_of(model), flatten_dict(params)
+    except ValueError as error:  # sizes that our modules do not take
+        raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
         f"  {'/'.join(path)}: {theirs[path].shape}, expected {leaf.shape}"
         for path, leaf in ours.items()
@@ -354,6 +357,8 @@ def _resolved(model: Any, field: str) -> Any:
     """A field's value, with what None stands for."""
     if field == "attention":
         return attention_in_effect(model)
+    if field == "mask" and isinstance(model, Decoder) and model.mask == "causal":
+        return "full"  # which no decoder's mask is
     value = getattr(model, field)
     if field.endswith("_options"):
         return options_in_effect(model, field.removesuffix("_options"))
@@ -373,7 +378,7 @@ def _resolved(model: Any, field: str) -> Any:
 
 
 def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Reads all parts of the weights; bfloat16 and float16 become float32."""
+    """Reads all parts of the weights; what is narrower than float32 becomes that."""
     load_file = _safetensors().load_file
     files = _files_of(folder)
     if not files:
@@ -384,10 +389,9 @@ def _read_arrays(folder: Path) -> dict[str, np.ndarray]:
             arrays = load_file(file)
         except Exception as error:  # the library raises its own SafetensorError
             raise InvalidInput(f"{file}: not readable: {error}") from error
-        state |= {
-            name: np.asarray(array, np.float32) if array.dtype.kind not in "iub" else array
-            for name, array in arrays.items()
-        }
+        for name, array in arrays.items():
+            is_half = array.dtype.kind not in "iub" and array.dtype.itemsize < 4
+            state[name] = array.astype(np.float32) if is_half else array
     return state
 
 

@@ -34,7 +34,7 @@ def _make_neox(settings: Settings) -> Decoder:
         **our_fields(settings, NAMES_OF_TEXT),
         mlp_dim=settings["intermediate_size"],
         position="rotary",
-        position_options=rotation_of(settings),
+        position_options=rotation_of(settings, partial=True),
         wiring="parallel" if settings.get("use_parallel_residual", True) else "pre",
         **dropout_fields(settings, "hidden_dropout", "attention_dropout"),
         tie_embeddings=settings.get("tie_word_embeddings", False),

@@ -21,17 +21,28 @@ from transformer_jax.models import VisionTransformer
 
 def _make_vit(num_classes: Callable[[Settings], int]) -> Callable[[Settings], VisionTransformer]:
     def make(settings: Settings) -> VisionTransformer:
-        side = settings["image_size"]
+        patch_size, other = _sides(settings, "patch_size")
+        if patch_size != other:
+            raise InvalidInput(f"config.json: patch_size={patch_size}, {other}: expected a square")
         return VisionTransformer(
-            image_shape=(side, side, settings["num_channels"]),
+            image_shape=(*_sides(settings, "image_size"), settings["num_channels"]),
             num_classes=num_classes(settings),
-            patch_size=settings["patch_size"],
+            patch_size=patch_size,
             **our_fields(settings, NAMES),
             mlp_dim=settings["intermediate_size"],
             **dropout_fields(settings, "hidden_dropout_prob", "attention_probs_dropout_prob"),
         )
 
     return make
+
+
+def _sides(settings: Settings, name: str) -> tuple[int, int]:
+    """Height and width, which stand there as one number or as two."""
+    value = settings[name]
+    sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
+    if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise InvalidInput(f"config.json: {name}={value}: expected an integer, or two")
+    return sides
 
 
 def _describe_vit(model: VisionTransformer) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Encoder(Transformer, kw_only=True):
             )
             hidden = self.token_embedding(tokens)
         else:
-            hidden, segments = self._project(vectors, segments, pooling)
+            hidden, segments, positions = self._project(vectors, segments, positions, pooling)
         positions = jnp.arange(hidden.shape[-2]) if positions is None else positions
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
@@ -132,27 +132,36 @@ class Encoder(Transformer, kw_only=True):
         return site(self, "logits", self.output_bias(logits))
 
     def _project(
-        self, vectors: Array | None, segments: Array | None, pooling: Pooling
-    ) -> tuple[Array, Array | None]:
+        self,
+        vectors: Array | None,
+        segments: Array | None,
+        positions: Array | None,
+        pooling: Pooling,
+    ) -> tuple[Array, Array | None, Array | None]:
         """Projects vectors to the width, with a class token in front if the pooling wants one."""
         if vectors is None or vectors.shape[-1] != self.num_features:
             got = "none" if vectors is None else vectors.shape
             raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
-        check_tokens(self.max_length, vectors[..., 0], segments=segments)
+        check_tokens(self.max_length, vectors[..., 0], segments=segments, positions=positions)
         projection = Linear(self.width, True, self.embedding_init, self.dtype, name="projection")
         hidden = projection(vectors)
         if not pooling.adds_token:
-            return hidden, segments
+            return hidden, segments, positions
+        hidden = ClassToken(self.embedding_init, name="class_token")(hidden)
         if segments is not None:
-            front = [(0, 0)] * (segments.ndim - 1) + [(1, 0)]
-            segments = jnp.pad(segments, front, constant_values=1)
-        return ClassToken(self.embedding_init, name="class_token")(hidden), segments
+            segments = _with_first(segments, 1)
+        return hidden, segments, None if positions is None else _with_first(positions + 1, 0)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
         if self.vocab_size is not None:
             return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
         return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}
+
+
+def _with_first(array: Array, value: int) -> Array:
+    """[..., L] -> [..., L + 1], with a value in front."""
+    return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(1, 0)], constant_values=value)
 
 
 class OutputBias(nn.Module):

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.core import FrozenDict
 
 from transformer_jax.data.laws import predicts_its_inputs
 from transformer_jax.data.tasks.batch import Batch, take_rows
@@ -60,9 +61,16 @@ def _refuse_mixed_queries(prepared: Prepared, inputs: Any, who: str) -> None:
     if not any(each.attention_chunk for each in made):
         return
     params = _random_params(prepared)
+    types = {
+        letter: FrozenDict(
+            {name: value for name, value in own.items() if name != "attention_chunk"}
+        )
+        for letter, own in model.layer_types.items()
+    }
+    at_once = model.clone(attention_chunk=None, layer_types=FrozenDict(types))
     parted, whole = (
         np.asarray(jax.jit(made.apply)({"params": params}, **inputs), np.float32)
-        for made in (model, model.clone(attention_chunk=None))
+        for made in (model, at_once)
     )
     if not np.allclose(parted, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max()):
         raise InvalidInput(

@@ -102,6 +102,8 @@ def adafactor(
 ) -> Transformation:
     """Second moments as rows times columns (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
 
+    Of arrays with two axes of 128 or more; those of narrower ones are kept whole.
+
     Args:
       around: what stands around the rule.
       decay_rate: exponent with which older moments fade.

@@ -17,6 +17,7 @@ from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokeniz
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
 from transformer_jax.models.families import attention_in_effect, options_in_effect
+from transformer_jax.options.layer_types import LAYER_FIELDS
 from transformer_jax.paths import begins, by_path
 from transformer_jax.processes import whole
 from transformer_jax.runs.files import entries, inside
@@ -43,7 +44,7 @@ _UNSEEN_IN_SHAPES = (
     "scale_embeddings",
     "scale_logits",
     "cell",
-    *("layers", "layer_types", "distinct_blocks", "sharing", "skips"),
+    *("distinct_blocks", "sharing", "skips"),
 )
 _OPTIONS_UNSEEN = ("attention", "feed_forward", "wiring", "parametrisation", "norm", "position")
 _STRETCHING = (
@@ -145,12 +146,7 @@ def _from_weights(
     after. So the fields that no shape shows have to be the same.
     """
     their_model, their_params = _read_weights(path, tokenizer, allow)
-    theirs, ours = _unseen_in_shapes(their_model), _unseen_in_shapes(model)
-    different = [
-        f"  model.{field}: {theirs[field]} there, {ours[field]} here"
-        for field in theirs.keys() & ours.keys()
-        if not _is_same(theirs[field], ours[field])
-    ]
+    different = _different(their_model, model)
     if different:
         raise InvalidInput(
             "\n".join(
@@ -243,6 +239,31 @@ def _is_same(theirs: Any, ours: Any) -> bool:
     if isinstance(theirs, float) and isinstance(ours, float):
         return math.isclose(theirs, ours, rel_tol=1e-6)
     return theirs == ours
+
+
+def _different(theirs: Any, ours: Any) -> list[str]:
+    """Lines about what two models compute otherwise; the first block of layers that differ."""
+    if not (getattr(theirs, "layers", "") or getattr(ours, "layers", "")):
+        return _different_fields(theirs, ours)
+    lines = _different_fields(theirs, ours, without=LAYER_FIELDS)
+    there, here = theirs.by_type(), ours.by_type()
+    pairs = zip(theirs.layer_list(), ours.layer_list(), strict=False)
+    of_blocks = (_different_fields(there[one.type], here[other.type]) for one, other in pairs)
+    for number, of_block in enumerate(of_blocks):
+        if of_block:
+            return lines + [f"{line}, in block {number}" for line in of_block]
+    return lines
+
+
+def _different_fields(theirs: Any, ours: Any, without: Collection[str] = ()) -> list[str]:
+    there, here = _unseen_in_shapes(theirs), _unseen_in_shapes(ours)
+    return [
+        f"  model.{field}: {value} there, {here[field]} here"
+        for field, value in there.items()
+        if field in here
+        and field.partition(".")[0] not in without
+        and not _is_same(value, here[field])
+    ]
 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
