@@ -12,7 +12,7 @@ from tests.test_inspection import drawn
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture
 from transformer_jax.layers.skips import SKIPS
-from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
 from transformer_jax.options.config import flatten, from_json, load_config, to_json
 from transformer_jax.options.constraints import remarks_on
 from transformer_jax.runs.progress import Silent
@@ -58,6 +58,8 @@ def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
         start(ours, other)
     with pytest.raises(InvalidInput, match=r"num_heads: 2 there, 4 here, in block 1"):
         start(other, ours)
+    recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8, depth=1)
+    assert warm_start._different(recurrent, ours) == [], "the embedding alone is taken"
 
 
 def types_of(**fields):

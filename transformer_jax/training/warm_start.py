@@ -243,7 +243,8 @@ def _is_same(theirs: Any, ours: Any) -> bool:
 
 def _different(theirs: Any, ours: Any) -> list[str]:
     """Lines about what two models compute otherwise; the first block of layers that differ."""
-    if not (getattr(theirs, "layers", "") or getattr(ours, "layers", "")):
+    patterns = [getattr(model, "layers", None) for model in (theirs, ours)]
+    if None in patterns or not any(patterns):  # recurrent models have none
         return _different_fields(theirs, ours)
     lines = _different_fields(theirs, ours, without=LAYER_FIELDS)
     there, here = theirs.by_type(), ours.by_type()
