@@ -21,7 +21,7 @@ from experiments.answers import (
 from experiments.page_of_study import limits_of, page_of_study, to_repeat
 from experiments.speed import RATIOS
 from transformer_jax.runs.files import read_json
-from transformer_jax.studies.inference.statistics import benjamini_hochberg
+from transformer_jax.studies.inference.statistics import REFUSED, benjamini_hochberg
 from transformer_jax.studies.reporting.tables import as_markdown
 
 
@@ -198,6 +198,6 @@ def _q_values(studies: Iterable[CommittedStudy]) -> dict[tuple, float]:
         (study.name, arm): its["p_alone"]
         for study in studies
         for arm, its in study.verdicts["arms"].items()
-        if its.get("p_alone") is not None
+        if its.get("p_alone") is not None and its["verdict"] != REFUSED
     }
     return dict(zip(tested, benjamini_hochberg(list(tested.values())), strict=True))

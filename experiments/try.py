@@ -150,8 +150,15 @@ def _begin(journal: Any, arguments: Any) -> None:
 
 def _change(text: str) -> dict[str, str]:
     """Reads KEY=VALUE,KEY=VALUE; values may hold commas and the beginnings of paths, A=0.1,B=2."""
-    change = {}
+    from transformer_jax.studies.asking.arms import names_section
+
+    change, parts = {}, []
     for part in re.split(r",(?=\w+\.[\w.]+=|seed=)", text):
+        if parts and not part.startswith("seed=") and not names_section(part.partition("=")[0]):
+            parts[-1] += f",{part}"  # a file in a value
+        else:
+            parts.append(part)
+    for part in parts:
         key, equals, value = part.partition("=")
         key = key.removeprefix("config.")
         if not equals or not key:

@@ -36,6 +36,26 @@ def refusal(**overrides):
 # ---------------------------------------------------------------- one place for every option
 
 
+def test_shares_of_a_mixture_are_thousandths_and_leave_one_for_the_first_source():
+    accepts = RULES["data.language_modelling.mixture"].accepts
+    assert accepts(("a=0.333", "b=0.333", "c=0.333"))
+    assert not accepts(tuple(f"{name}=0.2496" for name in "abcd")), "rounded they are all of it"
+    assert not accepts(tuple(f"{name}=0.0906" for name in "abcdefghijk"))
+    assert not accepts(("a=0.0004",))
+    assert not accepts(("a=inf",))
+    assert not RULES["optimizer.learning_rate_multipliers"].accepts(("block_0=inf",))
+
+
+def test_what_a_config_file_puts_on_the_path_stays_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "own.py"
+    begin = f"import sys\nsys.path.insert(0, {str(tmp_path / 'mods')!r})\n"
+    file.write_text(begin + (ROOT / TINY).read_text())
+    before = [*sys.path]
+    load_config(str(file), {})
+    assert sys.path == [str(tmp_path / "mods"), *before]
+
+
 def test_every_option_has_a_meaning_and_every_default_and_example_is_allowed():
     flat = flatten(reference.get_config())
     assert sorted(flat) == sorted(OPTIONS)

@@ -248,6 +248,8 @@ def test_shards_that_could_not_be_written_leave_an_empty_folder(tmp_path):
 
     with pytest.raises(InvalidInput, match="not UTF-8"):
         write_shards(pieces(), tokenizer, shards)
+    with pytest.raises(InvalidInput, match="the text has no token"):
+        write_shards(iter(()), tokenizer, shards)
     assert write_shards(read_pieces(str(source)), tokenizer, shards) == 400
 
 

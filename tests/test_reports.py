@@ -5,6 +5,7 @@ import csv
 import datetime
 import http.client
 import json
+import math
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from tests.conftest import ROOT, TINY, attempt, command, refused, user_environme
 from tests.test_many_tasks import study as made_up_study
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.listing import choose, parse_filter
+from transformer_jax.runs.listing import _newest_metrics, choose, filtered, find_runs, parse_filter
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
@@ -285,6 +286,47 @@ def test_a_short_key_means_the_least_nested_one_and_is_refused_where_several_are
     assert parse_filter("model.num_kv_heads!=2")(none)
     assert not parse_filter("model.num_kv_heads!=None")(none)
     assert not parse_filter("model.width!=2")(none), "a run without the key does not pass"
+    several = {"data.splits": [0.8, 0.1, 0.1], "model.use_bias": True}
+    for text in (
+        "splits=0.8,0.1,0.1",
+        "splits=(0.8, 0.1, 0.1)",
+        "use_bias=true",
+        "use_bias!=False",
+    ):
+        assert parse_filter(text)(several), text
+    assert not parse_filter("splits!=0.8,0.1,0.1")(several)
+
+
+def test_a_number_that_is_none_comes_last():
+    rows = [{"run": str(n), "a/b": v} for n, v in enumerate((2.5, math.nan, 1.1, 3.0, None, 0.9))]
+    assert [row["a/b"] for row in filtered(rows, (), "a/b")][:4] == [0.9, 1.1, 2.5, 3.0]
+
+
+def test_the_last_evaluation_is_found_however_many_rows_came_after_it(tmp_path):
+    rows = [{"step": 1, "eval/loss": 2.0}, {"step": 500, "eval/loss": 1.75}]
+    rows += [{"step": step, "train/loss": 1.7, "time/step_ms": 0.1} for step in range(501, 4000)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    newest = _newest_metrics(tmp_path)
+    assert (newest["eval/loss"], newest["step"]) == (1.75, 3999)
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
+    for name in ("a", "private"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    honest = os.scandir
+
+    def scandir(path):
+        if path.name in closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return honest(path)
+
+    monkeypatch.setattr("os.scandir", scandir)
+    closed = ["private"]
+    assert list(find_runs(tmp_path)) == [tmp_path / "a"]
+    closed = [tmp_path.name]
+    with pytest.raises(InvalidInput, match=f"--root={tmp_path}: Permission denied"):
+        list(find_runs(tmp_path))
 
 
 def test_the_newest_of_each_metric_is_listed_whatever_the_last_row_has(done, tmp_path):

@@ -194,6 +194,8 @@ def rung_of(mean, verdict="better", target=None, **more):
             "unresolved: what a parabola missed is not in intervals",
         ),
         ({"verdict": "cannot tell"}, "cannot tell (at 1, 2, 4)"),
+        ({"verdict": "refused"}, "unresolved: refused at 1, 2, 4"),
+        ({"verdict": "identical"}, "identical: the change did nothing"),
     ],
 )
 def test_a_ladder_has_no_word_where_its_rungs_have_none(rung, word):

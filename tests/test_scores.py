@@ -130,12 +130,17 @@ def test_the_best_of_ten_asked_alone_is_one_of_ten(tmp_path, rng):
 def test_truths_are_read_as_what_they_are(scores):
     rows = rows_of(scores)
     plain = transformer_jax.judge(rows, **ASKED)
-    for untrue in (float("nan"), None, "False", "0", "", False):
+    for untrue in (float("nan"), None, "False", "0", "", False, 0.0, "0.0", "no"):
         told = [row | {"diverged": untrue} for row in rows]
         assert transformer_jax.judge(told, **ASKED) == plain
-    for true in ("True", "1", "yes", True):
+    for true in ("True", "1", "yes", True, 1.0, "1.0", "Y", np.True_):
         (found, *_) = transformer_jax.judge([row | {"diverged": true} for row in rows], **ASKED)
         assert "diverged" in found.reason
+    for column, wrong in (("diverged", "maybe"), ("value", "n/a"), ("seed", 1.5), ("seed", "x")):
+        with pytest.raises(InvalidInput, match=rf"row 1: {column}={wrong}: expected"):
+            transformer_jax.judge([rows[0] | {column: wrong}, *rows[1:]], **ASKED)
+    floats = [row | {"seed": float(row["seed"])} for row in rows]  # as a frame may write them
+    assert transformer_jax.judge(floats, **ASKED) == plain
 
 
 def test_words_are_those_of_a_study_of_the_same_scores(scores):

@@ -131,6 +131,14 @@ def test_arms_of_the_command_line_are_lists_and_products():
         "num_heads=2 position=none",
         "num_heads=2 position=rotary",
     ]
+    assert {c["model.mlp_dim"] for c in parse_arm("model.mlp_dim=none,64", flat).values()} == {
+        None,
+        64,
+    }
+    mixed = "data.language_modelling.mixture=texts.txt=0.3,(extra.txt=0.3,b.txt=0.2)"
+    assert [*parse_arm(mixed, flat).values()][1] == {
+        "data.language_modelling.mixture": ("extra.txt=0.3", "b.txt=0.2")
+    }
     holding_an_x = parse_arm("model.depth=1,2xmodel.max_length=16,32", flat)
     assert list(holding_an_x)[-1] == "depth=2 max_length=32"
     assert parse_arm("model.encoder.pooling=max,mean", flat)["pooling=max"] == {
@@ -387,6 +395,10 @@ def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
     assert outcome.first == min(row["step"] for row in rows if row.get("eval/loss", 9) <= 4.0)
     assert outcome.last == 12
     assert cell.outcome("loss", 0.1).first is None
+    none = [{**rows[0], "step": 1, "eval/loss": None}, *rows]  # a metric may have no value yet
+    text = "".join(json.dumps(row) + "\n" for row in none)
+    (cell.path / "metrics.jsonl").write_text(text)
+    assert cell.outcome("loss", 4.0) == outcome
     found = judge(load_study(study.path))["arms"]["fast"]
     scores = [study.verdicts()["values"][name]["by_seed"] for name in ("fast", "learned")]
     counts = [sum(value <= 4.0 for value in by_seed.values()) for by_seed in scores]

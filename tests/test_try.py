@@ -19,6 +19,16 @@ from transformer_jax.studies.judging.referee import CannotTrain, Referee
 # ---------------------------------------------------------------- evidence
 
 
+def test_a_change_may_name_files():
+    change = importlib.import_module("experiments.try")._change
+    mixture = "data.language_modelling.mixture"
+    assert change(f"{mixture}=more.txt=0.3,other.txt=0.2,optimizer.learning_rate=0.1") == {
+        mixture: "more.txt=0.3,other.txt=0.2",
+        "optimizer.learning_rate": "0.1",
+    }
+    assert [*change("model.depth=3,modle.width=8")] == ["model.depth", "modle.width"]
+
+
 def test_the_e_value_is_the_ratio_of_its_two_averaged_likelihoods(rng):
     """Noncentral t densities of scipy, averaged over the prior's positive half, beside the null's."""
     for n, prior in ((2, 2.0), (5, 2.0), (8, 0.5)):

@@ -223,7 +223,8 @@ def changed(
 @contextlib.contextmanager
 def _faults_of(file: Path, path: str) -> Generator[None]:
     """Turns an error in the user's own file into a refusal that names the line."""
-    sys.path.insert(0, str(Path.cwd()))  # so that a config finds the one it derives from
+    here = str(Path.cwd())
+    sys.path.insert(0, here)  # so that a config finds the one it derives from
     try:
         yield
     except InvalidInput as error:  # of ours, that the file called
@@ -235,7 +236,8 @@ def _faults_of(file: Path, path: str) -> Generator[None]:
             f"--config={path}: {type(error).__name__}{line}: {error}{hint}"
         ) from error
     finally:
-        sys.path.pop(0)
+        with contextlib.suppress(ValueError):  # the file may have changed the path itself
+            sys.path.remove(here)
 
 
 def _line_in(file: Path, error: Exception) -> str:

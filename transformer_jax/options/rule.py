@@ -192,7 +192,7 @@ def is_own(value: Any) -> bool:
 def _are_multipliers(value: Any) -> bool:
     try:
         pairs = [part.split("=") for part in value]
-        return all(path and float(factor) >= 0 for path, factor in pairs)
+        return all(path and 0 <= float(factor) < math.inf for path, factor in pairs)
     except (AttributeError, ValueError):
         return False
 
@@ -200,10 +200,12 @@ def _are_multipliers(value: Any) -> bool:
 def _is_mixture(value: Any) -> bool:
     try:
         pairs = [part.rsplit("=", 1) for part in value]
-        shares = [float(share) for path, share in pairs if path]
-    except (AttributeError, ValueError):
+        thousandths = [round(1000 * float(share)) for path, share in pairs if path]  # as mix reads
+    except (AttributeError, ValueError, OverflowError):
         return False
-    return len(shares) == len(value) and all(s >= 0.001 for s in shares) and sum(shares) <= 0.999
+    if len(thousandths) < len(value) or min(thousandths, default=1) < 1:
+        return False
+    return sum(thousandths) <= 999
 
 
 def _are_shares(value: tuple) -> bool:

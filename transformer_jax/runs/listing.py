@@ -41,8 +41,13 @@ def find_runs(root: Path) -> Iterator[Path]:
     waiting = [root]
     while waiting:
         folder = waiting.pop()
-        with os.scandir(folder) as entries:
-            runs = list(entries)
+        try:
+            with os.scandir(folder) as entries:
+                runs = list(entries)
+        except OSError as error:  # of another user, or gone meanwhile
+            if folder == root:
+                raise InvalidInput(f"--root={root}: {error.strerror}") from error
+            continue
         if any(entry.name == "config.json" for entry in runs):
             if not any(entry.name.endswith(".safetensors") for entry in runs):  # an exported one
                 yield folder
@@ -128,23 +133,27 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _newest_metrics(run: Path) -> dict[str, Any]:
-    """The newest value of each metric, of the file's end alone: long runs cost as short ones do.
+    """The newest value of each metric, of the file's end: long runs cost as short ones do.
 
-    Evaluations are rarer than rows, so that one row alone seldom has them.
+    Evaluations are rarer than rows, so more is read until there is one.
     """
-    try:
-        with inside(run, "metrics.jsonl").open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _READ_OF_METRICS))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except (OSError, InvalidInput):
-        return {}
-    newest: dict[str, Any] = {}
-    for line in lines:
-        with contextlib.suppress(ValueError):  # torn, or cut at the beginning
-            row = json.loads(line)
-            newest |= row if isinstance(row, dict) else {}
-    return newest
+    size = _READ_OF_METRICS
+    while True:
+        try:
+            with inside(run, "metrics.jsonl").open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(0, end - size))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except (OSError, InvalidInput):
+            return {}
+        newest: dict[str, Any] = {}
+        for line in lines:
+            with contextlib.suppress(ValueError):  # torn, or cut at the beginning
+                row = json.loads(line)
+                newest |= row if isinstance(row, dict) else {}
+        if size >= end or any(key.startswith("eval/") for key in newest):
+            return newest
+        size *= 4
 
 
 # ---------------------------------------------------------------- filters
@@ -179,7 +188,9 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
         except (TypeError, ValueError):
             if sign not in ("=", "!="):
                 return False
-        return compare(str(value), wanted)
+        if isinstance(value, list | tuple):
+            return compare(",".join(map(str, value)), wanted.strip("()[], ").replace(" ", ""))
+        return compare(str(value), wanted.capitalize() if isinstance(value, bool) else wanted)
 
     return passes
 
@@ -238,8 +249,10 @@ def filtered(
     key = (sort or "run").removeprefix("-")
     if rows:
         key = _one_meant_by(key, columns_there, f"--sort={sort}")
-    have = [facts for facts in kept if facts.get(key) is not None]
-    lack = [facts for facts in kept if facts.get(key) is None]
+    have, lack = [], []
+    for facts in kept:
+        value = facts.get(key)
+        (lack if value is None or value != value else have).append(facts)  # nan has no place
     mixed = len({isinstance(facts[key], str) for facts in have}) > 1
     have.sort(
         key=lambda facts: str(facts[key]) if mixed else facts[key],

@@ -127,6 +127,8 @@ def _written(pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_
                 file.write(head.tobytes())
             shards[-1]["tokens"] += len(head)
             tokens = tokens[len(head) :]
+    if not count:
+        raise InvalidInput(f"{folder}: the text has no token; expected some text")
     np.save(folder / "documents.npy", np.array(starts, np.int64))
     (folder / "tokenizer.json").write_text(tokenizer_text(tokenizer), encoding="utf-8")
     index = {

@@ -34,7 +34,8 @@ def parse_arm(
             raise InvalidInput(f"{flag}={text}: expected KEY=VALUE,VALUE,...")
         if rule is None:
             raise InvalidInput(f"{flag}={text}: {unknown_key(key, flat)}")
-        if second := re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values):
+        second = re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values)
+        if second and names_section(second[1]):  # else a file in a value
             raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
         axis = []
         for value in split_values(values):
@@ -42,7 +43,9 @@ def parse_arm(
                 parsed = rule.parse(value)
             except (ValueError, OverflowError):
                 parsed = None
-            if not rule.accepts(parsed) or (parsed is None and value != "None"):
+            if not rule.accepts(parsed) or (
+                parsed is None and value.lower() not in ("none", "null")
+            ):
                 raise InvalidInput(
                     f"{flag}={text}: {key}={value}: expected {rule.allowed}"
                     f"{suggest(value, rule.allowed.removeprefix('one of: ').split(', '))}"
@@ -60,10 +63,18 @@ def parse_arm(
     }
 
 
+_SECTIONS = sorted({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
+
+
+def names_section(key: str) -> bool:
+    """Whether a key begins with a section of a config, or with what may be a misspelt one."""
+    first = key.removeprefix("config.").partition(".")[0]
+    return first in _SECTIONS or bool(suggest(first, _SECTIONS))
+
+
 def _parts(text: str) -> list[str]:
     """Cuts at an x that begins a new KEY=; keys and values hold an x too."""
-    sections = "|".join({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
-    return re.split(rf"x(?=(?:config\.)?(?:{sections})\.[\w.]*=)", text)
+    return re.split(rf"x(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text)
 
 
 # What is left out of a model, by what users call it: the values that take its place.

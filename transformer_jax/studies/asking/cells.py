@@ -206,7 +206,8 @@ class Cell(NamedTuple):
             return Outcome(value, state == DIVERGED)
         rows = RunDirectory(self.path).metrics()
         sign = 1 if larger_is_better(metric, self.metric_facts()) else -1
-        scored = [(row["step"], row[f"eval/{metric}"]) for row in rows if f"eval/{metric}" in row]
+        scores = [(row["step"], row.get(f"eval/{metric}")) for row in rows]
+        scored = [(step, score) for step, score in scores if score is not None]
         first = next((step for step, score in scored if sign * score >= sign * target), None)
         return Outcome(
             value, state == DIVERGED, first, max((row["step"] for row in rows), default=0)

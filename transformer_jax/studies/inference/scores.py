@@ -117,11 +117,29 @@ def _result(contrast: Contrast, level: float) -> Result:
     return Result(**shared, word=word, reason=contrast.words, estimate=contrast.mean, level=level)
 
 
-def is_true(value: Any) -> bool:
+def _is_true(value: Any, row: int) -> bool:
     """Reads a column of truths: texts out of a file, nan where a frame has none."""
-    if isinstance(value, str):
-        return value.strip().lower() in ("1", "true", "yes")
-    return bool(value) and value == value
+    text = "" if value is None else str(value).strip().lower()
+    if text in ("true", "yes", "t", "y"):
+        return True
+    if text in ("", "false", "no", "f", "n", "nan"):
+        return False
+    return _number(value, "diverged", row, "true or false") != 0
+
+
+def _number(value: Any, column: str, row: int, expected: str = "a number") -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"scores: row {row}: {column}={value}: expected {expected}") from error
+
+
+def _seed(value: Any, row: int) -> int:
+    """A whole number, as a frame may hold it: 1.0."""
+    seed = _number(value, "seed", row, "an integer")
+    if not math.isfinite(seed) or seed != int(seed):
+        raise InvalidInput(f"scores: row {row}: seed={value}: expected an integer")
+    return int(seed)
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
@@ -139,14 +157,14 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
                     f"scores: row {number} has no {column!r}{suggest(column, map(str, row))}; "
                     f"expected {', '.join(_COLUMNS)}, and diverged if you like"
                 )
-        arm, seed = str(row["arm"]), int(row["seed"])
+        arm, seed = str(row["arm"]), _seed(row["seed"], number)
         by_seed = outcomes.setdefault(arm, {})
         if seed in by_seed:
             raise InvalidInput(
                 f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row a run"
             )
-        value = math.nan if row["value"] is None else float(row["value"])
-        gone = is_true(row.get("diverged")) or not math.isfinite(value)
+        value = math.nan if row["value"] is None else _number(row["value"], "value", number)
+        gone = _is_true(row.get("diverged"), number) or not math.isfinite(value)
         last = row.get("step")
         is_told = last is not None and last == last  # a frame has nan where there is none
         if with_steps and not is_told and not gone:

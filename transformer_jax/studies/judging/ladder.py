@@ -16,7 +16,7 @@ from transformer_jax.studies.inference.scales import (
     over_scales,
     over_splits,
 )
-from transformer_jax.studies.inference.statistics import NOT_PRIMARY
+from transformer_jax.studies.inference.statistics import IDENTICAL, NOT_PRIMARY, REFUSED
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 
 _LAW_REJECTED = 0.05  # level at which power laws do not describe the scores
@@ -47,6 +47,11 @@ def judge_ladder(studies: Sequence[Study], key: str, values: Sequence[float]) ->
             return {"word": f"{NONE}: what a parabola missed is not in intervals over rungs"}
         if any(count for v in verdicts for count, _ in v["arms"][arm].get("diverged", ())):
             return {"word": f"{NONE}: some runs diverged"}
+        by_rung = dict(zip(values, (v["arms"][arm]["verdict"] for v in verdicts), strict=True))
+        if refused := [f"{value:g}" for value, word in by_rung.items() if word == REFUSED]:
+            return {"word": f"{NONE}: refused at {', '.join(refused)}"}
+        if set(by_rung.values()) == {IDENTICAL}:
+            return {"word": f"{IDENTICAL}: the change did nothing"}
         differences = [_differences(v["arms"][arm]) for v in verdicts]
         level = _level(verdicts, arm)
         shared = (differences, first["margin"], len(first["arms"]), level)
