@@ -115,6 +115,10 @@ def randomised(name):
     model = getattr(transformers, name.split()[0])(their_models()[name]).eval()
     if name.endswith("1.1"):  # its files have an output layer apart from the embedding
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+    return with_random_arrays(model)
+
+
+def with_random_arrays(model):
     for array in model.state_dict().values():
         if array.is_floating_point():
             array.data.normal_(0, 0.2)
@@ -368,7 +372,8 @@ def test_a_gemma_without_a_global_layer_is_read(torch):
 
     settings = their_models()["Gemma3ForCausalLM"].to_dict()
     settings |= {"layer_types": ["sliding_attention"] * 2, "num_hidden_layers": 2}
-    theirs = transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**settings)).eval()
+    config = transformers.Gemma3TextConfig(**settings)
+    theirs = with_random_arrays(transformers.Gemma3ForCausalLM(config).eval())
     model, params = from_huggingface(theirs)
     assert model.layers == "LL"
     assert gemma3._describe(model)["layer_types"] == settings["layer_types"]
