@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from experiments.command import Parser, execute
 from experiments.plan import ENVIRONMENT
 from transformer_jax.errors import InvalidInput
+from transformer_jax.training.memory import GIB
 
-_GIB = 1 << 30
 _CHIP = "v5e"
 _FIGURES = "experiments/results/costs.json"
 # A config, changes of it, and the tokens of an update on a device, which no sweep changes.
@@ -148,7 +148,7 @@ def _points_of(place: str) -> Iterator[Point]:
                 continue  # what does not fit has no time
             count = value if swept == "devices" else 1
             planned = 1e9 * plan.estimate * count / plan.per_step
-            needed = round(plan.needed / _GIB, 3)
+            needed = round(plan.needed / GIB, 3)
             yield Point(swept, value, name, "planned", planned, needed)
             if plan.taken is not None:
                 timed = 1e9 * statistics.median(plan.taken.seconds) / plan.per_step

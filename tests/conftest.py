@@ -1,6 +1,7 @@
 """Strict modes for the whole suite, and what several test files share."""
 
 import contextlib
+import functools
 import gc
 import hashlib
 import importlib
@@ -35,6 +36,12 @@ from jax._src import compiler
 from jax._src.interpreters import mlir
 
 from experiments.command import execute, use_compilation_cache
+from transformer_jax.data.tasks import (
+    TASKS,
+    Translation,
+    language_modelling,
+    masked_language_modelling,
+)
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.runs.progress import Silent
 from transformer_jax.runs.provenance import surroundings
@@ -105,6 +112,31 @@ def _context_of_thread():
 
 
 mlir.make_ir_context = _context_of_thread
+
+
+def _read_once(read):
+    """Data of this package is read once with the same options: some hundred tests read it."""
+    found = {}
+
+    @functools.wraps(read)
+    def remembered(*arguments, **options):
+        key = repr((arguments, sorted(options.items())))
+        source = options["source"] if "source" in options else arguments[0]
+        if source not in _OF_PACKAGE or " at 0x" in key:
+            return read(*arguments, **options)
+        if key not in found:
+            found[key] = read(*arguments, **options)
+        return found[key]
+
+    return remembered
+
+
+_OF_PACKAGE = ("shakespeare", "movie_snippets", "tatoeba_en_es")
+for _module in (language_modelling, masked_language_modelling):
+    _module.load_text = _read_once(_module.load_text)
+Translation.load = classmethod(_read_once(Translation.load.__func__))
+TASKS["translation"] = Translation.load
+TASKS["text_classification"] = _read_once(TASKS["text_classification"])
 
 
 @pytest.hookimpl(tryfirst=True)

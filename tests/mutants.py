@@ -905,7 +905,7 @@ MUTANTS = (
            ("tests/test_optimizers.py::test_steps_are_those_of_optax[adamw]",)),
     Mutant("norms and biases decay",
            "transformer_jax/training/optimizers.py", "decay_of",
-           "is_frozen or not decays", "is_frozen",
+           "config.training.frozen) or not decays", "config.training.frozen)",
            ("tests/test_step.py::test_decay_goes_by_name_even_for_stacked_parameters",)),
     Mutant("mean of weights forgets as much as it keeps",
            "transformer_jax/training/optimizers.py", "weight_mean.update",

@@ -249,7 +249,7 @@ def test_the_loops_agree_with_our_heads(rng):
 @pytest.mark.parametrize("name", ["attention", "multi_head_attention", "vanilla_rnn"])
 def test_every_known_mistake_is_named(name):
     cases = solution._cases()[name]
-    for told, mistake in solution.mistakes()[name].items():
+    for told, mistake in solution.MISTAKES[name].items():
         found = solution._check(name, mistake, cases)
         assert not found.right
         assert found.told.startswith(told)

@@ -24,7 +24,13 @@ from tests.conftest import ROOT, TINY, attempt, command, refused, user_environme
 from tests.test_many_tasks import study as made_up_study
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.listing import _newest_metrics, choose, filtered, find_runs, parse_filter
+from transformer_jax.runs.listing import (
+    _newest_metrics,
+    facts_of,
+    filtered,
+    find_runs,
+    parse_filter,
+)
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
@@ -221,6 +227,10 @@ def test_nothing_is_claimed_where_evaluation_differs(done, tiny_run, tmp_path):
 
 
 # ---------------------------------------------------------------- finding runs
+
+
+def choose(root, filters, sort=None):
+    return filtered([facts_of(path, root) for path in find_runs(root)], filters, sort)
 
 
 def test_runs_are_found_by_what_they_are(done):

@@ -727,7 +727,7 @@ def test_the_share_of_the_device_is_told_where_its_rate_is_known(
     config = tiny_config()
     train(config, tmp_path / "known")
     assert "  MFU " in capsys.readouterr().out
-    flops = 3 * prepared.prepare(config).forward_operations
+    flops = prepared.prepare(config).operations_of_update
     rows = RunDirectory(tmp_path / "known").metrics()
     for row in (row for row in rows if "time/step_ms" in row):
         rate = flops / (row["time/step_ms"] / 1e3)

@@ -19,6 +19,11 @@ class InvalidInput(Stop, ValueError):
     exit_code = 2
 
 
+def in_one_line(error: BaseException) -> str:
+    """Returns an error's type and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def require(package: str, who: str, extra: str = "train") -> None:
     """Raises InvalidInput where a package is not installed that `who` needs: it names the extra."""
     if importlib.util.find_spec(package) is None:

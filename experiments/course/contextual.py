@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.tasks.classification import encode_texts
-from transformer_jax.data.tokenizers import make_tokenizer
+from transformer_jax.data.tokenizers import load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import hidden_vectors, similarity_by_layer
 from transformer_jax.interop import from_huggingface
@@ -40,7 +40,7 @@ def similarities(folder: Path) -> list[tuple[str, str, list[float]]]:
     if not (folder / "tokenizer.json").is_file():
         raise InvalidInput(f"--weights={folder}: expected a folder with tokenizer.json")
     model, params = from_huggingface(str(folder))
-    tokenizer = make_tokenizer(str(folder / "tokenizer.json"), list, 0)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
     rows = []
     for word, sentences in WORDS.items():
         inputs, _ = encode_texts(tokenizer, sentences, 24)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from transformer_jax.errors import in_one_line
+
 CLASSES = ("SingleHeadAttention", "SimpleMultiHeadAttention", "MultiHeadAttention")
 LENGTH, _WIDTH, _HEADS, _HEAD_DIM = 5, 8, 2, 4
 # What a constructor may call its sizes -> the value that it gets.
@@ -67,14 +69,14 @@ class Weights(NamedTuple):
         return np.concatenate([kernel, row[None]])
 
 
-def build(name: str, made: type) -> tuple[Callable[[], np.ndarray], Weights]:
+def build(name: str, made: type) -> tuple[np.ndarray, Weights]:
     """Makes a module with small sizes.
 
     Args:
       name: of the class; one with a single head has no output matrix, unless it has one.
       made: the class.
     Returns:
-      What calls it on inputs, and these with its weights.
+      What it makes of inputs, and these with its weights.
     Raises:
       Unreadable: it wants other arguments, or keeps its matrices under other names.
     """
@@ -98,10 +100,9 @@ def build(name: str, made: type) -> tuple[Callable[[], np.ndarray], Weights]:
     try:
         module = made(**options)
     except Exception as error:
-        raise Unreadable(f"{type(error).__name__} when it was made: {_line(error)}") from error
+        raise Unreadable(f"when it was made: {in_one_line(error)}") from error
     inputs = np.random.default_rng(0).normal(size=(LENGTH, _WIDTH)).astype(np.float32)
-    call = _caller(module)
-    first = call(inputs)  # some libraries make their matrices now
+    returned = _call(module, inputs)  # some libraries make their matrices now
     kernels, biases = _matrices(module)
     missing = [role for role in ("query", "key", "value") if role not in kernels]
     if missing:
@@ -117,25 +118,21 @@ def build(name: str, made: type) -> tuple[Callable[[], np.ndarray], Weights]:
             )
     own = [getattr(module, n, None) for n in ("num_heads", "n_heads", "n_head")]
     num_heads = next((count for count in own if isinstance(count, int)), num_heads)
-    return lambda: first, Weights(inputs, kernels, biases, num_heads)
+    return returned, Weights(inputs, kernels, biases, num_heads)
 
 
-def _caller(module: Any) -> Callable[[np.ndarray], np.ndarray]:
+def _call(module: Any, inputs: np.ndarray) -> np.ndarray:
     """Calls a module on [L, D], as one example of a batch if it wants one."""
-
-    def call(inputs: np.ndarray) -> np.ndarray:
-        problems = []
-        for form in (inputs[None], inputs):
-            try:
-                returned = module(_as_theirs(module, form))
-            except Exception as error:  # of the other shape
-                problems.append(f"{type(error).__name__}: {_line(error)}")
-                continue
-            result = _as_array(returned[0] if isinstance(returned, tuple) else returned)
-            return result[0] if result.ndim == 3 else result
-        raise Unreadable(f"it raised {problems[0]}")
-
-    return call
+    problems = []
+    for form in (inputs[None], inputs):
+        try:
+            returned = module(_as_theirs(module, form))
+        except Exception as error:  # of the other shape
+            problems.append(in_one_line(error))
+            continue
+        result = _as_array(returned[0] if isinstance(returned, tuple) else returned)
+        return result[0] if result.ndim == 3 else result
+    raise Unreadable(f"it raised {problems[0]}")
 
 
 def _as_theirs(module: Any, inputs: np.ndarray) -> Any:
@@ -190,7 +187,3 @@ def _heads_in(value: Any) -> list[tuple[dict[str, np.ndarray], dict[str, np.ndar
 
 def _is_layer(value: Any) -> bool:
     return hasattr(value, "kernel") or hasattr(value, "weight")
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0]

@@ -10,7 +10,7 @@ import numpy as np
 
 from experiments.course.contextual import INSTALLED as ENCODER
 from transformer_jax.data.tasks.classification import encode_texts
-from transformer_jax.data.tokenizers import make_tokenizer
+from transformer_jax.data.tokenizers import load_tokenizer
 from transformer_jax.inspection import attention_maps
 from transformer_jax.interop import from_huggingface
 
@@ -64,7 +64,7 @@ def tables() -> list[Table]:
 
 def _in_encoder(folder: Path) -> list[Table]:
     model, params = from_huggingface(str(folder))
-    tokenizer = make_tokenizer(str(folder / "tokenizer.json"), list, 0)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
     listening = Table(
         "Whom a word listens to, in MiniLM",
         ["sentence", "listens to", "weight by layer, mean over heads", "heads", "does it show?"],
@@ -118,7 +118,7 @@ def _listened(
 
 def _in_decoder(folder: Path) -> list[Table]:
     model, params = from_huggingface(str(folder))
-    tokenizer = make_tokenizer(str(folder / "tokenizer.json"), list, 0)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
     apply, rows = jax.jit(model.apply), []
     for text in CONTINUED:
         tokens = jnp.asarray(tokenizer.encode(text))[None]

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.course import exercises
 from experiments.course.modules import CLASSES, LENGTH, Unreadable, build
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, in_one_line
 
 _CLOSE = 1e-4  # relative to the largest value; float32 solutions are within 1e-6
 
@@ -84,7 +84,6 @@ _ONE_HEAD: dict[str, dict[str, Any]] = {
     "the mask is not used": {"order": "ignored"},
 }
 _SPLITS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
-    "": lambda flat, heads: np.swapaxes(flat.reshape(len(flat), heads, -1), 0, 1),
     "heads are split wrongly: [L, H * K] was reshaped to [H, L, K] at once, which mixes positions; "
     "reshape to [L, H, K], then swap the first two axes": lambda flat, heads: flat.reshape(
         heads, len(flat), -1
@@ -93,11 +92,18 @@ _SPLITS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "(h + 1) K": lambda flat, heads: np.moveaxis(flat.reshape(len(flat), -1, heads), -1, 0),
 }
 _JOINS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "": lambda z: np.swapaxes(z, 0, 1).reshape(z.shape[1], -1),
     "heads are joined wrongly: [H, L, K] was reshaped to [L, H * K] at once; swap the first two "
     "axes before": lambda z: z.reshape(z.shape[1], -1),
     "heads are averaged in place of concatenated": lambda z: np.tile(z.mean(0), (1, len(z))),
 }
+
+
+def _split(flat: np.ndarray, heads: int) -> np.ndarray:
+    return np.swapaxes(flat.reshape(len(flat), heads, -1), 0, 1)
+
+
+def _join(z: np.ndarray) -> np.ndarray:
+    return np.swapaxes(z, 0, 1).reshape(z.shape[1], -1)
 
 
 def _many_heads(
@@ -109,8 +115,8 @@ def _many_heads(
     num_heads: int,
     mask: np.ndarray | None = None,
     *,
-    split: Callable = _SPLITS[""],
-    join: Callable = _JOINS[""],
+    split: Callable = _split,
+    join: Callable = _join,
     projected: bool = True,
     whole_scale: bool = False,
     **otherwise: Any,
@@ -167,7 +173,8 @@ _OF_RECURRENT: dict[str, Callable] = {
     ),
 }
 
-_MISTAKES: dict[str, dict[str, Callable]] = {
+# Function -> what is told -> a solution with that mistake.
+MISTAKES: dict[str, dict[str, Callable]] = {
     "vanilla_rnn": _OF_RECURRENT,
     "attention": {
         told: (lambda *a, _o=otherwise: _attention(*a, **_o))
@@ -264,8 +271,7 @@ def _load(path: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        message = (str(error).splitlines() or [""])[0]
-        raise InvalidInput(f"--solution={path}: {type(error).__name__}: {message}") from error
+        raise InvalidInput(f"--solution={path}: {in_one_line(error)}") from error
     return module
 
 
@@ -306,16 +312,15 @@ _NOT_FINITE = {
 def _check_class(name: str, made: type) -> Finding:
     """Builds a module of any library, reads its matrices, and calls it; the loops have the same."""
     try:
-        attention, weights = build(name, made)
-        got = attention()
+        got, weights = build(name, made)
     except Unreadable as problem:
         return Finding(name, False, str(problem))
     for kind, mask in (("", None), (", causally", np.tril(np.ones((LENGTH, LENGTH), bool)))):
         if _same(weights.expected(exercises.multi_head_attention, mask), got):
             return Finding(name, True, f"agrees with the loops{kind}, with the weights that it has")
-    for kind, mistake in _MISTAKES["multi_head_attention"].items():
+    for kind, mistake in MISTAKES["multi_head_attention"].items():
         for mask in (None, np.tril(np.ones((LENGTH, LENGTH), bool))):
-            if kind and _same(_quietly(weights.expected, (mistake, mask)), got):
+            if _same(_quietly(weights.expected, (mistake, mask)), got):
                 return Finding(name, False, kind)
     return Finding(name, False, "the numbers are not those of its weights")
 
@@ -327,8 +332,7 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
     try:
         result = function(*arguments)
     except (Exception, SystemExit) as error:
-        lines = str(error).splitlines() or [""]
-        return nothing, f"it raised {type(error).__name__}: {lines[0]}"
+        return nothing, f"it raised {in_one_line(error)}"
     for before, after in zip(kept, arguments, strict=True):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after):
             return nothing, "it changes its arguments in place"
@@ -340,12 +344,10 @@ def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:
 
 def _named(name: str, cases: list[Case], got: list[np.ndarray]) -> str:
     """The mistake that explains every call."""
-    for name_of_mistake, mistake in _MISTAKES[name].items():
+    for told, mistake in MISTAKES[name].items():
         pairs = zip(cases, got, strict=True)
-        if name_of_mistake and all(
-            _same(_quietly(mistake, c.arguments), result) for c, result in pairs
-        ):
-            return name_of_mistake
+        if all(_same(_quietly(mistake, case.arguments), result) for case, result in pairs):
+            return told
     return ""
 
 
@@ -366,11 +368,3 @@ def _same(one: np.ndarray, other: np.ndarray) -> bool:
 def as_lines(findings: list[Finding]) -> list[str]:
     """Findings as text."""
     return [f"{'right' if f.right else 'wrong':<6} {f.name}: {f.told}" for f in findings]
-
-
-def mistakes() -> Mapping[str, Mapping[str, Callable]]:
-    """Function -> what is told -> a solution with that mistake; for tests, and for teachers."""
-    return {
-        name: {sentence: mistake for sentence, mistake in table.items() if sentence}
-        for name, table in _MISTAKES.items()
-    }

@@ -55,7 +55,7 @@ def _numbers(step: int, batch_size: int) -> np.ndarray:
 
 
 def _in_epochs(seed: int, numbers: np.ndarray, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same for examples of any running numbers."""
+    """What example_order returns, of examples of any running numbers."""
     epochs, places = np.divmod(numbers, num_examples)
     examples = np.empty(len(numbers), np.int64)
     for epoch in np.unique(epochs):

@@ -7,6 +7,7 @@ from flax.core import FrozenDict
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.layouts import Entry
+from transformer_jax.models.families import options_in_effect
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -103,10 +104,11 @@ def their_settings(model: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return settings | {names["activation"]: their_activation(model)}
 
 
-def labels_of(count: int) -> dict[str, Any]:
-    """Their settings tells the number of classes by the names of the classes."""
-    names = {str(number): f"LABEL_{number}" for number in range(count)}
-    return {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}
+def labels_of(count: int | None) -> dict[str, Any]:
+    """Their settings, which tell the number of classes by their names; none without classes."""
+    names = {str(number): f"LABEL_{number}" for number in range(count or 0)}
+    labels = {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}
+    return labels if names else {}
 
 
 def num_labels(settings: Settings) -> int:
@@ -166,9 +168,7 @@ def rotation_settings(model: Any) -> dict[str, Any]:
     """Returns their settings, as transformers 5 has them, of our rotary positions."""
     if model.position != "rotary":
         return {}
-    options = {"max_wavelength": 10_000.0, "share": 1.0, "scaling": "none", "factor": 1.0}
-    options |= {"original_length": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    options |= model.position_options
+    options = options_in_effect(model, "position")
     theta, share = options["max_wavelength"], options["share"]
     rope = {"rope_theta": theta, "rope_type": "default", "partial_rotary_factor": share}
     if options["scaling"] != "none":

@@ -32,7 +32,7 @@ def _make_bert(num_classes: Callable[[Settings], int | None]) -> Callable[[Setti
 
 
 def _describe_bert(model: Encoder) -> dict[str, Any]:
-    labels = {} if not model.num_classes else labels_of(model.num_classes)
+    labels = labels_of(model.num_classes)
     return {
         "model_type": "bert",
         **their_settings(model, NAMES_OF_TEXT),

@@ -58,7 +58,7 @@ def _describe_vit(model: VisionTransformer) -> dict[str, Any]:
         "intermediate_size": model.mlp_dim or 4 * model.width,
         "hidden_dropout_prob": model.dropout_rate,
         "attention_probs_dropout_prob": attention_dropout(model),
-        **({} if not model.num_classes else labels_of(model.num_classes)),
+        **labels_of(model.num_classes),
     }
 
 

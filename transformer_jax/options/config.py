@@ -5,6 +5,7 @@ import copy
 import importlib.util
 import json
 import sys
+import traceback
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ class ConfigFile:
         if spec is None or spec.loader is None:
             raise InvalidInput(f"--config={path}: expected a Python file (.py)")
         self.path, self.module = path, importlib.util.module_from_spec(spec)
-        with _faults_of(file, path):
+        with _faults_of(path):
             spec.loader.exec_module(self.module)
 
     def call(self, name: str) -> Any:
@@ -145,7 +146,7 @@ class ConfigFile:
         Raises:
           InvalidInput: it is not there, or it raised an error.
         """
-        with _faults_of(Path(self.path), self.path):
+        with _faults_of(self.path):
             return getattr(self.module, name)()
 
     def config(self, overrides: Mapping[str, str]) -> ConfigDict:
@@ -221,16 +222,16 @@ def changed(
 
 
 @contextlib.contextmanager
-def _faults_of(file: Path, path: str) -> Generator[None]:
+def _faults_of(path: str) -> Generator[None]:
     """Turns an error in the user's own file into a refusal that names the line."""
     here = str(Path.cwd())
     sys.path.insert(0, here)  # so that a config finds the one it derives from
     try:
         yield
     except InvalidInput as error:  # of ours, that the file called
-        raise InvalidInput(f"--config={path}{_line_in(file, error)}: {error}") from error
+        raise InvalidInput(f"--config={path}{_line_in(path, error)}: {error}") from error
     except Exception as error:
-        line = _line_in(file, error)
+        line = _line_in(path, error)
         hint = "\nseveral values are a tuple: ('one',)" if "of original type" in str(error) else ""
         raise InvalidInput(
             f"--config={path}: {type(error).__name__}{line}: {error}{hint}"
@@ -240,14 +241,11 @@ def _faults_of(file: Path, path: str) -> Generator[None]:
             sys.path.remove(here)
 
 
-def _line_in(file: Path, error: Exception) -> str:
+def _line_in(path: str, error: Exception) -> str:
     """Where in the user's own file an error came from."""
-    frame, line = error.__traceback__, ""
-    while frame is not None:
-        if Path(frame.tb_frame.f_code.co_filename) == file.absolute():
-            line = f" at line {frame.tb_lineno}"
-        frame = frame.tb_next
-    return line
+    frames, file = traceback.extract_tb(error.__traceback__), Path(path).absolute()
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
+    return f" at line {lines[-1]}" if lines else ""
 
 
 def _assign(config: ConfigDict, key: str, value: Any) -> None:

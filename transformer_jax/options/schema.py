@@ -39,6 +39,7 @@ def _all_options() -> dict[str, Option]:
 OPTIONS: dict[str, Option] = _all_options()
 RULES: dict[str, Rule] = {key: option.rule for key, option in OPTIONS.items()}
 DEFAULTS: dict[str, Any] = {key: option.default for key, option in OPTIONS.items()}
+_CHOOSERS = {section: key for key, section in OWN_SECTIONS.items()}
 
 # What configs meant that are older than an option, or than its default of today: the exceptions. An
 # option that is new needs no entry while its default changes nothing.
@@ -117,21 +118,26 @@ def _options_of_own(
     key: str, flat: Mapping[str, Any]
 ) -> tuple[str, dict[str, Option], tuple[str, ...]] | None:
     """The class of the user's own whose option a key is, its options, its fields; None: none's."""
-    key = plain_key(key)
-    choices = [c for c, section in OWN_SECTIONS.items() if key.startswith(f"{section}.own.")]
-    if not choices or not is_own(flat.get(choices[0])):
+    chooser = _chooser_of_own(key)
+    choice = flat.get(chooser, "")
+    if not is_own(choice):
         return None
-    choice = flat[choices[0]]
     try:
-        row = own_row(choice, choices[0])
+        row = own_row(choice, chooser)
     except LookupError:
         return choice, {}, ()
     return choice, row.options, row.takes
 
 
+def _chooser_of_own(key: str) -> str:
+    """The key that names the class of the user's own of whose options a key is one; "": none."""
+    section, is_own_row, _ = plain_key(key).partition(".own.")
+    return _CHOOSERS.get(section, "") if is_own_row else ""
+
+
 def problems_of(flat: Mapping[str, Any]) -> list[str]:
     """Returns everything that is wrong with a flattened config, one line each."""
-    rules = {key: RULES.get(plain_key(key)) for key in flat if not _is_of_own_row(key)}
+    rules = {key: RULES.get(plain_key(key)) for key in flat if not _chooser_of_own(key)}
     problems = [unknown_key(key) for key, rule in rules.items() if rule is None]
     rule_of = {key: rule for key, rule in rules.items() if rule is not None}
     problems += [
@@ -152,11 +158,6 @@ def _with_those_of_types(find: Callable[[Any], list[str]], flat: Mapping[str, An
             if problem not in problems
         ]
     return problems
-
-
-def _is_of_own_row(key: str) -> bool:
-    key = plain_key(key)
-    return any(key.startswith(f"{section}.own.") for section in OWN_SECTIONS.values())
 
 
 def problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
@@ -193,15 +194,6 @@ def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-_CHOOSERS = {
-    "schedule": "schedule.name",
-    "objective": "objective.name",
-    "optimizer": "optimizer.name",
-    "data": "data.task",
-    "model": "model.architecture",
-}
-
-
 def read_instead(key: str, flat: Mapping[str, Any]) -> str:
     """Returns what chooses another row than the one that an option is of: `schedule.name=constant`.
 
@@ -212,12 +204,10 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
       "" where the option may be read: its row is chosen, or a type of layer may choose it.
     """
     section, _, row = key.rpartition(".")[0].rpartition(".")
-    chooser = _CHOOSERS.get(section, "")
-    if section.startswith("model.") and section.endswith("_options"):
-        chooser = section.removesuffix("_options")
-    chosen, has_types = flat.get(chooser), any(k.startswith("model.layer_types.") for k in flat)
+    chosen = flat.get(_CHOOSERS.get(section, ""))
+    has_types = any(k.startswith("model.layer_types.") for k in flat)
     is_read = chosen is None or row in (chosen, "own") or has_types
-    return "" if is_read else f"{chooser}={chosen}"
+    return "" if is_read else f"{_CHOOSERS[section]}={chosen}"
 
 
 def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:

@@ -70,15 +70,11 @@ SEVERAL = {
     "evaluation.metrics": ("metrics.py", "METRICS"),
     "hooks.functions": ("training/hooks.py", "HOOKS"),
 }
+# Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
+BY_NAME = {"data.task": "data", "model.architecture": "model"}
 # A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
-OWN_SECTIONS = {**FAMILIES, "model.architecture": "model", "data.task": "data"}
-OWN = (
-    *(*OWN_SECTIONS, "model.activation", "model.query_key_norm", "data.source", "data.tokenizer"),
-    *("mesh.rules", "model.encoder.pooling", "model.vision_transformer.pooling"),
-    *("model.vision_transformer.stem", "model.recurrent_decoder.cell"),
-    *("model.recurrent_encoder.cell", "model.recurrent_encoder.pooling"),
-    "model.recurrent_encoder_decoder.cell",
-)
+OWN_SECTIONS = {**FAMILIES, **BY_NAME}
+OWN = (*(key for key in TABLES if key != "model.projections"), "data.source", "data.tokenizer")
 
 # The sections of a config: their prefix, and the classes whose fields are their options.
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
@@ -89,9 +85,6 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     )
 }
 SECTIONS["model."] += (("models/parts.py", "Transformer"), ("models/decoder.py", "Decoder"))
-# Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
-BY_NAME = {"data.task": "data", "model.architecture": "model"}
-
 
 GIVEN_TO_TASKS = ("batch_size", "stride")  # beside the options of data
 
@@ -180,7 +173,7 @@ def says_of_section(prefix: str) -> str:
 def options_of_rows() -> dict[str, Option]:
     """Returns the options of every row, by their keys in a config."""
     options = {}
-    for key, section in {**BY_NAME, **FAMILIES}.items():
+    for key, section in OWN_SECTIONS.items():
         shared = {name for _, name in SECTIONS.get(f"{section}.", ())}
         for row in rows_of(key).values():
             if row.definition not in shared:
@@ -222,7 +215,7 @@ def names_own(key: str, value: Any) -> bool:
 
 
 def _imported(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | None:
-    """The same, where a file has it from another file of this package."""
+    """The class or function of that name that a file imports from another file of this package."""
     for node in tree.body:
         module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
         names = node.names if isinstance(node, ast.ImportFrom) else []

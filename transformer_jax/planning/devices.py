@@ -21,11 +21,10 @@ import jax.numpy as jnp
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
 from transformer_jax.training.flops import RATES
-from transformer_jax.training.memory import device_memory, host_memory
+from transformer_jax.training.memory import GIB, device_memory, host_memory
 
-_GIB = 1 << 30
 _LINKED = 8  # GPUs that NVLink joins in one machine
-_COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}  # modules
+_MODULE_OF_COMPILER = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
 # XLA's fast way: a seventh of the time, for a program that needs 2 to 22 % more memory.
 _QUICK = {"exec_time_optimization_effort": -1.0}
 HERE = ("cpu", "gpu")  # devices of this machine, whose rates are measured
@@ -72,7 +71,7 @@ def _tpu(
     if chips in ("", alone):
         how["chips_per_host_bounds"] = (1, 1, 1)
     targets = _topology(f"{name}:{chips}".rstrip(":"), "tpu", "tpu", **how)
-    about = (int(memory * _GIB), RATES[kind], bandwidth, targets, links, _QUICK)
+    about = (int(memory * GIB), RATES[kind], bandwidth, targets, links, _QUICK)
     shown = f"{len(targets)} chips" if len(targets) > 1 else "one chip"
     return Device(f"{name}:{chips}".rstrip(":"), f"{shown} of a TPU {name}", *about)
 
@@ -85,7 +84,7 @@ def _gpu(
     targets = _topology(name, "cuda", "cuda", topology=f"1x1x{number}", **how)
     share = float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"))
     remark = (
-        f"jax takes {share:.0%} of its {memory / _GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
+        f"jax takes {share:.0%} of its {memory / GIB:.1f} GiB, XLA_PYTHON_CLIENT_MEM_FRACTION "
         "says otherwise; kernels are not tuned, as on the device they would be"
     )
     kind_and_count = kind if number == 1 else f"{number} x {kind}"
@@ -108,7 +107,7 @@ def _topology(name: str, platform: str, extra: str, **how: Any) -> tuple[Any, ..
     try:
         return tuple(topologies.get_topology_desc(platform=platform, **how).devices)
     except (RuntimeError, NotImplementedError, ValueError, KeyError) as error:
-        if importlib.util.find_spec(_COMPILERS[platform]) is not None:
+        if importlib.util.find_spec(_MODULE_OF_COMPILER[platform]) is not None:
             said = str(error).partition("\n")[0]
             raise InvalidInput(f"--device={name}: its compiler failed: {said[:200]}") from error
         raise InvalidInput(
@@ -231,19 +230,18 @@ def _bandwidth(nbytes: int) -> float:
     return 2.0 * nbytes / shortest(jax.jit(lambda a: a + 1), array)
 
 
-def shortest(function: Callable, argument: jax.Array, repeats: int = 5) -> float:
-    """Returns the seconds of a call, the shortest of some means over calls in a row.
+def shortest(function: Callable, argument: jax.Array) -> float:
+    """Returns the seconds of a call, the shortest of five means over calls in a row.
 
     Args:
       function: compiled, or to be compiled by its first call, which is not timed.
       argument: what it takes.
-      repeats: means that are taken.
     """
     function(argument).block_until_ready()
     # To wait for a GPU takes a tenth of a call, so it is asked for some before.
     calls = 1 if next(iter(argument.devices())).platform == "cpu" else 10
     times = []
-    for _ in range(repeats):
+    for _ in range(5):
         started = time.perf_counter()
         for _ in range(calls):
             result = function(argument)

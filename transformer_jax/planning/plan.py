@@ -21,7 +21,7 @@ from transformer_jax.planning.hlo import Held, Program, Sent
 from transformer_jax.runs.provenance import versions_of
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
-from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
+from transformer_jax.training.flops import flops_of
 from transformer_jax.training.memory import bytes_refused, laid_out_bytes, nbytes, peak_bytes
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
@@ -195,7 +195,7 @@ def make_plan(
         prepared.num_parameters,
         prepared.count_of_update,
         prepared.task.counted,
-        TRAINING_OVER_FORWARD * prepared.forward_operations,
+        prepared.operations_of_update,
         step_flops,
         traffic,
         tuple(sent),

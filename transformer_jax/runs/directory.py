@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.files import inside, replace
@@ -173,7 +173,7 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 if not isinstance(error, Stop):
                     self.write_text("error.txt", traceback.format_exc())
-                self.write_status("failed", f"{type(error).__name__}: {error}".splitlines()[0])
+                self.write_status("failed", in_one_line(error))
             if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
                 free = shutil.disk_usage(self.path).free
                 raise Stop(

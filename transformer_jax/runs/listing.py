@@ -217,30 +217,25 @@ def _one_meant_by(key: str, names: Collection[str], text: str) -> str:
     return meant[0]
 
 
-def choose(root: Path, filters: Sequence[str], sort: str | None = None) -> list[dict[str, Any]]:
-    """Returns the runs below a folder that pass all filters.
-
-    Args:
-      root: of the search.
-      filters: see parse_filter.
-      sort: key to sort by, `-key` for descending; by name if not given.
-    Raises:
-      InvalidInput: a key is one that no run has, or may be several.
-    """
-    return filtered([facts_of(path, root) for path in find_runs(root)], filters, sort)
-
-
 def keys_of(rows: Sequence[dict[str, Any]], columns: str) -> list[str]:
-    """Returns the whole keys of columns, which are joined by commas; errors as of `choose`."""
+    """Returns the whole keys of columns, which are joined by commas; errors as of `filtered`."""
     there = dict.fromkeys(key for row in rows for key in row)
     asked = [key for key in columns.split(",") if key]
     return [_one_meant_by(key, there, f"--columns={columns}") if rows else key for key in asked]
 
 
 def filtered(
-    rows: Sequence[dict[str, Any]], filters: Sequence[str], sort: str | None
+    rows: Sequence[dict[str, Any]], filters: Sequence[str], sort: str | None = None
 ) -> list[dict[str, Any]]:
-    """Does what `choose` does, with the facts of all runs."""
+    """Returns the runs that pass all filters.
+
+    Args:
+      rows: facts of every run.
+      filters: see parse_filter.
+      sort: key to sort by, `-key` for descending; by name if not given.
+    Raises:
+      InvalidInput: a key is one that no run has, or may be several.
+    """
     tests = [parse_filter(text) for text in filters]
     columns_there = dict.fromkeys(name for facts in rows for name in facts)
     for text in filters if rows else ():

@@ -10,9 +10,9 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options import config as configs
 from transformer_jax.runs.checkpoints import Checkpoints, Restored
 from transformer_jax.runs.directory import RunDirectory, now
+from transformer_jax.runs.listing import CELLS
 
 BRANCHES = "branches"  # of a run: states that others begin with
-_CELLS = "cells"
 
 
 class Parent(NamedTuple):
@@ -119,7 +119,7 @@ def extension_of(
     if not directory.has_begun():
         raise InvalidInput(f"{where}: no run to extend; leave --extend away to begin one")
     manifest = directory.manifest()
-    if "cell" in manifest or _CELLS in directory.path.absolute().parts:
+    if "cell" in manifest or CELLS in directory.path.absolute().parts:
         raise InvalidInput(
             f"{where}: a cell of a study, which is found by what it is: nothing may change in it"
         )

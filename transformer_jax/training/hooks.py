@@ -54,12 +54,16 @@ def parameter_norms(state: TrainState) -> Numbers:
 
 def residual_norms(run: Run, batch: Batch) -> Numbers:
     """Root mean square of the stream behind each block, over the places of a batch."""
-    return _at_sites(run.model, run.sharding, "*block_*.residual", _size)(run, batch)
+    return _at_sites(run.model, run.sharding, "*block_*.residual", _size)(
+        run.params, batch["inputs"]
+    )
 
 
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
     """Mean entropy in nats of the attention weights of each layer, over a batch's tokens."""
-    return _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(run, batch)
+    return _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(
+        run.params, batch["inputs"]
+    )
 
 
 def _size(value: jax.Array) -> jax.Array:
@@ -74,8 +78,8 @@ def _entropy(weights: jax.Array) -> jax.Array:
 @functools.lru_cache(maxsize=32)
 def _at_sites(
     model: Any, sharding: Sharding | None, pattern: str, of: Callable
-) -> Callable[[Run, Batch], Numbers]:
-    """Compiled: a run and a batch -> a number for each site that a pattern fits."""
+) -> Callable[[Any, Any], Numbers]:
+    """Compiled: parameters and inputs -> a number for each site that a pattern fits."""
 
     @jax.jit
     def numbers(params: Any, inputs: Any) -> Numbers:
@@ -83,7 +87,7 @@ def _at_sites(
             values = inspection.capture(model, params, inputs, pattern)
             return {name: of(value) for name, value in values.items()}
 
-    return lambda run, batch: numbers(run.params, batch["inputs"])
+    return numbers
 
 
 HOOKS: dict[str, Callable] = {

@@ -152,7 +152,6 @@ class Training:
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end, self.parent = make, cell, at_end, parent
-        self.demonstration = demonstration_of(config.data.task)
         together, keep = not self._is_alone, config.checkpoint.keep
         self.saving = Saving(directory, keep, self._warn, keeps, waits=together)
         self.warnings: list[str] = []
@@ -388,7 +387,8 @@ class Training:
             directory.write_status("done")
             return directory.metrics()[-1]
         run_of = lambda: to_write(self._run(state, whole), self.prepared.sharding)  # noqa: E731
-        shown = show_within_memory(self.demonstration, run_of, self.task)
+        demonstration = demonstration_of(self.config.data.task)
+        shown = show_within_memory(demonstration, run_of, self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()

@@ -22,7 +22,7 @@ from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
 from transformer_jax.training.own import chosen, faults_of, hash_of_file
 from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
-from transformer_jax.training.sums import Sums
+from transformer_jax.training.sums import Sums, by_example
 
 _TRIED = 4  # examples that a metric is tried on
 _ON_DEVICE = {"logits", "targets", "weights"}
@@ -131,17 +131,16 @@ def try_metrics(
       InvalidInput: one of them failed, or gave no number; the text tells.
     """
     own = [name for name in run.config.evaluation.metrics if is_own(name)]
-    if own:
-        some: Any = _FirstBatch(task)
-        scored = evaluate(score, run.params, some, "validation", _TRIED)
-        at = Measured(run, some, "validation", scored)
-        measured(own, at, allow)
-        # Rows of a curve, with what those of a run have.
-        row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
-        row |= {f"eval/{name}": value for name, value in scored.means.items()}
-        rows = [{"step": step, **row} for step in (1, 2, 3)]
-        of_curve = [name for name in own if _wanted(name, allow) <= {"curve", "target"}]
-        measured(of_curve, at._replace(curve=curve_of(rows, task.counted, 1, 1.0, True)), allow)
+    some: Any = _FirstBatch(task)
+    scored = evaluate(score, run.params, some, "validation", _TRIED)
+    at = Measured(run, some, "validation", scored)
+    measured(own, at, allow)
+    # Rows of a curve, with what those of a run have.
+    row = {"train/loss": scored.means["loss"], "time/step_ms": 1.0}
+    row |= {f"eval/{name}": value for name, value in scored.means.items()}
+    rows = [{"step": step, **row} for step in (1, 2, 3)]
+    of_curve = [name for name in own if _wanted(name, allow) <= {"curve", "target"}]
+    measured(of_curve, at._replace(curve=curve_of(rows, task.counted, 1, 1.0, True)), allow)
 
 
 def _wanted(name: str, allow: Collection[str]) -> set[str]:
@@ -246,7 +245,7 @@ def _sums_by_example(
             logits = model.apply({"params": params}, **batch["inputs"])
         given = {**batch, "logits": logits}
         value = function(**{name: given[name] for name in wanted})
-        return value if isinstance(value, tuple) else (value, _rows(batch["weights"]).sum(-1))
+        return value if isinstance(value, tuple) else (value, by_example(batch["weights"]))
 
     return jax.jit(sums)
 
@@ -262,13 +261,9 @@ def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
                     f"evaluation.metrics={name}: it gave {list(each.shape)}; expected sums of each "
                     f"example, [{rows}]"
                 )
-        is_example = _rows(np.asarray(batch["weights"])).any(-1)
+        is_example = np.reshape(batch["weights"], (rows, -1)).any(-1)
         sums = [each[is_example].sum(0) for each in sums]
         totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
     finish = getattr(function, "finish", None) or (lambda above, below: above / below)
     assert totals is not None
     return finish(*totals)
-
-
-def _rows(weights: Any) -> Any:
-    return weights.reshape(len(weights), -1)

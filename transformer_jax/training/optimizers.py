@@ -235,9 +235,11 @@ def is_hidden_kernel(path: tuple) -> bool:
 
 def frozen_mask(params, prefixes: tuple[str, ...]):
     """Returns a tree of bools: which parameters stay as they are, by their path's beginning."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: any(begins(path_text(path), prefix) for prefix in prefixes), params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: _is_frozen(path, prefixes), params)
+
+
+def _is_frozen(path: tuple, prefixes: tuple[str, ...]) -> bool:
+    return any(begins(path_text(path), prefix) for prefix in prefixes)
 
 
 def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
@@ -256,8 +258,7 @@ def decay_of(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
     """
     optimizer = config.optimizer
     decays = path_text(path).rsplit("/", 1)[-1] in optimizer.decay_parameters
-    is_frozen = any(begins(path_text(path), prefix) for prefix in config.training.frozen)
-    if is_frozen or not decays:
+    if _is_frozen(path, config.training.frozen) or not decays:
         return 0.0
     # The parametrisation lowers the rate and leaves rate times decay as it is.
     gain = width_gain if reads_the_width(path) else 1.0

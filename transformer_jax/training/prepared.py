@@ -324,12 +324,12 @@ class Prepared:
         return tuple(remarks)
 
     @functools.cached_property
-    def forward_operations(self) -> float:
-        """Operations in the matrix products of one forward pass over a training batch."""
+    def operations_of_update(self) -> float:
+        """Operations in the matrix products of an update, whose forward pass is one third."""
         inputs = self.task.batch(0, 0)["inputs"]
         params = self.template.params
         program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
-        return flops_of(program)
+        return TRAINING_OVER_FORWARD * flops_of(program)
 
     def mfu(self, seconds: float) -> float | None:
         """Returns the model's FLOPs in an update as a share of what its devices could do meanwhile.
@@ -343,9 +343,9 @@ class Prepared:
         rates = RATES.get(jax.devices()[0].device_kind)
         if rates is None:
             return None
-        operations = TRAINING_OVER_FORWARD * self.forward_operations
         devices = 1 if self.sharding is None else self.sharding.mesh.size
-        return operations / seconds / devices / rates[self.config.model.dtype]
+        rate = self.operations_of_update / seconds / devices
+        return rate / rates[self.config.model.dtype]
 
     def curve(self, rows: Sequence[Mapping[str, Any]], alone: bool) -> list[dict[str, Any]]:
         """Returns rows of metrics.jsonl with what training had cost by then, for metrics.
@@ -354,8 +354,8 @@ class Prepared:
           rows: up to the end.
           alone: whether its times are the run's own.
         """
-        operations = TRAINING_OVER_FORWARD * self.forward_operations
-        return curve_of(rows, self.task.counted, self.count_of_update, operations, alone)
+        counted, count = self.task.counted, self.count_of_update
+        return curve_of(rows, counted, count, self.operations_of_update, alone)
 
     @functools.cached_property
     def count_of_update(self) -> int:

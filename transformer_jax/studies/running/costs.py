@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Task
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
-from transformer_jax.training.flops import TRAINING_OVER_FORWARD
 from transformer_jax.training.prepared import Prepared
 
 _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
@@ -45,7 +44,7 @@ def cost_of(prepared: Prepared) -> Cost:
     return Cost(
         sum(sizes.values()),
         inside,
-        TRAINING_OVER_FORWARD * prepared.forward_operations / count,
+        prepared.operations_of_update / count,
         updates,
         updates * count,
     )

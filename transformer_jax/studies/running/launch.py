@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
@@ -296,8 +296,7 @@ class Launch:
         try:
             look_closer(cell, self.design.also, arm.prepared)
         except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
-            message = f"{type(error).__name__}: {first}"
+            message = in_one_line(error)
             self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {message}")
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.errors import in_one_line
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
@@ -117,8 +118,7 @@ class Workers:
                 return
             state = cell.state()
             if state not in OUTCOMES:
-                first = (str(error).splitlines() or [""])[0]
-                self.lost[cell.arm, cell.seed] = f"{type(error).__name__}: {first}"
+                self.lost[cell.arm, cell.seed] = in_one_line(error)
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
 
         run_together(group, members, ended)
