@@ -19,7 +19,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regret, Regrets
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.budgets import NOT_TESTED, over_budgets
-from transformer_jax.studies.judging.comparability import computed_otherwise
+from transformer_jax.studies.judging.comparability import RunFacts, computed_otherwise
 from transformer_jax.studies.judging.decision import Evidence, decide, share_of_level
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.tables import budget_rows
@@ -304,7 +304,8 @@ def test_an_extended_run_has_the_bits_of_a_longer_one(tmp_path):
     (leg,) = RunDirectory(tmp_path / "a").manifest()["legs"]
     assert (leg["from"], leg["changed"]) == (12, {"training.steps": [12, 24]})
     assert leg["scores"]["validation"]["loss"] > 0
-    told = computed_otherwise(RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "long"), {})
+    runs = (RunFacts.of(RunDirectory(tmp_path / name)) for name in ("a", "long"))
+    told = computed_otherwise(*runs, {})
     assert [line[:16] for line in told] == ["one was extended"]
 
 

@@ -37,7 +37,7 @@ from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.asking.tuning import Tuned, tuned_of
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.judging.comparability import scored_otherwise
+from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
 from transformer_jax.studies.judging.judge import judge
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.report import write_report
@@ -941,9 +941,9 @@ def test_texts_of_two_tokenizers_compare_in_bytes_up_to_a_token(done, tmp_path):
     for share, told in ((0.9995, []), (0.99, ["other targets are scored"])):
         scored["test"]["protocol"] |= {"bytes": round(share * count), "targets": 7}
         evaluation.write_text(json.dumps(scored))
-        assert scored_otherwise(ours, theirs, "bits_per_byte") == told
+        assert scored_otherwise(RunFacts.of(ours), RunFacts.of(theirs), "bits_per_byte") == told
     only = "other tokenizers: only bits_per_byte compares"
-    assert only in scored_otherwise(ours, theirs, "loss")
+    assert only in scored_otherwise(RunFacts.of(ours), RunFacts.of(theirs), "loss")
 
 
 def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):

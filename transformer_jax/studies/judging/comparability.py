@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.directory import RunDirectory
@@ -13,8 +13,27 @@ _BYTES_APART = 1e-3  # a share: parts of a text end with a token, elsewhere for 
 _WINDOWS = {"data.length", "evaluation.stride", "data.separate_documents"}
 
 
+class RunFacts(NamedTuple):
+    """What is read of a run to compare it with others.
+
+    Attributes:
+      manifest: what ran.
+      config: flattened.
+      evaluation: the final scores of each split and their protocol; {} before the end.
+    """
+
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    evaluation: dict[str, Any]
+
+    @classmethod
+    def of(cls, directory: RunDirectory) -> "RunFacts":
+        """Reads a run."""
+        return cls(directory.manifest(), flatten(directory.config()), directory.evaluation())
+
+
 def scored_otherwise(
-    one: RunDirectory, other: RunDirectory, metric: str, changed: Collection[str] = ()
+    one: RunFacts, other: RunFacts, metric: str, changed: Collection[str] = ()
 ) -> list[str]:
     """What two runs have apart that makes a difference of their scores meaningless.
 
@@ -25,8 +44,7 @@ def scored_otherwise(
       changed: config keys that they differ in on purpose.
     """
     reasons, runs = [], (one, other)
-    facts = [run.manifest()["data"] for run in runs]
-    configs = [flatten(run.config()) for run in runs]
+    facts, configs = [run.manifest["data"] for run in runs], [run.config for run in runs]
     if configs[0]["data.task"] != configs[1]["data.task"]:
         reasons.append("other tasks: their losses are of different things")
     if facts[0].get("sha256") != facts[1].get("sha256"):
@@ -35,7 +53,7 @@ def scored_otherwise(
     has_other_tokens = facts[0].get("tokenizer_sha256") != facts[1].get("tokenizer_sha256")
     if has_other_tokens and not by_byte:
         reasons.append("other tokenizers: only bits_per_byte compares")
-    protocols = [run.evaluation().get("test", {}).get("protocol", {}) for run in runs]
+    protocols = [run.evaluation.get("test", {}).get("protocol", {}) for run in runs]
     if not all(protocols):  # not finished: how they will be scored
         is_other = facts[0]["counts"] != facts[1]["counts"] and not has_other_tokens
     elif by_byte:
@@ -53,7 +71,7 @@ def scored_otherwise(
 
 
 def computed_otherwise(
-    one: RunDirectory, other: RunDirectory, changed: Collection[str] = (), cells: bool = False
+    one: RunFacts, other: RunFacts, changed: Collection[str] = (), cells: bool = False
 ) -> list[str]:
     """What computed two runs otherwise, so that their bits differ for no reason of theirs.
 
@@ -64,7 +82,7 @@ def computed_otherwise(
       cells: whether both are cells of one study. They were found by what they compute, so it is
         nothing that an older text of the code, or other packages than jax, computed one of them.
     """
-    ours, theirs = one.manifest(), other.manifest()
+    ours, theirs = one.manifest, other.manifest
     reasons = []
     if cells:
         packages = [
@@ -88,13 +106,13 @@ def computed_otherwise(
         reasons += [f"other {word}{key}" for key in both if ours[kind][key] != theirs[kind][key]]
     if ours.get("legs") != theirs.get("legs"):
         reasons.append("one was extended, so its first updates were not of this config")
-    if "model.dtype" not in changed and one.config().model.dtype != other.config().model.dtype:
+    if "model.dtype" not in changed and one.config["model.dtype"] != other.config["model.dtype"]:
         reasons.append("other precision")
     return reasons
 
 
 def among(
-    runs: Sequence[RunDirectory], differences: Callable[..., list[str]], *arguments: Any
+    runs: Sequence[RunFacts], differences: Callable[..., list[str]], *arguments: Any
 ) -> list[str]:
     """What some run has apart from the first, each said once."""
     pairs = (differences(other, runs[0], *arguments) for other in runs[1:])

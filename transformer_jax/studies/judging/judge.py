@@ -22,7 +22,11 @@ from transformer_jax.studies.inference.tuned import Regrets
 from transformer_jax.studies.judging.adequacy import cannot_tell, whether_learned
 from transformer_jax.studies.judging.breakdowns import taken_apart
 from transformer_jax.studies.judging.budgets import over_budgets
-from transformer_jax.studies.judging.comparability import computed_otherwise, scored_otherwise
+from transformer_jax.studies.judging.comparability import (
+    RunFacts,
+    computed_otherwise,
+    scored_otherwise,
+)
 from transformer_jax.studies.judging.decision import Evidence, decide, family_of, share_of_level
 from transformer_jax.studies.judging.trend import trend_of
 from transformer_jax.studies.judging.trials import regret_of, trials_behind
@@ -323,16 +327,16 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
             refusals.append(f"{name!r} has no {study.metric} for seed {', '.join(without)}")
     changed = study.arms[study.base].get("changes", {}) | study.arms[arm].get("changes", {})
     done = [
-        (RunDirectory(ours.path), RunDirectory(theirs.path))
-        for ours, theirs in zip(cells[arm], cells[study.base], strict=True)
-        if ours.state() == DONE and theirs.state() == DONE
+        tuple(RunFacts.of(RunDirectory(cell.path)) for cell in pair)
+        for pair in zip(cells[arm], cells[study.base], strict=True)
+        if all(cell.state() == DONE for cell in pair)
     ]
     # Within pairs, and between the seeds of the base.
     for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
         refusals += scored_otherwise(*pair, study.metric, changed)
         refusals += computed_otherwise(*pair, changed, cells=True)
         if study.sealed.get("target") is not None:
-            every = [run.config().evaluation.every for run in pair]
+            every = [run.config["evaluation.every"] for run in pair]
             if every[0] != every[1]:
                 refusals.append(
                     f"updates until the target were looked at every {every[0]} and {every[1]}"

@@ -11,13 +11,14 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
-from transformer_jax.options.config import CADENCE, flatten
+from transformer_jax.options.config import CADENCE
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
 from transformer_jax.studies.judging.comparability import (
+    RunFacts,
     among,
     computed_otherwise,
     scored_otherwise,
@@ -57,15 +58,13 @@ class Comparison:
           InvalidInput: a directory holds no run, or a run has no such metric.
         """
         self.runs, self.metric = dict(runs), metric
-        self.metric_facts = {
-            k: v for r in self.runs.values() for k, v in r.evaluation().get("metrics", {}).items()
-        }
-        self._configs = {name: flatten(run.config()) for name, run in runs.items()}
-        self._manifests = {name: run.manifest() for name, run in runs.items()}
-        self.columns = {name: self._facts(name) for name in runs}
+        self._facts = {name: RunFacts.of(run) for name, run in runs.items()}
+        stored = (run.evaluation.get("metrics", {}) for run in self._facts.values())
+        self.metric_facts = {name: facts for of_run in stored for name, facts in of_run.items()}
+        self.columns = {name: self._column(name) for name in runs}
         self.arms = self._arms()
 
-    def _facts(self, name: str) -> dict[str, Any]:
+    def _column(self, name: str) -> dict[str, Any]:
         run, last = self.runs[name], {}
         for row in run.metrics():
             last |= row
@@ -78,14 +77,14 @@ class Comparison:
             )
         measured = dict.fromkeys([self.metric, *_SCORES, "time/step_ms"])
         facts = {"status": run.status(), "step": last["step"]}
-        facts["parameters"] = self._manifests[name]["parameters"]
+        facts["parameters"] = self._facts[name].manifest["parameters"]
         scores = {key: last[key] for key in measured if key in last}
-        return {**self._configs[name], **facts, **scores}
+        return {**self._facts[name].config, **facts, **scores}
 
     def _arms(self) -> dict[str, dict[int, str]]:
         """Runs by config without seed and cadence, named by what differs."""
         groups: dict[tuple, dict[int, str]] = {}
-        for name, config in self._configs.items():
+        for name, (_, config, _) in self._facts.items():
             kept = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
             arm = tuple((key, str(value)) for key, value in kept.items())
             groups.setdefault(arm, {}).setdefault(config["seed"], name)
@@ -112,7 +111,7 @@ class Comparison:
 
     def warnings(self) -> list[str]:
         """What makes a difference between the runs mean less than it seems."""
-        manifests, configs = list(self._manifests.values()), list(self._configs.values())
+        manifests, configs, _ = zip(*self._facts.values(), strict=True)
         warnings = []
         unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
         if unfinished:
@@ -126,11 +125,11 @@ class Comparison:
         counts = [m["parameters"] for m in manifests]
         if max(counts) > 1.02 * min(counts):
             warnings.append("parameters differ by more than 2 %")
-        return warnings + among(list(self.runs.values()), computed_otherwise)
+        return warnings + among(list(self._facts.values()), computed_otherwise)
 
     def scored_otherwise(self) -> list[str]:
         """What the runs were scored on otherwise; where there is any, nothing is claimed."""
-        return among(list(self.runs.values()), scored_otherwise, self.metric.rpartition("/")[2])
+        return among(list(self._facts.values()), scored_otherwise, self.metric.rpartition("/")[2])
 
     def verdict(self) -> str:
         """What so few runs can support: nothing about a cause."""
@@ -245,7 +244,7 @@ class Comparison:
         shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
         rows = []
         for key in (*shown, "own_rows", "computed"):
-            values = [manifest.get(key) for manifest in self._manifests.values()]
+            values = [run.manifest.get(key) for run in self._facts.values()]
             if _differ(values):
                 rows.append([key, *[json.dumps(value) for value in values]])
         if not rows:

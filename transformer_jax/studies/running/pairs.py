@@ -19,7 +19,7 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.tries import Journal, Try, spelled
 from transformer_jax.studies.judging.adequacy import whether_learned
-from transformer_jax.studies.judging.comparability import scored_otherwise
+from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
 from transformer_jax.studies.judging.referee import CannotTrain
 from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
 from transformer_jax.studies.running.planning import ArmBuilder, nothing_to_run
@@ -137,7 +137,7 @@ class TrainedPairs:
         raise InvalidInput(f"--change={self._told}: {why}")
 
     def _refuse_what_does_not_compare(self, seed: int) -> None:
-        base, change = (RunDirectory(cell.path) for cell in self._pair(seed))
+        base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in self._pair(seed))
         apart = scored_otherwise(base, change, self._design.metric)
         if apart:
             self._refuse(apart[0])

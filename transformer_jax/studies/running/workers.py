@@ -117,7 +117,7 @@ class Workers:
                 self.elsewhere.append(cell)
                 return
             state = cell.state()
-            if state not in OUTCOMES:
+            if error is not None and state not in OUTCOMES:
                 self.lost[cell.arm, cell.seed] = in_one_line(error)
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
 
