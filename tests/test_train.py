@@ -30,7 +30,7 @@ from transformer_jax.runs import checkpoints
 from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
-from transformer_jax.runs.listing import choose
+from transformer_jax.runs.listing import facts_of
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.training import loop, prepared, showcases
 from transformer_jax.training.build import make_task
@@ -235,7 +235,7 @@ def test_c24_a_second_ctrl_c_ends_at_once(tmp_path):
     process.stdout.close()
     assert process.wait(60) == 130
     assert RunDirectory(tmp_path / "a").status() == "running"  # no time to say more
-    assert choose(tmp_path, [])[0]["status"] == "died", "its process is gone"
+    assert facts_of(tmp_path / "a", tmp_path)["status"] == "died", "its process is gone"
 
 
 @pytest.mark.usefixtures("one_program")

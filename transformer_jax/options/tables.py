@@ -73,7 +73,7 @@ SEVERAL = {
 # Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
 BY_NAME = {"data.task": "data", "model.architecture": "model"}
 # A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
-OWN_SECTIONS = {**FAMILIES, **BY_NAME}
+OWN_SECTIONS = {**BY_NAME, **FAMILIES}
 OWN = (*(key for key in TABLES if key != "model.projections"), "data.source", "data.tokenizer")
 
 # The sections of a config: their prefix, and the classes whose fields are their options.
