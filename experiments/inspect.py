@@ -69,13 +69,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     import numpy as np
 
-    from transformer_jax.inspection import (
-        attention_entropy,
-        attention_maps,
-        capture,
-        head_similarity,
-        sites_of,
-    )
+    from transformer_jax.inspection import attention_maps, capture, sites_of
     from transformer_jax.runs.pictures import draw_attention, draw_attention_over_image
     from transformer_jax.training.loading import load_run
 
@@ -94,15 +88,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         maps = attention_maps(run.model, run.params, seen.inputs)
     for layer, weights in maps.items():
         arrays[f"{layer}/weights"] = weights[0]
-        arrays[f"{layer}/entropy"] = attention_entropy(weights)[0]
-        similarity = np.asarray(head_similarity(weights))
-        arrays[f"{layer}/head_similarity"] = similarity
-        others = similarity[~np.eye(len(similarity), dtype=bool)]
-        likeness = f"; heads alike {others.mean():.2f} (1: the same)" if others.size else ""
-        entropy = arrays[f"{layer}/entropy"].mean(-1)
-        alike = float(others.mean()) if others.size else None
-        told_of[layer] = {"entropy": entropy.tolist(), "heads_alike": alike}
-        print(f"{layer}: entropy by head {', '.join(f'{e:.2f}' for e in entropy)} nats{likeness}")
+        figures, told_of[layer] = _figures_of(weights)
+        arrays |= {f"{layer}/{name}": figure for name, figure in figures.items()}
+        print(f"{layer}: {_in_words(told_of[layer])}")
     if len(seen.words) > _MOST_WORDS:
         print(f"no picture: {len(seen.words)} places, and it has room for {_MOST_WORDS}")
     elif maps:
@@ -116,6 +104,32 @@ def main(argv: list[str]) -> dict[str, Any]:
     np.savez(out.with_suffix(".npz"), **arrays)
     print(f"wrote {out.with_suffix('.npz')}")
     return {"words": seen.words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
+
+
+def _figures_of(weights: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays of a layer's weights [1, H, L, M], and what is told of them."""
+    import numpy as np
+
+    from transformer_jax import inspection
+
+    if not inspection.are_distributions(weights):
+        return {}, {"entropy": None, "heads_alike": None}
+    similarity = np.asarray(inspection.head_similarity(weights))
+    others = similarity[~np.eye(len(similarity), dtype=bool)]
+    told = {
+        "entropy": inspection.mean_entropy(weights).tolist(),
+        "heads_alike": float(others.mean()) if others.size else None,
+    }
+    entropy = np.asarray(inspection.attention_entropy(weights)[0])
+    return {"entropy": entropy, "head_similarity": similarity}, told
+
+
+def _in_words(told: dict[str, Any]) -> str:
+    if told["entropy"] is None:
+        return "no entropy: its weights are no distribution over the keys"
+    by_head, alike = ", ".join(f"{e:.2f}" for e in told["entropy"]), told["heads_alike"]
+    likeness = "" if alike is None else f"; heads alike {alike:.2f} (1: the same)"
+    return f"entropy by head {by_head} nats{likeness}"
 
 
 def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Seen:
@@ -177,7 +191,16 @@ def _pair(run: Any, prompt: str) -> Seen:
         raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
     inputs, _ = encode_texts(run.tokenizer, [texts], run.config.data.length)
     inputs = {name: rows[:, inputs["segments"][0] > 0] for name, rows in inputs.items()}
-    return Seen(inputs, [run.tokenizer.decode([number]) for number in inputs["tokens"][0]])
+    return Seen(inputs, _words(run.tokenizer, inputs["tokens"][0].tolist()))
+
+
+def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
+    """What tokens are called: special ones by their purpose."""
+    from transformer_jax.data.special_tokens import special_tokens
+
+    *numbers, _ = specials = special_tokens(tokenizer)
+    named = {n: f"[{name}]" for n, name in zip(numbers, specials._fields, strict=False)}
+    return [named.get(token) or tokenizer.decode([token]) for token in tokens]
 
 
 def _translated(run: Any, prompt: str) -> Seen:
@@ -200,12 +223,7 @@ def _translated(run: Any, prompt: str) -> Seen:
     target = list(itertools.takewhile(lambda t: t != specials.end, written[0].tolist()))
     if any(token < 0 for token in target):
         raise InvalidInput("the model's logits are NaN: its parameters are broken")
-    *numbers, _ = specials
-    named = {n: f"[{name}]" for n, name in zip(numbers, specials._fields, strict=False)}
-    words, sources = (
-        [named.get(token) or tokenizer.decode([token]) for token in tokens]
-        for tokens in ([*begin, *target], source)
-    )
+    words, sources = (_words(tokenizer, tokens) for tokens in ([*begin, *target], source))
     print(f"{prompt}: {run.translate([prompt])[0]}")
     tokens = np.array([[*begin, *target]], np.int32)
     return Seen({**inputs, "tokens": tokens}, words, tuple(sources))

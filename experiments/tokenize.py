@@ -58,8 +58,9 @@ def main(argv: list[str]) -> dict[str, Any]:
         arguments.vocab_size,
         lambda: first_texts(source),
     )
-    pieces = read_pieces(arguments.source, arguments.document_separator)
-    count = write_shards(pieces, tokenizer, Path(arguments.out), arguments.shard_tokens)
+    pieces = read_pieces(source, arguments.document_separator)
+    layout = arguments.shard_tokens, arguments.document_separator
+    count = write_shards(pieces, tokenizer, Path(arguments.out), *layout)
     print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")
     return {"tokens": count, "vocab_size": tokenizer.vocab_size, "shards": arguments.out}
 

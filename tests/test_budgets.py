@@ -7,10 +7,13 @@ import pytest
 
 from tests.conftest import TINY, attempt, fingerprint_of, refused, tiny_config
 from tests.test_studies import FILE, STUDY
+from tests.test_train import EndAt, terminate
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.listing import facts_of
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.budgets import branch_points, common_updates
 from transformer_jax.studies.asking.design import load_design
@@ -307,6 +310,23 @@ def test_an_extended_run_has_the_bits_of_a_longer_one(tmp_path):
     runs = (RunFacts.of(RunDirectory(tmp_path / name)) for name in ("a", "long"))
     told = computed_otherwise(*runs, {})
     assert [line[:16] for line in told] == ["one was extended"]
+
+
+def test_final_scores_are_gone_when_a_run_goes_on(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "a")
+    directory = RunDirectory(tmp_path / "a")
+    before, longer = directory.evaluation(), tiny_config(sample__num_tokens=40, training__steps=80)
+    extension = extension_of(longer, directory)
+    with pytest.raises(Interrupted):
+        train(longer, directory.path, EndAt(51, terminate), extension=extension)
+    assert 50 < directory.read_status().step < 80
+    assert directory.evaluation() == {}, "of 50 updates"
+    assert "test/loss" not in facts_of(directory.path, tmp_path)
+    assert not (directory.path / "sequences.npz").exists()
+    (leg,) = directory.manifest()["legs"]
+    assert leg["scores"]["test"]["loss"] == before["test"]["loss"]
+    train(longer, directory.path, Silent())
+    assert directory.evaluation()["test"]["loss"] != before["test"]["loss"]
 
 
 def test_a_command_extends_a_finished_run_by_another_rate(tiny_run, tmp_path):

@@ -18,7 +18,7 @@ from transformer_jax.options import SameAs, schema, tables
 from transformer_jax.options import config as configs
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.explained import as_markdown
-from transformer_jax.options.rule import bounded
+from transformer_jax.options.rule import bounded, nearest_divisor
 from transformer_jax.options.schema import OPTIONS, RULES, completed, stated
 from transformer_jax.options.tables import FAMILIES, SECTIONS, TABLES, options_of_section, rows_of
 from transformer_jax.options.task_traits import TRAITS
@@ -34,6 +34,19 @@ def refusal(**overrides):
 
 
 # ---------------------------------------------------------------- one place for every option
+
+
+def test_values_that_no_set_holds_are_refused():
+    assert "evaluation.metrics=[[1]]: expected some of" in refusal(evaluation__metrics="[[1]]")
+    assert "hooks.functions=([1],)" in refusal(hooks__functions="([1],)")
+    assert tiny_config(training__frozen="{[]:1}").training.frozen == ("{[]:1}",)  # no such path
+
+
+def test_the_nearest_divisor_of_a_large_number_is_found_at_once():
+    started = time.monotonic()
+    assert nearest_divisor(10**12, 7) == 8
+    assert time.monotonic() - started < 5
+    assert [nearest_divisor(12, target) for target in (1, 5, 7, 100)] == [1, 4, 6, 12]
 
 
 def test_shares_of_a_mixture_are_thousandths_and_leave_one_for_the_first_source():

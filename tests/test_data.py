@@ -221,8 +221,13 @@ def test_shards_give_the_same_batches_as_memory(tmp_path, kind):
     tokenizer = train_tokenizer(str(source), kind, 300)
     memory = load_text(str(source), tokenizer, document_separator="")
     shards = tmp_path / "shards"
-    count = write_shards(read_pieces(str(source), ""), tokenizer, shards, shard_tokens=1000)
+    count = write_shards(read_pieces(str(source), ""), tokenizer, shards, 1000, "")
     assert count == len(memory.stream)
+    assert (load_text(str(shards), kind, 300, "").stream.document_starts).size > 50
+    with pytest.raises(
+        InvalidInput, match=r"document_separator='---': .* has documents already, by"
+    ):
+        load_text(str(shards), kind, 300, "---")
     assert len(list(shards.glob("*.bin"))) == -(-count // 1000)
     mapped = load_text(str(shards), "ignored")
     assert mapped.text_sha256 == memory.text_sha256

@@ -587,6 +587,11 @@ def test_an_option_whose_row_is_not_chosen_is_told():
         *(False, False, True)
     ]
     assert not read_instead(key, {"model.position": "t5", "model.layer_types.R.position": "rotary"})
+    size = "model.layer_types.L.mask_options.window.size"  # of layers that see everything
+    typed = flatten(tiny_config(model__layers="LG", **{size: "4", "optimizer.lion.b1": "0.5"}))
+    assert read_instead(size, typed) == "model.mask=full"
+    assert read_instead("optimizer.lion.b1", typed) == "optimizer.name=adamw"
+    assert not read_instead(size, typed | {"model.layer_types.L.mask": "window"})
     flat = flatten(tiny_config(schedule__name="inverse_square_root"))
     told = unknown_key("training.warmup_steps", flat)
     assert told.endswith("did you mean schedule.inverse_square_root.warmup_steps?")

@@ -114,6 +114,8 @@ def test_all_wrong_options_in_one_report(model):
         generate(windowed_next_logits(model), jnp.zeros(0, int), -1, None, 6, float("nan"), 0, 1.5)
     for word in ("prompt", "num_tokens", "temperature", "top_k", "top_p"):
         assert word in str(error.value)
+    with pytest.raises(InvalidInput, match="num_tokens: expected 0 or more, below"):
+        generate(windowed_next_logits(model), jnp.zeros(2, int), 3_000_000_000, None, 6)
 
 
 def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():

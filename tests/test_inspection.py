@@ -8,6 +8,7 @@ import pytest
 from tests.conftest import TINY, attempt, refused
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import (
+    are_distributions,
     attention_entropy,
     attention_maps,
     cosine_similarity,
@@ -16,6 +17,7 @@ from transformer_jax.inspection import (
     gradient_through_time,
     head_similarity,
     hidden_vectors,
+    mean_entropy,
     similarity_by_layer,
 )
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
@@ -64,6 +66,41 @@ def test_similarity_of_heads_is_one_minus_total_variation():
     np.testing.assert_allclose(head_similarity(with_empty_row), expected, atol=1e-6)
     entropy = attention_entropy(jnp.array([[1.0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]))
     np.testing.assert_allclose(entropy, [0, np.log(3)], atol=1e-6)
+    means = np.array([np.log(2), np.log(2), np.log(2)]) / 2
+    np.testing.assert_allclose(mean_entropy(weights), means, atol=1e-6)
+    np.testing.assert_allclose(mean_entropy(with_empty_row[None]), means, atol=1e-6)
+
+
+def test_weights_of_a_sigmoid_or_a_difference_are_no_distributions():
+    rows = jnp.array([[[0.25, 0.75], [0.0, 0.0]]])
+    assert are_distributions(rows)
+    assert are_distributions(rows.astype(jnp.bfloat16))
+    assert not are_distributions(3 * rows)
+    assert not are_distributions(jnp.array([[[1.5, -0.5]]]))
+    opposite = jnp.array([[[0.4, -0.6]], [[-0.6, 0.4]]])
+    assert head_similarity(opposite)[0, 1] == pytest.approx(0)
+
+
+def test_inspect_names_what_stands_around_a_pair_and_gives_a_sigmoid_no_entropy(tmp_path):
+    rows = "".join(f"red {n}\tred cat {n}\t{n % 2}\n" for n in range(60))
+    (tmp_path / "pairs.tsv").write_text(f"text\ttext_pair\tlabel\n{rows}")
+    options = {
+        **{"data.task": "text_classification", "data.source": tmp_path / "pairs.tsv"},
+        **{"data.splits": "(0.8,0.1,0.1)", "data.length": 24, "training.steps": 2},
+        **{"model.architecture": "encoder", "model.attention": "sigmoid", "model.depth": 1},
+        **{"schedule.name": "constant", "model.attention_dropout_rate": 0},
+    }
+    said = [f"--config.{key}={value}" for key, value in options.items()]
+    done = attempt("train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}", *said)
+    assert done.returncode in (0, None), done.stderr
+    out = ("--prompt=red 1\tcat", f"--out={tmp_path / 'a.png'}")
+    done = attempt("inspect", f"--workdir={tmp_path / 'a'}", *out)
+    assert done.returncode in (0, None), done.stderr
+    assert "block_0/attention: no entropy: its weights are no distribution" in done.stdout
+    with np.load(tmp_path / "a.npz") as arrays:
+        around = [word for word in arrays["words"].tolist() if len(word) > 1]
+        assert around == ["[begin]", "[end]", "[end]"]
+        assert "block_0/attention/entropy" not in arrays
 
 
 def test_hidden_vectors_are_the_residual_stream(decoder):

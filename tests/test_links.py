@@ -51,6 +51,24 @@ def mailed(tiny_run, tmp_path):
     return run, own
 
 
+def test_files_that_hold_something_else_are_refused_or_left_out(mailed):
+    run, _ = mailed
+    directory, count = RunDirectory(run), len(RunDirectory(run).metrics())
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('5\n{"train/loss": 1.0}\n')
+    assert len(directory.metrics()) == count
+    (run / "STATUS").write_bytes(b"\xff")
+    assert directory.status() == "\ufffd"
+    for name, text, read in (
+        ("evaluation.json", "[]", directory.evaluation),
+        ("manifest.json", "5", directory.manifest),
+        ("manifest.json", "{}", directory.manifest),
+    ):
+        (run / name).write_text(text)
+        with pytest.raises(InvalidInput, match=f"{name}: expected"):
+            read()
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_c75_a_link_in_the_place_of_a_file_is_refused(mailed, name):
     from transformer_jax.training.loop import train

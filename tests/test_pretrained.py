@@ -83,6 +83,16 @@ def test_special_tokens_stand_where_the_model_was_trained_with_them(kind):
     assert special_tokens(HuggingFaceTokenizer(theirs)) == specials
 
 
+def test_numbers_of_a_file_of_theirs_may_have_gaps():
+    library = tokenizers_library()
+    vocabulary = {"a": 0, "b": 1, "[UNK]": 2, "c": 7}
+    theirs = HuggingFaceTokenizer(
+        library.Tokenizer(library.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    )
+    assert theirs.vocab_size == 8
+    assert special_tokens(theirs).padding == 8
+
+
 def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
     """A language model reads none of them; what begins and ends a text keeps its own name."""
     library = tokenizers_library()

@@ -596,6 +596,8 @@ def test_word_vectors_are_the_factors_of_what_stands_together(tmp_path):
     np.testing.assert_allclose(read["a"], found[tokenizer.words.index("a")], rtol=1e-5)
     with pytest.raises(InvalidInput, match="no two known words"):
         word_vectors(["a", "b"], tokenizer, width=3)
+    with pytest.raises(InvalidInput, match="more often than by chance"):
+        word_vectors(["a a a"] * 4, WordTokenizer.train(["a a a"], 300), width=1)
     with pytest.raises(InvalidInput, match="expected less than the 7 words there are"):
         word_vectors(texts, tokenizer, width=7)
 

@@ -401,8 +401,8 @@ def _check_options(prompt, num_tokens, temperature, top_k, top_p) -> None:
     problems = []
     if prompt.shape[-1] < 1:
         problems.append("prompt: expected at least one token, got none")
-    if num_tokens < 0:
-        problems.append(f"num_tokens: expected 0 or more, got {num_tokens}")
+    if not 0 <= num_tokens < 2**31:
+        problems.append(f"num_tokens: expected 0 or more, below 2**31; got {num_tokens}")
     if not 0 <= temperature < float("inf"):
         problems.append(f"temperature: expected a finite number >= 0, got {temperature}")
     if top_k is not None and top_k < 1:

@@ -137,20 +137,44 @@ def head_similarity(weights: Array) -> Array:
     they never attend to the same key. Rows that may attend nothing are left out.
 
     Args:
-      weights: [..., H, L, M], rows that sum to 1 or are 0.
+      weights: [..., H, L, M], rows that sum to 1 or are 0, see are_distributions.
     Returns:
       [H, H], the mean over all rows of all examples.
     """
     by_head = jnp.moveaxis(weights, -3, 0).reshape(weights.shape[-3], -1, weights.shape[-1])
-    is_row = by_head[0].sum(-1) > 0
+    is_row = (by_head != 0).any((0, -1))
     apart = jnp.abs(by_head[:, None] - by_head[None, :]).sum(-1) / 2
     return 1 - (apart * is_row).sum(-1) / jnp.maximum(is_row.sum(), 1)
 
 
 def attention_entropy(weights: Array) -> Array:
-    """Returns the entropy of each row in nats, [..., H, L]: 0 listens to one key, log M to all."""
+    """Returns the entropy of each row in nats, [..., H, L]: 0 listens to one key, log M to all.
+
+    Of rows that are a distribution, see are_distributions; one that listens to nobody has 0.
+    """
     logs = jnp.log(jnp.where(weights > 0, weights, 1))
     return -(weights * logs).sum(-1)
+
+
+def mean_entropy(weights: Array) -> Array:
+    """Returns the entropy of each head in nats, [H], the mean over the rows that listen to any key.
+
+    Args:
+      weights: [..., H, L, M]; a padded query listens to nobody.
+    """
+    rows = (*range(weights.ndim - 3), -1)
+    listens = (weights != 0).any(-1)
+    return attention_entropy(weights).sum(rows) / jnp.maximum(listens.sum(rows), 1)
+
+
+def are_distributions(weights: Array) -> bool:
+    """Returns whether rows [..., M] are at least 0 and sum to 1 (within 2 %: bfloat16), or are 0.
+
+    Attention by a sigmoid, or that subtracts one map from another, gives others.
+    """
+    sums = weights.astype(jnp.float32).sum(-1)
+    is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)
+    return bool(is_one.all() and (weights >= 0).all())
 
 
 def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:

@@ -187,7 +187,10 @@ def seconds_to_target(curve: Curve, target: float | None) -> float | None:
 
 @metric("operations", margin=1e9)
 def operations_to_target(curve: Curve, target: float | None) -> float | None:
-    """The same in operations: 6 for each multiplication of a forward pass, as papers count."""
+    """The same in operations: 6 for each multiplication of a forward pass, as papers count.
+
+    SAM's second gradients, and what scheduled sampling reads before an update, are not counted.
+    """
     return _at_target(curve, target, "operations")
 
 

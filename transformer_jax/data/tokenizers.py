@@ -256,7 +256,8 @@ class HuggingFaceTokenizer:
         model.no_padding()
         model.no_truncation()
         self._model = model
-        self.vocab_size = model.get_vocab_size()
+        # Their numbers may have gaps.
+        self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
 
     @classmethod
     def from_json(cls, state: dict) -> "HuggingFaceTokenizer":

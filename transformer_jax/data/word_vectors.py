@@ -49,6 +49,8 @@ def word_vectors(
     contexts = words**0.75
     chance = words[rows] / words.sum() * contexts[columns] / contexts.sum()
     information = np.maximum(0, np.log(pairs / pairs.sum() / chance))
+    if not information.any():
+        raise InvalidInput("word vectors: no two words stand together more often than by chance")
     matrix = coo_array((information, (rows, columns)), shape=(vocab_size, vocab_size)).tocsr()
     start = np.full(vocab_size, vocab_size**-0.5)  # svds would draw one
     left, singular, _ = svds(matrix, k=width, v0=start)

@@ -150,7 +150,7 @@ def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule
     def parse(text: str) -> tuple:
         try:
             value = ast.literal_eval(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, TypeError):  # {[]: 1} has no hash
             if text.count("(") != text.count(")"):
                 raise ValueError(f"{text}: brackets do not match") from None
             value = [part.strip() for part in text.strip("()").split(",")]
@@ -178,7 +178,7 @@ def own_or_some_of(*names: str) -> Rule:
         f"some of: {', '.join(names)}, and MODULE.NAME of your own",
         ",".join(names[:2]),
         lambda value: (
-            len(set(value)) == len(value) and all(name in names or is_own(name) for name in value)
+            all(name in names or is_own(name) for name in value) and len(set(value)) == len(value)
         ),
     )
 
@@ -290,5 +290,6 @@ def _called_otherwise(name: str, candidates: list[str]) -> list[str]:
 
 def nearest_divisor(number: int, target: int) -> int:
     """Returns the divisor of a number that is nearest to what was wanted."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    divisors = sorted({*small, *(number // d for d in small)})
     return min(divisors, key=lambda divisor: abs(divisor - target))

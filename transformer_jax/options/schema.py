@@ -198,16 +198,17 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
     """Returns what chooses another row than the one that an option is of: `schedule.name=constant`.
 
     Args:
-      key: of the option.
+      key: of the option, that of a type of layer too.
       flat: the config.
     Returns:
-      "" where the option may be read: its row is chosen, or a type of layer may choose it.
+      "" where the option is read: its row is chosen, by the model or by a type of its layers.
     """
-    section, _, row = key.rpartition(".")[0].rpartition(".")
-    chosen = flat.get(_CHOOSERS.get(section, ""))
-    has_types = any(k.startswith("model.layer_types.") for k in flat)
-    is_read = chosen is None or row in (chosen, "own") or has_types
-    return "" if is_read else f"{_CHOOSERS[section]}={chosen}"
+    section, _, row = plain_key(key).rpartition(".")[0].rpartition(".")
+    chooser, letter = _CHOOSERS.get(section, ""), letter_of(key)
+    readers = [None, *letters_of(flat)] if letter is None else [letter]
+    chosen = [of_type(flat, reader).get(chooser) for reader in readers]
+    is_read = None in chosen or row == "own" or row in chosen
+    return "" if is_read else f"{chooser}={chosen[0]}"
 
 
 def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:

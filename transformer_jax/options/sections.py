@@ -77,8 +77,9 @@ class Data:
     own."""
 
     vocab_size: Annotated[int, ">= 257"] = 4096
-    """Tokens of a bpe or word tokenizer, which is trained on the training split; the special
-    ones that some tasks need (end of a text, mask) come beside them."""
+    """Tokens of a bpe or word tokenizer, which is trained on the training split (of a text that is
+    cut by tokens on as large a share of its bytes); the special ones that some tasks need (end of a
+    text, mask) come beside them."""
 
     document_separator: AnyText | None = None
     """Line that ends a document ('' is an empty line); None: each file is a document."""

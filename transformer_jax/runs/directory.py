@@ -29,7 +29,7 @@ from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer
 from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import suggest
-from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.files import inside, parsed_object, replace
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
 
@@ -226,7 +226,9 @@ class RunDirectory:
 
     def manifest(self) -> dict:
         """What ran."""
-        manifest = _parse(self._text("manifest.json"), self.path / "manifest.json")
+        manifest = parsed_object(self._text("manifest.json"), self.path / "manifest.json")
+        if not isinstance(manifest.get("data"), dict):
+            raise InvalidInput(f"{self.path / 'manifest.json'}: expected what identifies the data")
         for old, new in _OLD_FACTS.items():
             if old in manifest["data"]:
                 manifest["data"][new] = manifest["data"].pop(old)
@@ -237,7 +239,7 @@ class RunDirectory:
         """The final scores of each split and their protocol; {} before the end."""
         if not self.file("evaluation.json").exists():
             return {}
-        return by_split(_parse(self._text("evaluation.json"), self.path / "evaluation.json"))
+        return by_split(parsed_object(self._text("evaluation.json"), self.path / "evaluation.json"))
 
     def status(self) -> str:
         """The first word of STATUS; `missing` without one."""
@@ -246,7 +248,7 @@ class RunDirectory:
     def read_status(self) -> Status:
         """What STATUS says."""
         path = self.file("STATUS")
-        return parse_status(path.read_text(encoding="utf-8") if path.exists() else "")
+        return parse_status(path.read_text("utf-8", "replace") if path.exists() else "")
 
     def has_begun(self) -> bool:
         """Whether a launch came as far as its manifest."""
@@ -271,7 +273,7 @@ class RunDirectory:
         return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
     def metrics(self) -> list[dict]:
-        """The rows of metrics.jsonl; a line that is no JSON, torn by a kill, is left out."""
+        """The rows of metrics.jsonl; a line that is no row, torn by a kill, is left out."""
         path = self.file("metrics.jsonl")
         if not path.exists():
             return []
@@ -279,7 +281,7 @@ class RunDirectory:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 rows.append(json.loads(line))
-        return rows
+        return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
     def _text(self, name: str) -> str:
         try:
@@ -400,17 +402,15 @@ class RunDirectory:
         with self.file("metrics.jsonl").open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
+    def drop_scores(self) -> None:
+        """Removes the final scores, where they are not those of what is trained from now on."""
+        for name in ("evaluation.json", "sequences.npz"):
+            self.file(name).unlink(missing_ok=True)
+
     def cut_metrics(self, step: int) -> None:
         """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""
         kept = [row for row in self.metrics() if row["step"] <= step]
         self.write_text("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
-
-
-def _parse(text: str, path: Path) -> dict:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"{path}: expected JSON: {error}") from error
 
 
 def now() -> str:

@@ -85,7 +85,20 @@ def read_json(path: Path) -> dict[str, Any]:
       InvalidInput: it is damaged.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path}: expected JSON: {error}") from error
+    return parsed_object(text, path)
+
+
+def parsed_object(text: str, path: Path) -> dict[str, Any]:
+    """Returns what the text of a JSON file holds.
+
+    Raises:
+      InvalidInput: it is no object as JSON; the text names the file.
+    """
+    try:
+        content = json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"{path}: expected JSON: {error}") from error
     if not isinstance(content, dict):

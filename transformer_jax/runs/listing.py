@@ -76,10 +76,10 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts |= _flat(_json(path, "config.json"))
     manifest = _json(path, "manifest.json")
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
-    facts |= _newest_metrics(path)
-    if isinstance(facts["step"], int):  # the last row may be of an earlier one
-        facts["step"] = max(facts["step"], status.step)
-    return facts
+    newest = _newest_metrics(path)
+    if isinstance(newest.get("step"), int) and newest["step"] < status.step:
+        newest = _without_test(newest) | {"step": status.step}
+    return facts | newest
 
 
 def _is_gone(path: Path) -> bool:
@@ -147,13 +147,20 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
         except (OSError, InvalidInput):
             return {}
         newest: dict[str, Any] = {}
+        last: dict[str, Any] = {}
         for line in lines:
             with contextlib.suppress(ValueError):  # torn, or cut at the beginning
                 row = json.loads(line)
-                newest |= row if isinstance(row, dict) else {}
+                last = row if isinstance(row, dict) else last
+                newest |= last
         if size >= end or any(key.startswith("eval/") for key in newest):
-            return newest
+            return _without_test(newest) | last
         size *= 4
+
+
+def _without_test(row: dict[str, Any]) -> dict[str, Any]:
+    """Scores of the test split are those of an end: a run that went on has none yet."""
+    return {key: value for key, value in row.items() if not key.startswith("test/")}
 
 
 # ---------------------------------------------------------------- filters

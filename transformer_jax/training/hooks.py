@@ -71,8 +71,7 @@ def _size(value: jax.Array) -> jax.Array:
 
 
 def _entropy(weights: jax.Array) -> jax.Array:
-    listens = (weights != 0).any(-1)  # a padded query to nobody, whose entropy is 0
-    return inspection.attention_entropy(weights).sum() / jnp.maximum(listens.sum(), 1)
+    return inspection.mean_entropy(weights).mean()
 
 
 @functools.lru_cache(maxsize=32)

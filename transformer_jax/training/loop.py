@@ -173,6 +173,8 @@ class Training:
             return directory.metrics()[-1]
         if not is_new and directory.step < steps:
             announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
+        if directory.step < steps:
+            directory.drop_scores()  # of an end that it had before it was extended
         directory.write_status("running")
         flat, writers = configs.flatten(self.config), self.config.logging.writers
         writers = writers if is_first() else ()
@@ -387,8 +389,7 @@ class Training:
             directory.write_status("done")
             return directory.metrics()[-1]
         run_of = lambda: to_write(self._run(state, whole), self.prepared.sharding)  # noqa: E731
-        demonstration = demonstration_of(self.config.data.task)
-        shown = show_within_memory(demonstration, run_of, self.task)
+        shown = show_within_memory(demonstration_of(self.config.data.task), run_of, self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()

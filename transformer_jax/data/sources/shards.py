@@ -74,7 +74,11 @@ def refuse_used_folder(folder: Path) -> None:
 
 
 def write_shards(
-    pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_tokens: int = 100_000_000
+    pieces: Iterable[Piece],
+    tokenizer: Tokenizer,
+    folder: Path,
+    shard_tokens: int = 100_000_000,
+    document_separator: str | None = None,
 ) -> int:
     """Tokenizes pieces of text into shards that need not fit in memory.
 
@@ -86,6 +90,7 @@ def write_shards(
       tokenizer: gives the tokens.
       folder: a new or empty folder.
       shard_tokens: most tokens in one file.
+      document_separator: the line that ended a document of the pieces, see open_shards.
     Returns:
       Number of tokens written.
     Raises:
@@ -96,14 +101,20 @@ def write_shards(
     refuse_used_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        return _written(pieces, tokenizer, folder, shard_tokens)
+        return _written(pieces, tokenizer, folder, shard_tokens, document_separator)
     except BaseException:  # so that the same command may try again
         for file in folder.iterdir():
             file.unlink()
         raise
 
 
-def _written(pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_tokens: int) -> int:
+def _written(
+    pieces: Iterable[Piece],
+    tokenizer: Tokenizer,
+    folder: Path,
+    shard_tokens: int,
+    document_separator: str | None,
+) -> int:
     dtype = narrowest_dtype(tokenizer.vocab_size)
     digest, sizes = hashlib.sha256(), tokenizer.token_bytes
     starts, shards, count = [], [], 0
@@ -136,6 +147,7 @@ def _written(pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_
         "dtype": dtype.str,
         "text_sha256": digest.hexdigest(),
         "shards": shards,
+        "document_separator": document_separator,
     }
     if sizes is not None:
         # Bytes up to the end of each piece, so that splits by bytes need not read all tokens.
@@ -144,11 +156,15 @@ def _written(pieces: Iterable[Piece], tokenizer: Tokenizer, folder: Path, shard_
     return count
 
 
-def open_shards(folder: Path) -> LoadedText:
+def open_shards(folder: Path, document_separator: str | None = None) -> LoadedText:
     """Maps a folder that write_shards made.
 
+    Args:
+      folder: of the shards.
+      document_separator: the line that is to end a document; None: as they were made.
     Raises:
-      InvalidInput: a file is missing or damaged, or holds a token outside the vocabulary.
+      InvalidInput: a file is missing or damaged, or holds a token outside the vocabulary; or the
+        documents were ended by another line.
     """
     try:
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
@@ -159,9 +175,16 @@ def open_shards(folder: Path) -> LoadedText:
         text_sha256 = str(index["text_sha256"])
         byte_ends = index.get("byte_ends")  # older shards have none
         byte_ends = None if byte_ends is None else np.array(byte_ends, np.int64)
+        made_with = index.get("document_separator")  # older shards do not say
         starts = np.load(folder / "documents.npy", allow_pickle=False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(f"{folder}: not a readable folder of shards: {error!r}") from error
+    if document_separator not in (None, made_with):
+        raise InvalidInput(
+            f"data.document_separator={document_separator!r}: {folder} has documents already, by "
+            f"{made_with!r}\nexpected None, or shards of `python -m experiments.tokenize "
+            f"--document_separator={document_separator}`"
+        )
     dtype = np.dtype(index["dtype"])
     for name, count in zip(names, counts, strict=True):
         path = folder / name

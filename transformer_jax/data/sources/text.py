@@ -35,7 +35,7 @@ def load_text(
       tokenizer: as in make_tokenizer. Shards bring their own.
       vocab_size: tokens that a bpe tokenizer shall have.
       document_separator: the line that ends a document, kept as its last line; None makes each
-        file one document.
+        file one document. Shards have to be made with the same one.
       train_share: how much of the text a bpe or word tokenizer is trained on, from its beginning.
     Returns:
       The stream, the tokenizer and the text's hash.
@@ -43,7 +43,7 @@ def load_text(
       InvalidInput: the source is missing, empty, or not UTF-8.
     """
     if (Path(source) / "index.json").is_file():
-        return open_shards(Path(source))
+        return open_shards(Path(source), document_separator)
     tokenizer = make_tokenizer(
         tokenizer, lambda: first_texts(source, train_share), vocab_size, lambda: first_texts(source)
     )

@@ -78,7 +78,8 @@ class LanguageModelling:
           vocab_size: tokens of a bpe or word tokenizer.
           document_separator: line that ends a document.
           separate_documents: whether documents in one window do not see each other.
-          splits: shares of train, validation and test, by bytes in the text's order.
+          splits: shares of train, validation and test in the text's order, by bytes; by tokens
+            where these have no bytes, those of words and of Hugging Face.
           length: tokens of a window, L.
           batch_size: windows in a batch, B.
           stride: tokens between windows of an evaluation; None: length.

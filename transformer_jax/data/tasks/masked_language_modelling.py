@@ -66,7 +66,7 @@ class MaskedLanguageModelling:
           tokenizer: of the text.
           vocab_size: tokens of a bpe or word tokenizer.
           document_separator: line that ends a document.
-          splits: shares of train, validation and test, in the text's order.
+          splits: shares of train, validation and test, in the text's order, by tokens.
           length: tokens of a window, L.
           batch_size: windows in a batch, B.
           mask_rate: probability that a token has to be predicted.
