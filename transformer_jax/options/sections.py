@@ -82,7 +82,8 @@ class Data:
     text, mask) come beside them."""
 
     document_separator: AnyText | None = None
-    """Line that ends a document ('' is an empty line); None: each file is a document."""
+    """Line that ends a document ('' is an empty line); None: each file is a document. Shards have
+    to be made with the same one."""
 
     separate_documents: Switch = False
     """Whether documents in one window neither see nor predict each other."""
