@@ -28,6 +28,22 @@ _FEW = 10  # commands, which a refusal lists
 _COMPLETES = "_ARGCOMPLETE"  # is set where a shell asks what may follow, see argcomplete
 
 
+def file_to_write(path: str | Path, flag: str) -> Path:
+    """Returns a path that a file may be written to; makes its folder.
+
+    Raises:
+      InvalidInput: it is a folder, or its folder cannot be made.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InvalidInput(f"{flag}={path}: there is a folder of that name; expected a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{flag}={path}: {path.parent}: {error.strerror}") from error
+    return path
+
+
 class Result(NamedTuple):
     """What a command found, where its exit code says something too."""
 

@@ -8,7 +8,7 @@ Example:
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute
+from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.studies.asking.study import Study, is_study, load_study
@@ -35,8 +35,8 @@ def main(argv: list[str]) -> dict[str, Any]:
         raise InvalidInput("compare: --metric and --out are for runs; a study says its own metric")
     if studies:
         return {"studies": {path: _judge(load_study(path)) for path in studies}}
-    metric, out = arguments.metric or "eval/loss", arguments.out or "comparison.html"
-    return _compare_runs(arguments.directories, metric, Path(out))
+    out = file_to_write(arguments.out or "comparison.html", "--out")
+    return _compare_runs(arguments.directories, arguments.metric or "eval/loss", out)
 
 
 def _judge(study: Study) -> dict[str, Any]:
@@ -46,6 +46,7 @@ def _judge(study: Study) -> dict[str, Any]:
     from transformer_jax.studies.reporting.report import write_report
     from transformer_jax.studies.reporting.tables import show_verdicts
 
+    study.refuse_lost_cells()
     verdicts = judge(study)
     study.write_cells()
     report = write_report(study)
@@ -68,7 +69,6 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:
     for warning in warnings:
         print(f"warning: {warning}")
     print(verdict)
-    out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".html":
         out.write_text(comparison.page(), encoding="utf-8")
         print(f"page: {out}")
@@ -77,7 +77,8 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:
 
         drawn = {name: run.metrics() for name, run in runs.items()}
         print(f"picture: {draw_comparison(drawn, metric, out)}")
-    table = {name: dict(zip(runs, values, strict=True)) for name, *values in rows}
+    columns = comparison.columns
+    table = {key: {name: columns[name].get(key) for name in runs} for key, *_ in rows}
     return {"runs": table, "warnings": warnings, "verdict": verdict, "page": str(out)}
 
 

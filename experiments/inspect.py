@@ -63,8 +63,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     out = Path(arguments.out)
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise InvalidInput(f"--out={out}: expected a name that ends with .png, .svg or .pdf")
-    if not out.parent.is_dir():
-        raise InvalidInput(f"--out={out}: there is no folder {out.parent}")
+    if out.is_dir() or not out.parent.is_dir():
+        raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
     use_compilation_cache()
 
     import numpy as np

@@ -7,7 +7,7 @@ Example:
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 
@@ -32,7 +32,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     config, path = arguments.config, Path(arguments.config_path)
     metric = arguments.metric or _judged_metric(arguments.file)
     of_metric = "" if metric == "loss" else f".{metric}"
-    out = Path(arguments.out or path.parent / "noise" / f"{path.stem}{of_metric}.json")
+    out = arguments.out or path.parent / "noise" / f"{path.stem}{of_metric}.json"
+    out = file_to_write(out, "--out")
     use_compilation_cache()
 
     import json
@@ -89,7 +90,6 @@ def main(argv: list[str]) -> dict[str, Any]:
     }
     table = np.array(scores).reshape(*levels, 2)
     sums = ledger(table, np.array(sequences), f"test/{metric}", what)
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
     print("\n".join([*as_lines(sums), f"wrote {out}"]))
     return sums

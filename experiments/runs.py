@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute
+from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
@@ -245,8 +245,10 @@ def _export(argv: list[str]) -> dict[str, str]:
         raise InvalidInput(f"{arguments.path}: a run and no study; give --to=huggingface")
     from transformer_jax.studies.reporting.export import export_study
 
-    export_study(arguments.path, out, arguments.weights)
-    print(f"{out}: {out.stat().st_size / 2**20:.1f} MiB; unzip it anywhere and compare reads it")
+    export_study(arguments.path, file_to_write(out, "--out"), arguments.weights)
+    print(
+        f"{out}: {out.stat().st_size / 2**20:.1f} MiB; unzip it in a new folder, compare reads it"
+    )
     return {"study": arguments.path, "file": str(out)}
 
 

@@ -22,6 +22,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, to_json
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import suggest
+from transformer_jax.runs.files import refuse_foreign_files
 
 EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
 _TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
@@ -55,6 +56,8 @@ def main(argv: list[str]) -> Any:
     journal = Journal(arguments.base)
     if arguments.list:
         return _show(journal)
+    if journal.begun is None:
+        refuse_foreign_files(journal.path, "--base", "journal", ("base.json", "cells"))
     if journal.begun is None or arguments.config is not None:
         _refuse_what_cannot_begin(journal, arguments, change)
     use_compilation_cache()

@@ -243,6 +243,54 @@ def test_runs_are_found_by_what_they_are(done):
     assert best["test/loss"] == min(row["test/loss"] for row in choose(root, []))
 
 
+def test_order_is_asked_of_numbers(done):
+    with pytest.raises(InvalidInput, match="expected a number behind <, got '3,7'"):
+        choose(done.path.parent, ["test/loss<3,7"])
+
+
+def test_scores_whose_cells_are_gone_are_not_replaced(done, tmp_path):
+    shutil.copytree(done.path, tmp_path / "study")
+    before = {file: file.read_bytes() for file in (tmp_path / "study").iterdir() if file.is_file()}
+    refused(attempt("compare", tmp_path / "study"), "has scores of 6 cells that are not in")
+    assert before == {file: file.read_bytes() for file in before}
+
+
+def test_no_study_begins_among_files_of_others(done, tiny_run, tmp_path):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "table.tex").write_text("mine")
+    shutil.copytree(tiny_run, tmp_path / "run")
+    arguments = (f"--config={TINY}", "--arm=model.num_heads=1", "--seeds=2")
+    for folder, name in (("paper", "table.tex"), ("run", "STATUS")):
+        found = attempt("ablate", *arguments, f"--workdir={tmp_path / folder}")
+        refused(found, f"holds files but no study ({name})")
+    change = ("--change=model.num_heads=1", f"--config={TINY}")
+    refused(attempt("try", f"--base={tmp_path / 'run'}", *change), "holds files but no journal")
+    assert [*(tmp_path / "paper").iterdir()] == [tmp_path / "paper" / "table.tex"]
+
+
+def test_what_is_compared_is_told_in_numbers_and_written_where_it_may_be(done, tmp_path):
+    runs = [run.path for run in runs_of(done, ("none", 0), ("none", 1)).values()]
+    found = attempt("compare", *runs, f"--out={tmp_path / 'new' / 'page.html'}", "--json")
+    held = json.loads(found.stdout)["runs"]
+    for path in runs:
+        last = RunDirectory(path).metrics()[-1]
+        assert held["eval/loss"][str(path)] == last["eval/loss"]
+        assert held["step"][str(path)] == last["step"]
+    (tmp_path / "page.html").mkdir()
+    refused(attempt("compare", *runs, f"--out={tmp_path / 'page.html'}"), "folder of that name")
+    (tmp_path / "file").touch()
+    refused(attempt("runs", "export", done.path, f"--out={tmp_path / 'file' / 'a.zip'}"), "--out=")
+    noise = ("noise", f"--config={TINY}", "--levels=2", f"--out={tmp_path / 'page.html'}")
+    refused(attempt(*noise), "folder of that name")
+
+
+def test_small_differences_keep_their_digits():
+    assert [tables.signed(x) for x in (-3.2e-5, 0.0, 0.00012, 1.5)] == [
+        *("-3.2e-05", "+0.0000", "+0.0001", "+1.5000")
+    ]
+    assert tables.spell_interval((1.2e-5, 3e-5)) == "[+1.2e-05, +3e-05]"
+
+
 @pytest.mark.parametrize(
     ("metric", "larger"),
     [

@@ -8,6 +8,7 @@ that lead outside. Whether the folder itself is a link is its user's business.
 import json
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,26 @@ def _refuse_links(path: Path) -> None:
         raise InvalidInput(
             f"{path}: it is {what}, and what belongs to a run or a study lies in its own folder\n"
             "remove it, or put a copy of the file there"
+        )
+
+
+def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection[str]) -> None:
+    """Raises InvalidInput where a folder that something is to begin in holds files of others.
+
+    Args:
+      folder: may be missing.
+      flag: by which it was given.
+      what: begins there.
+      allowed: names that may be there; names that begin with a dot may too.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{flag}={folder}: there is a file of that name")
+    names = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    foreign = [name for name in names if name not in allowed and not name.startswith(".")]
+    if foreign:
+        raise InvalidInput(
+            f"{flag}={folder}: the folder holds files but no {what} ({min(foreign)}); choose a new "
+            "or an empty one"
         )
 
 

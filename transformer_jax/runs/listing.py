@@ -78,7 +78,7 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
     newest = _newest_metrics(path)
     if isinstance(newest.get("step"), int) and newest["step"] < status.step:
-        newest = _without_test(newest) | {"step": status.step}
+        newest = without_test(newest) | {"step": status.step}
     return facts | newest
 
 
@@ -154,12 +154,12 @@ def _newest_metrics(run: Path) -> dict[str, Any]:
                 last = row if isinstance(row, dict) else last
                 newest |= last
         if size >= end or any(key.startswith("eval/") for key in newest):
-            return _without_test(newest) | last
+            return without_test(newest) | last
         size *= 4
 
 
-def _without_test(row: dict[str, Any]) -> dict[str, Any]:
-    """Scores of the test split are those of an end: a run that went on has none yet."""
+def without_test(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row without scores of the test split: those are of an end, and a run may go on."""
     return {key: value for key, value in row.items() if not key.startswith("test/")}
 
 
@@ -173,7 +173,7 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     not pass.
 
     Raises:
-      InvalidInput: there is no operator.
+      InvalidInput: there is no operator, or no number behind one of order.
     """
     match = re.match(r"([^<>=!]+)(<=|>=|!=|<|>|=)(.*)", text)
     if not match:
@@ -182,6 +182,8 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
         )
     key, sign, wanted = match[1].strip(), match[2], match[3].strip()
     compare = _OPERATORS[sign]
+    if sign not in ("=", "!=") and not _is_number(wanted):
+        raise InvalidInput(f"{text}: expected a number behind {sign}, got {wanted!r}")
 
     def passes(facts: dict[str, Any]) -> bool:
         name = next(iter(_meant_by(key, facts)), None)
@@ -200,6 +202,14 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
         return compare(str(value), wanted.capitalize() if isinstance(value, bool) else wanted)
 
     return passes
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _meant_by(key: str, names: Iterable[str]) -> list[str]:

@@ -22,13 +22,14 @@ from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed, renamed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
-from transformer_jax.runs.files import inside, replace, write_json
+from transformer_jax.runs.files import inside, refuse_foreign_files, replace, write_json
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
 from transformer_jax.studies.asking.register import ContrastKey, contrasts_of
 
 _LOOKS = "looks.jsonl"
+_BEFORE_STUDY = ("cells", "jobs", "register.jsonl")  # what there may be before study.json
 # Changing one of these after the first cell makes every verdict worthless.
 _DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate", "budgets")
 
@@ -255,6 +256,26 @@ class Study:
         """Replaces study.json."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.path, "study.json", self.record)
+
+    def refuse_lost_cells(self) -> None:
+        """Raises InvalidInput where cells of cells.csv that ended are gone, and their scores."""
+        file = inside(self.path, "cells.csv")
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        whole = [r for r in csv.DictReader(io.StringIO(text)) if float(r.get("budget") or 1) == 1]
+        ended = {(row["arm"], row["seed"]) for row in whole if row["state"] in OUTCOMES}
+        there = {(c.arm, str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
+        if lost := sorted(ended - there):
+            raise InvalidInput(
+                f"{self.path}: cells.csv has scores of {len(lost)} cells that are not in "
+                f"{self.root / 'cells'} (arm {lost[0][0]!r}, seed {lost[0][1]}, say): verdicts "
+                "without them would replace those of all\nexpected the folder that holds them; "
+                "ablate trains them again"
+            )
+
+    def refuse_foreign_files(self) -> None:
+        """Raises InvalidInput where a study is to begin in a folder that holds other files."""
+        if not self.record:
+            refuse_foreign_files(self.path, "--workdir", "study", _BEFORE_STUDY)
 
     def write_cells(self) -> None:
         """Replaces cells.csv."""

@@ -14,6 +14,7 @@ from transformer_jax.metrics import METRICS
 from transformer_jax.options.config import CADENCE
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.listing import without_test
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
@@ -66,8 +67,10 @@ class Comparison:
 
     def _column(self, name: str) -> dict[str, Any]:
         run, last = self.runs[name], {}
-        for row in run.metrics():
+        rows = run.metrics()
+        for row in rows:
             last |= row
+        last = without_test(last) | (rows[-1] if rows else {})
         if self.metric not in last:
             metrics = [key for key in last if key != "step"]
             raise InvalidInput(

@@ -49,7 +49,9 @@ def signed(value: float | str | None, digits: int = 4) -> str:
         return value
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:+.{digits}f}" if not math.isinf(value) else ("∞" if value > 0 else "-∞")
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:+.{digits}f}" if value == 0 or round(value, digits) else f"{value:+.2g}"
 
 
 def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks import Task
+from transformer_jax.errors import InvalidInput
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
@@ -95,7 +96,11 @@ def _load(cell: Cell, prepared: Prepared) -> Run:
     restored = Checkpoints(RunDirectory(cell.path).file("checkpoints")).restore(
         prepared.template, read_only=True
     )
-    assert restored is not None
+    if restored is None:
+        raise InvalidInput(
+            f"{cell.path}: its checkpoints are gone (runs gc --checkpoints); remove the folder: "
+            "ablate trains it again"
+        )
     params = evaluated_params(restored.state.opt_state, restored.state.params)
     return prepared.run(params, restored.step)
 

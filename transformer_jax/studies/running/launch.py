@@ -109,6 +109,7 @@ def planned(
       options: how, root and cluster, as in run.
     """
     study = Study(workdir)
+    study.refuse_foreign_files()
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
         if design.exploratory:  # a grid is looked at when its seeds are there
             looks = (len(seeds),) if until is None else LOOKS
