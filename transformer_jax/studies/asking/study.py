@@ -23,6 +23,7 @@ from transformer_jax.options.schema import completed, renamed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import inside, refuse_foreign_files, replace, write_json
+from transformer_jax.runs.listing import is_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
@@ -406,16 +407,8 @@ def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _plain_cell(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return value if _is_a_number(value) else "'" + value
+        return value if is_number(value) else "'" + value
     return value
-
-
-def _is_a_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def way_to(root: Path, path: Path) -> str:
