@@ -264,7 +264,7 @@ class Study:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         whole = [r for r in csv.DictReader(io.StringIO(text)) if float(r.get("budget") or 1) == 1]
         ended = {(row["arm"], row["seed"]) for row in whole if row["state"] in OUTCOMES}
-        there = {(c.arm, str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
+        there = {(_plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - there):
             raise InvalidInput(
                 f"{self.path}: cells.csv has scores of {len(lost)} cells that are not in "
