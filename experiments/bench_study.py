@@ -33,6 +33,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--sample", type=int, default=32, help="processes that are timed (32)")
     parser.add_argument("--members", type=int, help="instead: this many seeds in step against one")
     arguments = parser.read(argv)
+    for name in ("rounds", "members"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise InvalidInput(f"--{name}={value}: expected an integer >= 1")
     if arguments.members is not None:
         _in_step(arguments.config, arguments.members)
         return
@@ -59,12 +62,14 @@ def main(argv: list[str]) -> None:
 
 def _run(*arguments: str, **environment: str) -> float:
     started = time.monotonic()
-    subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", *arguments],
-        check=True,
+        check=False,
         stdout=subprocess.DEVNULL,
         env={**os.environ, **environment},
     )
+    if ended.returncode:
+        raise InvalidInput(f"{' '.join(arguments)}: ended with code {ended.returncode}")
     return time.monotonic() - started
 
 

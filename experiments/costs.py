@@ -69,8 +69,9 @@ The base of v5e and H200 is configs/gpt2_124m.py (12 blocks of width 768, texts 
 at a time on v5e and 16 on the H200; blocks computed again, loss in chunks, fused attention), the
 CPU's configs/shakespeare.py with 16 texts at a time. One thing is changed at a time (with
 the width the number of heads, of 64 features each), and the tokens of an update on a device stay
-the same, so that seconds a token compare. Over devices the model is cut by `mesh.fsdp`, and each
-device has as many tokens as one alone.
+the same, so that seconds a token compare; only at length 16,384 are they twice as many, since one
+text is. Over devices the model is cut by `mesh.fsdp`, and each device has as many tokens as one
+alone.
 
 Written by `python -m experiments.costs`, each device's points where it is (`--devices=gpu`).
 """
@@ -109,13 +110,14 @@ def main(argv: list[str]) -> None:
     if unknown := set(asked) - set(_BASES):
         raise InvalidInput(f"--devices={unknown.pop()}: expected some of {', '.join(_BASES)}")
     out = Path(arguments.out)
-    if not out.parent.is_dir():
-        raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
+    figures = Path(arguments.figures)
+    for flag, path in (("out", out), ("figures", figures)):
+        if not path.parent.is_dir():
+            raise InvalidInput(f"--{flag}={path}: expected a file in a folder that is there")
     if "gpu" in asked and len(asked) > 1:
         raise InvalidInput(f"--devices={arguments.devices}: expected gpu alone, or none")
     if "gpu" not in asked:
         os.environ.update(ENVIRONMENT)
-    figures = Path(arguments.figures)
     points = [Point(**each) for each in json.loads(figures.read_text())] if figures.exists() else []
     made: set[str] = set()
     for point in (point for base in asked for point in _points_of(base)):

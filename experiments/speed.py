@@ -126,6 +126,11 @@ def _programs_of(name: str, config: Any, length: int) -> dict[str, Callable[[], 
     from transformer_jax.training.own import own_modules
 
     model = make_model(config.model, {"vocab_size": 65}, own_modules(config))
+    if not model.can_cache():
+        raise InvalidInput(
+            f"model.mask={config.model.mask}: what is read may not see what comes after it, "
+            "since what is timed keeps a cache"
+        )
     rows = max(1, _BATCH_TOKENS // length)
     tokens = jax.random.randint(jax.random.key(0), (rows, length), 0, 65)
     params = jax.jit(model.init)(jax.random.key(0), tokens[:1])["params"]

@@ -68,6 +68,10 @@ def test_each_doubt_alone_and_then_combinations():
     assert spelled({}) == "as it stands"
     assert spelled({rate: 2.0, steps: 0.5}) == "learning_rate x 2, steps x 0.5"
     assert spelled({Doubt("model.depth", values=(3,)): 3}) == "depth=3"
+    clip = Doubt("training.clip_norm", values=(None, 2.0))
+    both = specifications((clip, steps), 18)
+    assert {clip: None, steps: 0.5} in both, "None is a value too"
+    assert len(both) == len({spelled(each) for each in both}) == 6
 
 
 def test_what_holds_is_counted_by_what_was_said():

@@ -13,7 +13,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
 from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of
+from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of, rung_path
 from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference import scales, statistics, variance_components
 from transformer_jax.studies.judging import judge as judging
@@ -266,6 +266,12 @@ def test_a_score_of_zero_is_a_score(monkeypatch):
 def test_ladders_that_cannot_be_are_refused(text, told):
     with pytest.raises(InvalidInput, match=told):
         ladder_of([text], load_design(TINY, {}, ["model.num_heads=1,2"]))
+
+
+def test_rungs_of_large_numbers_are_told_apart(tmp_path):
+    days = (20240101, 20240102, 20240103)
+    assert len({rung_path(tmp_path, "data.split_seed", day) for day in days}) == 3
+    assert rung_path(tmp_path, "optimizer.learning_rate", 0.001).name.endswith("rate=0.001")
 
 
 def test_another_ladder_is_another_workdir(tmp_path):

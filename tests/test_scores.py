@@ -18,6 +18,7 @@ from transformer_jax.studies.reporting.scores import judge_in
 
 SEEDS = range(6)
 ASKED = {"base": "base", "margin": 0.05, "larger_is_better": True}
+ROW = {"arm": "base", "seed": 0, "value": 1.0}
 
 
 def rows_of(scores):
@@ -215,6 +216,12 @@ def test_runs_that_diverged_and_frames(scores):
         ({"base": "bas"}, "base=bas: no such arm in the scores; did you mean base?"),
         ({"primary": ["pu"]}, "primary=pu: no such arm"),
         ({"margin": 0.0}, "margin=0.0: expected a number > 0"),
+        ({"target": math.nan}, "target=nan: expected a number"),
+        ({"planned": (0,)}, "planned=[0]: expected numbers of seeds"),
+        ({"earlier_looks": (-3,)}, "earlier_looks=[-3]: expected numbers of seeds"),
+        ({"rows": [ROW | {"step": "abc"}], "target": 0.5}, "row 1: step=abc: expected an integer"),
+        ({"rows": [ROW | {"step": math.inf}], "target": 0.5}, "row 1: step=inf: expected an int"),
+        ({"rows": [ROW | {"step": ""}], "target": 0.5}, "row 1 has no step"),
         ({"rows": [{"arm": "a", "seed": 0, "valu": 1.0}]}, "row 1 has no 'value'"),
         ({"rows": [{"arm": "base", "seed": 0, "value": 1.0}] * 2}, "arm 'base' has seed 0 twice"),
     ],

@@ -956,9 +956,11 @@ def test_a_run_that_overfitted_has_not_diverged(done, tmp_path):
     evaluation.write_text(json.dumps(scored))
     assert cell.state() == "done"
     assert cell.outcome("loss").value == 9.0
+    assert cell.validated() == scored["validation"]
     metrics.write_text(metrics.read_text() + '{"step": 99, "train/loss": 9.0}\n')
     assert cell.state() == "diverged"
     assert cell.outcome("loss") == Outcome(None, True)
+    assert cell.validated() == {}, "a trial of tuning that says nothing of its rate"
     for loss, state in ((1.04, "done"), (1.06, "diverged")):  # it learned nothing; it got worse
         held = loss * np.log(65)
         evaluation.write_text(json.dumps(scored | {"test": scored["test"] | {"loss": held}}))

@@ -27,7 +27,7 @@ from transformer_jax.studies.running.tuning import Search
 
 CONFIG = tiny.get_config()
 RATE, DROPOUT, KIND = "optimizer.learning_rate", "model.dropout_rate", "model.activation"
-BETA = "optimizer.adamw.b2"
+BETA, CLIP = "optimizer.adamw.b2", "training.clip_norm"
 
 
 # ---------------------------------------------------------------- trials without training
@@ -45,11 +45,23 @@ class _Builder:
         self.design = design
 
     def make(self, name, arm, more):
+        self.design.config_of(arm, more)
+        self.design.refuse(more)
         return SimpleNamespace(name=name, arm=arm, changes=more)
 
 
-def tuned_by(losses, arms=("base",), larger=False, margin=0.01, metric="score", **tuning):
+def tuned_by(
+    losses,
+    arms=("base",),
+    larger=False,
+    margin=0.01,
+    metric="score",
+    refuse=lambda _: None,
+    **tuning,
+):
     """Tunes arms whose validation scores are a function of (arm, changes, seed).
+
+    `refuse` raises InvalidInput where a model cannot be made with some changes.
 
     Returns:
       arm -> Tuned, and the trials of each call: (names, number of seeds).
@@ -61,6 +73,7 @@ def tuned_by(losses, arms=("base",), larger=False, margin=0.01, metric="score", 
         margin=margin,
         larger_is_better=larger,
         base=arms[0],
+        refuse=refuse,
     )
     task = SimpleNamespace(sizes={"vocab_size": 65})
     ready = {
@@ -69,14 +82,14 @@ def tuned_by(losses, arms=("base",), larger=False, margin=0.01, metric="score", 
     }
     calls = []
 
-    def run_trials(trials, count):
-        calls.append((list(trials), count))
+    def run_trials(trials, seeds):
+        calls.append((list(trials), len(seeds)))
         return {
             name: [
                 loss
                 if isinstance(loss := losses(t.arm, t.changes, seed), dict | None)
                 else {metric: loss}
-                for seed in range(count)
+                for seed in range(len(seeds))
             ]
             for name, t in trials.items()
         }
@@ -125,6 +138,42 @@ def test_an_optimum_at_the_limit_of_an_option_is_one():
     found, calls = tuned_by(losses, key=DROPOUT, grid=(0.0, 0.1, 0.2), seeds=(7,))
     assert found["base"].chosen == {DROPOUT: 0.0}
     assert not found["base"].refused
+    assert len(calls) == 1
+
+
+def test_whole_numbers_of_an_option_of_numbers_are_no_integers():
+    """Below 1 there is 0.5, and between 1 and 2 a parabola has its middle."""
+
+    def losses(arm, changes, seed, best=0.5):
+        return math.log(changes[CLIP] / best) ** 2
+
+    for grid in ((1, 2, 4), (1.0, 2.0, 4.0)):
+        found, _ = tuned_by(losses, key=CLIP, grid=grid, seeds=(7,))
+        assert found["base"].chosen == {CLIP: 0.5}
+
+    def at_1_4(arm, changes, seed):
+        return losses(arm, changes, seed, best=1.4)
+
+    found, _ = tuned_by(at_1_4, key=CLIP, grid=(0.5, 1, 2, 4), seeds=(7, 8), refine=CLIP)
+    assert found["base"].chosen[CLIP] == pytest.approx(1.4, rel=1e-2)
+    whole = read_tuning("here", {"key": "model.depth", "grid": (1, 2, 3)}, {})
+    assert [type(value) for value in whole.options["model.depth"]] == [int] * 3
+
+
+def test_nothing_grows_to_what_no_model_can_be_made_with():
+    """Each option may allow it, and both together not."""
+
+    def losses(arm, changes, seed):
+        return -changes["model.num_heads"]
+
+    def refuse(changes):
+        if changes["model.num_heads"] > 32:
+            raise InvalidInput("num_heads: expected a divisor of width 32")
+
+    grid = {"key": "model.num_heads", "grid": (8, 16, 32), "seeds": (7,)}
+    found, calls = tuned_by(losses, refuse=refuse, **grid)
+    assert found["base"].chosen == {"model.num_heads": 32}
+    assert found["base"].refused
     assert len(calls) == 1
 
 
@@ -231,6 +280,18 @@ def test_a_random_search_finds_its_optimum():
 # ---------------------------------------------------------------- halving
 
 
+def test_an_optimum_at_the_limit_of_a_random_range_is_one():
+    """The smallest rate that was drawn is no 0, but nothing lies below the range."""
+
+    def losses(arm, changes, seed):
+        return changes[DROPOUT]
+
+    found, calls = tuned_by(losses, options={DROPOUT: (0.0, 0.4)}, trials=8, seeds=(7,))
+    assert found["base"].chosen[DROPOUT] > 0
+    assert not found["base"].refused
+    assert len(calls) == 1
+
+
 def test_the_better_half_goes_on_to_more_updates_and_seeds():
     seen = []
 
@@ -294,6 +355,8 @@ def test_the_plan_tells_what_halving_costs():
     tuning = Tuning({RATE: (1e-3, 2e-3, 4e-3, 8e-3)}, seeds=(7, 8), rungs=((0.25, 1), (0.5, 2)))
     assert tuning.runs_of_an_arm() == 4 * 0.25 + 2 * 0.5 * 2
     assert "4 at 25% of the updates with 1 seed, then 2 at 50%" in tuning.told()
+    drawn = Tuning({RATE: (1e-3, 8e-3)}, trials=8, seeds=(7, 8), rungs=((1.0, 2),), refine=RATE)
+    assert drawn.runs_of_an_arm() == 2 * (8 + 2)
 
 
 # ---------------------------------------------------------------- a parabola
@@ -668,6 +731,10 @@ def test_a_regret_of_one_arm_alone_gives_no_more_false_words(freedom, ratio):
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "halve": True}, "halve=True: expected"),
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "trials": -1}, "trials=-1"),
         ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "rung": 1}, "'rung' is unknown"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "seeds": (7, 7)}, "each once"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "seeds": ("a", 7)}, "seeds=.'a', 7.: expected"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "refine": ["a"]}, "names of options"),
+        ({"key": None, "grid": (1e-3, 2e-3, 4e-3)}, "names of options"),
     ],
 )  # fmt: skip
 def test_a_wrong_tuning_is_refused_before_anything_runs(tmp_path, tuning, told):

@@ -38,13 +38,14 @@ def _parse_integer(text: str) -> int:
     return int(text) if text.lstrip("+-").isdigit() else int(number)
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
+    """Returns whether a value is an integer, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
     """Returns whether a value is a finite number, and no bool."""
-    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+    return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def bounded(kind: str, words: str) -> Rule:
@@ -57,14 +58,14 @@ def bounded(kind: str, words: str) -> Rule:
     Raises:
       ValueError: the words are something else.
     """
-    is_integer = kind == "int"
+    is_whole = kind == "int"
     accepts, example = _bounds(words)
-    name = "an integer" if is_integer else "a number"
+    name = "an integer" if is_whole else "a number"
     return Rule(
         f"{name} {'that is finite' if words == 'finite' else words}",
-        f"{example:g}" if not is_integer else str(math.ceil(example)),
-        _parse_integer if is_integer else lambda text: float(text.replace("_", "")),
-        lambda value: (_is_integer(value) if is_integer else is_number(value)) and accepts(value),
+        f"{example:g}" if not is_whole else str(math.ceil(example)),
+        _parse_integer if is_whole else lambda text: float(text.replace("_", "")),
+        lambda value: (is_integer(value) if is_whole else is_number(value)) and accepts(value),
     )
 
 

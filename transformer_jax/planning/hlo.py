@@ -299,7 +299,7 @@ class Program:
         if root.operation != "compare" or "direction=LT" not in root.rest:
             return 1
         counter, limit = (seen[name] for name in root.operands)
-        if limit.operation != "constant":
+        if limit.operation != "constant" or limit.number < 0:
             return 1
         return -(-limit.number // self._step_of(counter, loop.called("body")[0]))
 

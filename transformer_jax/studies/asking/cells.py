@@ -219,6 +219,10 @@ class Cell(NamedTuple):
         later = read_details(self).get("metrics", {}).get(split, {})
         return {**scores, **later} if scores else {}
 
+    def validated(self) -> dict[str, Any] | None:
+        """The final scores of the validation split; {} where it diverged, None of no outcome."""
+        return {DONE: self.means("validation"), DIVERGED: {}}.get(self.state())
+
     def metric_facts(self) -> dict[str, dict[str, Any]]:
         """What is known of the metrics that were asked for: name -> unit, direction, code."""
         later = read_details(self).get("metrics", {}).get("facts", {})

@@ -17,7 +17,7 @@ from transformer_jax.metrics import METRICS, SCORED
 from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import metric_facts
-from transformer_jax.options.rule import is_own, suggest
+from transformer_jax.options.rule import is_integer, is_number, is_own, suggest
 from transformer_jax.options.schema import stated
 from transformer_jax.studies.asking.also import read_also, refuse_impossible_evaluations
 from transformer_jax.studies.asking.arms import quick_arms
@@ -254,12 +254,13 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
     if metric not in SCORED and metric not in config.evaluation.metrics:
         asked = (*config.evaluation.metrics, metric)
         config = changed(config, {"evaluation.metrics": asked})
-    if not study["margin"] > 0:
-        raise InvalidInput(f"{where}: margin={study['margin']!r}: expected a number > 0")
+    margin, target = study["margin"], study.get("target")
+    if not (is_number(margin) and margin > 0):
+        raise InvalidInput(f"{where}: margin={margin!r}: expected a number > 0")
+    if not (target is None or is_number(target)):
+        raise InvalidInput(f"{where}: target={target!r}: expected a number")
     looks = tuple(study.get("looks") or (5,))
-    if any(not isinstance(look, int) or look < 1 for look in looks) or list(looks) != sorted(
-        set(looks)
-    ):
+    if any(not is_integer(look) or look < 1 for look in looks) or list(looks) != sorted(set(looks)):
         raise InvalidInput(f"{where}: looks={looks}: expected numbers of seeds, ascending")
     base = study.get("base") or next(iter(arms), "")
     if base not in arms:
@@ -278,7 +279,7 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         question=study["question"],
         prediction=study["prediction"],
         metric=metric,
-        margin=float(study["margin"]),
+        margin=float(margin),
         margin_reason=study["margin_reason"],
         looks=looks,
         base=base,
@@ -287,9 +288,9 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         match=_match(where, study.get("match")),
         also=read_also(where, study.get("also")),
         primary=_primary(where, study.get("primary"), others),
-        target=None if study.get("target") is None else float(study["target"]),
-        gate=read_gate(where, study.get("gate"), study.get("target")),
-        budgets=read_budgets(where, study.get("budgets"), study.get("target")),
+        target=None if target is None else float(target),
+        gate=read_gate(where, study.get("gate"), target),
+        budgets=read_budgets(where, study.get("budgets"), target),
         trend=read_trend(where, study.get("trend"), flatten(config), arms, base, study),
         expected=read_expected(where, study.get("expected"), others, bool(study.get("trend"))),
         supersedes=study.get("supersedes") or "",
@@ -317,7 +318,7 @@ def _match(where: str, asked: dict | None) -> tuple[str, tuple[str, ...]] | None
     if not asked:
         return None
     what, fields = asked.get("by", ""), asked.get("field", "")
-    fields = (fields,) if isinstance(fields, str) else tuple(fields)
+    fields = tuple(fields) if isinstance(fields, list | tuple) else (fields,)
     if what not in MATCHES:
         raise InvalidInput(f"{where}: match: by={what!r}: expected one of {', '.join(MATCHES)}")
     for field in fields:
@@ -333,6 +334,8 @@ def _primary(where: str, asked: Sequence[str] | None, others: list[str]) -> tupl
                 f"{where}: primary: {name!r}: expected arms beside the base"
                 f"{suggest(str(name), others)}"
             )
+    if len(set(asked or ())) < len(asked or ()):
+        raise InvalidInput(f"{where}: primary={list(asked or ())}: expected each arm once")
     return tuple(asked or ())
 
 

@@ -91,9 +91,10 @@ def specifications(doubts: Sequence[Doubt], count: int) -> list[Specification]:
       count: of specifications, the first among them; fewer if there are no more.
     """
     alone = [{doubt: chosen} for doubt in doubts for chosen in doubt.alternatives()]
-    choices = [(None, *doubt.alternatives()) for doubt in doubts]
+    as_it_stands = object()  # None may be a value of an option
+    choices = [(as_it_stands, *doubt.alternatives()) for doubt in doubts]
     combined = [
-        {doubt: c for doubt, c in zip(doubts, chosen_of, strict=True) if c is not None}
+        {doubt: c for doubt, c in zip(doubts, chosen_of, strict=True) if c is not as_it_stands}
         for chosen_of in itertools.product(*choices)
     ]
     combined = [each for each in combined if len(each) > 1]

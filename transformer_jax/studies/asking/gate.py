@@ -28,11 +28,11 @@ def read_gate(where: str, asked: dict | None, target: float | None) -> tuple[str
     """
     if not asked:
         return None
-    method, reason = asked.get("by"), asked.get("reason")
+    method, reason = str(asked.get("by")), asked.get("reason")
     if method not in METHODS:
         raise InvalidInput(
             f"{where}: gate: by={method!r}: expected one of {', '.join(METHODS)}"
-            f"{suggest(str(method), METHODS)}"
+            f"{suggest(method, METHODS)}"
         )
     if not isinstance(reason, str) or not reason.strip() or asked.keys() != {"by", "reason"}:
         raise InvalidInput(f"{where}: gate: expected by and reason, why another than the usual one")

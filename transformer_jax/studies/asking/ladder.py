@@ -119,4 +119,9 @@ def _rung(design: Design, changes: Mapping[str, float]) -> Design:
 
 def rung_path(workdir: str | Path, key: str, value: float) -> Path:
     """Returns the directory of a rung's study."""
-    return inside(Path(workdir), f"{key}={value:g}")
+    return inside(Path(workdir), rung_name(key, value))
+
+
+def rung_name(key: str, value: float) -> str:
+    """Returns KEY=VALUE, as a rung's directory is named."""
+    return f"{key}={value if isinstance(value, int) else f'{value:g}'}"

@@ -70,19 +70,21 @@ def beyond(space: Space, key: str, side: int) -> float:
     return max(1, round(value)) if by_factors else round(value)
 
 
-def edge_of(best: Setting, key: str, tried: Sequence[Setting], flat: Mapping[str, Any]) -> int:
+def edge_of(best: Setting, key: str, space: Space, flat: Mapping[str, Any]) -> int:
     """-1 or 1 where a best value is the first or last of an option's; 0 where none lies beyond.
 
     Args:
       best: setting.
       key: of an option of numbers.
-      tried: settings.
+      space: what was tried.
       flat: values of the base, for the option's rule.
     """
-    values = sorted({setting[key] for setting in tried})
+    values = sorted({setting[key] for setting in space.settings})
     side = -1 if best[key] == values[0] else 1 if best[key] == values[-1] else 0
-    rule, step = rule_for(key, flat), 1 if isinstance(best[key], int) else 1e-9
-    is_limit = rule is not None and not rule.accepts(best[key] + side * step)
+    # The first of random values is none of a range's ends, beyond which more would be tried.
+    end = space.values[key][0 if side < 0 else -1]
+    rule, step = rule_for(key, flat), 1 if isinstance(end, int) else 1e-9
+    is_limit = rule is not None and not rule.accepts(end + side * step)
     return 0 if is_limit else side
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
-from transformer_jax.options.rule import suggest
+from transformer_jax.options.rule import is_integer, suggest
 from transformer_jax.options.schema import rule_for, unknown_key
 from transformer_jax.studies.asking.settings import (
     UNEVEN,
@@ -76,7 +76,8 @@ class Tuning:
         for share, seeds in self.rungs:
             total, count = total + count * share * seeds, -(-count // 2)
         share, seeds = self.rungs[-1]
-        more = (2 if self.refine and len(self.rungs) > 1 else 0) + 2 * self.halve
+        has_neighbours = self.refine and (self.trials or len(self.rungs) > 1)
+        more = (2 if has_neighbours else 0) + 2 * self.halve
         return total + more * share * seeds
 
     def told(self) -> str:
@@ -132,6 +133,9 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
     unknown = [name for name in asked if name not in allowed]
     if unknown:
         raise InvalidInput(f"{where}: {unknown[0]!r} is unknown{suggest(unknown[0], allowed)}")
+    texts = [asked.get("key", ""), asked.get("refine") or "", *(asked.get("options") or ())]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidInput(f"{where}: key, options and refine: expected names of options")
     asked = dict(asked)
     if "options" in asked and asked.keys() & {"key", "grid"}:
         raise InvalidInput(f"{where}: key and grid are short for options of one; give either")
@@ -141,6 +145,8 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
     lists = [*options.values(), seeds] if isinstance(options, dict) and options else [()]
     if not all(isinstance(values, list | tuple) and values for values in lists):
         raise InvalidInput(f"{where}: grid and seeds: expected lists of numbers, not empty")
+    if not all(is_integer(seed) and seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise InvalidInput(f"{where}: seeds={list(seeds)}: expected integers >= 0, each once")
     whole = {"trials": 0, "extensions": 2}
     numbers = {name: asked.get(name, value) for name, value in whole.items()}
     for name, value in numbers.items():
@@ -149,7 +155,7 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
     for key, values in options.items():
         _refuse_values(where, key, tuple(values), numbers["trials"] > 0, flat)
     tuning = Tuning(
-        options={key: tuple(values) for key, values in options.items()},
+        options={key: _as_declared(key, values, flat) for key, values in options.items()},
         seeds=tuple(seeds),
         rungs=_rungs(where, asked.get("rungs"), len(seeds)),
         refine=asked.get("refine") or "",
@@ -169,6 +175,14 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
             f"{where}: halve={tuning.halve!r}: expected True or False, and True beside refine alone"
         )
     return tuning
+
+
+def _as_declared(key: str, values: Sequence[Any], flat: Mapping[str, Any]) -> tuple[Any, ...]:
+    """1 of an option of numbers is 1.0: its next value is no integer, nor a parabola's middle."""
+    rule = rule_for(key, flat)
+    if rule is None or not are_numbers(values) or not rule.accepts((values[0] + values[1]) / 2):
+        return tuple(values)
+    return tuple(map(float, values))
 
 
 def _refuse_values(

@@ -89,6 +89,8 @@ def judge(
     Raises:
       InvalidInput: a column is missing, a row stands twice, or an argument names no arm.
     """
+    if target is not None and not math.isfinite(target):
+        raise InvalidInput(f"target={target}: expected a number, in units of the value")
     outcomes = outcomes_of(rows, with_steps=target is not None)
     others = [arm for arm in outcomes if arm != base]
     if not others:
@@ -101,6 +103,9 @@ def judge(
                 )
     if not (margin > 0 and math.isfinite(margin)):
         raise InvalidInput(f"margin={margin}: expected a number > 0, in units of the value")
+    for name, looks in (("planned", planned), ("earlier_looks", earlier_looks)):
+        if not all(look >= 1 for look in looks):
+            raise InvalidInput(f"{name}={list(looks)}: expected numbers of seeds, 1 or more")
     count = len(outcomes[base])
     level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
     arms = {arm: outcomes[arm] for arm in others}
@@ -134,12 +139,12 @@ def _number(value: Any, column: str, row: int, expected: str = "a number") -> fl
         raise InvalidInput(f"scores: row {row}: {column}={value}: expected {expected}") from error
 
 
-def _seed(value: Any, row: int) -> int:
+def _integer(value: Any, column: str, row: int) -> int:
     """A whole number, as a frame may hold it: 1.0."""
-    seed = _number(value, "seed", row, "an integer")
-    if not math.isfinite(seed) or seed != int(seed):
-        raise InvalidInput(f"scores: row {row}: seed={value}: expected an integer")
-    return int(seed)
+    number = _number(value, column, row, "an integer")
+    if not math.isfinite(number) or number != int(number):
+        raise InvalidInput(f"scores: row {row}: {column}={value}: expected an integer")
+    return int(number)
 
 
 def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
@@ -157,7 +162,7 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
                     f"scores: row {number} has no {column!r}{suggest(column, map(str, row))}; "
                     f"expected {', '.join(_COLUMNS)}, and diverged if you like"
                 )
-        arm, seed = str(row["arm"]), _seed(row["seed"], number)
+        arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
         by_seed = outcomes.setdefault(arm, {})
         if seed in by_seed:
             raise InvalidInput(
@@ -165,13 +170,13 @@ def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outc
             )
         value = math.nan if row["value"] is None else _number(row["value"], "value", number)
         gone = _is_true(row.get("diverged"), number) or not math.isfinite(value)
-        last = row.get("step")
-        is_told = last is not None and last == last  # a frame has nan where there is none
+        last = row.get("step") if with_steps else None
+        is_told = last not in (None, "") and last == last  # a frame has nan where there is none
         if with_steps and not is_told and not gone:
             raise InvalidInput(
                 f"scores: row {number} has no step; with a target expected the updates until "
                 "it was reached, or the last ones"
             )
-        step = int(last) if is_told else 0
+        step = _integer(last, "step", number) if is_told else 0
         by_seed[seed] = Outcome(None if gone else value, gone, step, step)
     return outcomes

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.files import inside, read_json, replace, write_json
-from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_path
+from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_name, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain
 from transformer_jax.studies.inference.tuned import moved
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
@@ -49,7 +49,7 @@ def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) ->
         band, chart = "mean and range over seeds", {}
         for index, (value, study) in enumerate(zip(ladder["values"], studies, strict=True)):
             of_rung = sweep_charts(study, study.verdicts()).values()
-            named = {"name": f"{ladder['key']}={value:g}", "index": index}
+            named = {"name": rung_name(ladder["key"], value), "index": index}
             for its in (its for its in of_rung if its["xLabel"] == key):
                 chart = its
                 series += [{**line, **named} for line in its["series"]]

@@ -7,7 +7,7 @@ from typing import Any
 from transformer_jax.runs.files import inside, write_json
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import MISSING
-from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, rung_path
+from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, rung_name, rung_path
 from transformer_jax.studies.asking.study import Study, as_plain, now
 from transformer_jax.studies.judging.ladder import forecast
 from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
@@ -47,7 +47,7 @@ def run_ladder(
     options["root"] = options.get("root") or workdir.parent
     progress = progress or Progress()
     rungs = {
-        f"{ladder.key}={value:g}": (design, rung_path(workdir, ladder.key, value))
+        rung_name(ladder.key, value): (design, rung_path(workdir, ladder.key, value))
         for value, design in ladder.rungs.items()
     }
     begin_ladder(workdir, ladder, write=False)

@@ -370,21 +370,19 @@ class Launch:
     def _tune(self, retry: bool) -> None:
         """Lets each arm choose, all with the same trials; writes what they chose."""
 
-        def run_trials(trials: Mapping[str, Arm], count: int) -> dict[str, list[dict | None]]:
+        def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
             base = self.arms[self.design.base].config.training.steps
             for name, trial in trials.items():
                 trial.place(self.estimate.how)
                 share = trial.config.training.steps / base
                 self.estimate.seconds[name] = share * self.estimate.seconds[self.design.base]
-            seeds = self.design.tuning.seeds[:count] if self.design.tuning else ()
             cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
             means: dict[str, list[dict | None]] = {name: [] for name in trials}
             for cell in cells:
-                has_outcome = cell.state() in OUTCOMES
-                if has_outcome and cell.means("validation").get(self.design.metric) is None:
+                if (scored := cell.validated()) and scored.get(self.design.metric) is None:
                     self._look_closer(cell, trials[cell.arm])  # it is older than the metric
-                means[cell.arm].append(cell.means("validation") if has_outcome else None)
+                means[cell.arm].append(cell.validated())
             return means
 
         search = tuning.Search(self.design, self.builder, self.arms, run_trials)

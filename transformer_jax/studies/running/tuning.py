@@ -5,7 +5,6 @@ arm's optimum is at the edge of what was tried, more is tried by all arms; where
 arm gets no verdict.
 """
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,9 +30,9 @@ from transformer_jax.studies.asking.tuning import Tuned, shortened
 from transformer_jax.studies.inference.tuned import parabola, sensitivity
 from transformer_jax.studies.running.planning import Arm, ArmBuilder
 
-# Trials and the number of seeds -> the validation means of each seed: {} where it diverged, None
-# without an outcome.
-RunTrials = Callable[[Mapping[str, Arm], int], dict[str, list[dict | None]]]
+# Trials and their seeds -> the validation means of each seed: {} where it diverged, None without an
+# outcome.
+RunTrials = Callable[[Mapping[str, Arm], Sequence[int]], dict[str, list[dict | None]]]
 _MOVES = 4  # of a parabola, to where its middle is better than what is beside it
 # In margins: a parabola that may miss by more, or of which a step costs more, has its steps halved.
 _MAY_MISS, _MAY_COST = 0.25, 5.0
@@ -71,8 +70,7 @@ class Search:
             edges = {edge for name in self.arms for edge in self._edges(best[name], space)}
             larger = space
             for key, side in sorted(edges):
-                if self._may_grow(larger, key, side):
-                    larger = grown(larger, key, side, growth)
+                larger = self._grown(larger, key, side, growth)
             if larger is space:
                 break
             space = larger
@@ -111,7 +109,8 @@ class Search:
                 trial = f"{name} | {spell_setting(setting)}{at}"
                 trials[trial] = self.builder.make(trial, name, {**own, **brief})
                 key_of[trial] = key
-        for trial, means in (self.run_trials(trials, seeds) if trials else {}).items():
+        scored = self.run_trials(trials, self.tuning.seeds[:seeds]) if trials else {}
+        for trial, means in scored.items():
             self.lost |= {key_of[trial][0]} if None in means else set()
             # A metric may have no value (updates to a target that was not reached).
             scores = [(row or {}).get(self.design.metric) for row in means]
@@ -136,22 +135,26 @@ class Search:
     def _edges(self, best: Setting, space: Space) -> list[tuple[str, int]]:
         """Options of numbers whose best value is at the edge of what was tried, and the side."""
         sides = {
-            key: edge_of(best, key, space.settings, self.flat)
+            key: edge_of(best, key, space, self.flat)
             for key, values in space.values.items()
             if are_numbers(values)
         }
         return [(key, side) for key, side in sides.items() if side]
 
-    def _may_grow(self, space: Space, key: str, side: int) -> bool:
-        """Whether all arms can be trained with a value beyond the edge."""
+    def _grown(self, space: Space, key: str, side: int, growth: int) -> Space:
+        """With values beyond an edge; the same where not all arms can be trained with them."""
         value = beyond(space, key, side)
-        return value not in space.values[key] and self._can_be(key, value)
+        if value in space.values[key] or not self._can_be({key: value}):
+            return space
+        larger = grown(space, key, side, growth)
+        added = larger.settings[len(space.settings) :]
+        return larger if all(map(self._can_be, added)) else space
 
-    def _can_be(self, key: str, value: float) -> bool:
-        """Whether all arms can be trained with a value."""
+    def _can_be(self, setting: Setting) -> bool:
+        """Whether all arms can be trained with a setting."""
         try:
-            for name in self.arms:
-                self.design.config_of(name, {**self.arms[name].matched, key: value})
+            for name, arm in self.arms.items():
+                self.builder.make(name, name, {**arm.matched, **setting})
         except InvalidInput:
             return False
         return True
@@ -164,7 +167,10 @@ class Search:
         for _ in range(_MOVES):
             around = {}
             for name in self.arms.keys() - parabolas.keys():
-                can_be = functools.partial(self._can_be, key)
+
+                def can_be(value: float, beside: Setting = best[name]) -> bool:
+                    return self._can_be({**beside, key: value})
+
                 beside = neighbours(space, key, best[name][key], can_be)
                 if beside and not self._edges(best[name], space):
                     values = (beside[0], best[name][key], beside[1])
