@@ -24,6 +24,9 @@ def main(argv: list[str]) -> None:
     file = Path(arguments.file)
     if not file.is_file():
         raise InvalidInput(f"--file={file}: no such file")
+    out = Path(arguments.out)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InvalidInput(f"--out={out}: expected a new or an empty folder")
     needed = ("torch", "transformers", "accelerate", "gguf")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
@@ -40,14 +43,14 @@ def main(argv: list[str]) -> None:
     special = ("bos_token_id", "eos_token_id", "pad_token_id")
     exported = to_huggingface(
         *from_huggingface(theirs),
-        arguments.out,
+        out,
         architecture=type(theirs).__name__,
         settings={name: getattr(theirs.config, name, None) for name in special},
     )
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(**source)
-    tokenizer.save_pretrained(arguments.out)
+    tokenizer.save_pretrained(out)
     count = sum(array.size for array in exported.state.values())
-    print(f"{arguments.out}: {exported.config['architectures'][0]}, {count:,} parameters")
+    print(f"{out}: {exported.config['architectures'][0]}, {count:,} parameters")
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         figures, told_of[layer] = _figures_of(weights)
         arrays |= {f"{layer}/{name}": figure for name, figure in figures.items()}
         print(f"{layer}: {_in_words(told_of[layer])}")
+    np.savez(out.with_suffix(".npz"), **arrays)
     if len(seen.words) > _MOST_WORDS:
         print(f"no picture: {len(seen.words)} places, and it has room for {_MOST_WORDS}")
     elif maps:
@@ -101,7 +102,6 @@ def main(argv: list[str]) -> dict[str, Any]:
             has_token = seen.words[:1] == ["class"]
             draw_attention_over_image(drawn, seen.image, has_token, out)
         print(f"wrote {out}")
-    np.savez(out.with_suffix(".npz"), **arrays)
     print(f"wrote {out.with_suffix('.npz')}")
     return {"words": seen.words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
 

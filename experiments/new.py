@@ -97,6 +97,12 @@ def main(argv: list[str]) -> None:
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidInput(f"{module}: expected a name that Python can import, my_{family} say")
     name = _name(family, module)
+    is_taken = keyword.iskeyword(name) or re.search(rf"\b{name}\b", FAMILIES[family])
+    if not name.isidentifier() or is_taken:
+        raise InvalidInput(
+            f"{module}: the {family} in it would be {name!r}, which is a name of something else "
+            f"there or none; choose another, my_{family} say"
+        )
     source = re.sub(r"\b[Mm]ine\b", name, FAMILIES[family])
     files = {f"{module}.py": source, f"test_{module}.py": _test(family, module)}
     taken = [file for file in files if Path(file).exists()]

@@ -20,7 +20,7 @@ from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.register import Register
-from transformer_jax.studies.asking.study import changed_since, load_study
+from transformer_jax.studies.asking.study import changed_since, load_study, plain_cell
 from transformer_jax.studies.asking.suite import FILE as SUITE
 from transformer_jax.studies.asking.suite import study_path
 from transformer_jax.studies.inference.outcome import Outcome
@@ -81,10 +81,7 @@ def add(path: Path) -> None:
         raise InvalidInput(f"--add={path}: it is there; --judge_again decides it anew")
     folder.mkdir(parents=True, exist_ok=True)
     for name in _KEPT:
-        file = inside(study.path, name)
-        (folder / name).unlink(missing_ok=True)  # of a study whose place it takes
-        if file.exists():  # figures need matplotlib
-            shutil.copy(file, folder / name)
+        _replace(inside(study.path, name), folder / name)
     (folder / GATE).unlink(missing_ok=True)
     register = Register(RESULTS)
     # Looks at the same contrasts that were not published are a part of the level all the same.
@@ -118,7 +115,8 @@ def score_base(folder: Path) -> dict[str, Any] | None:
     rows = csv.DictReader((folder / "cells.csv").read_text(encoding="utf-8").splitlines())
     column = f"{gate['split']}/{gate['metric']}"
     whole = [row for row in rows if float(row.get("budget") or 1) == 1]
-    values = [float(row[column]) for row in whole if row["arm"] == study.base and row[column]]
+    of_base = [row[column] for row in whole if row["arm"] == plain_cell(study.base)]
+    values = [float(score) for score in of_base if score]
     found = whether_learned(gate, values)
     write_json(folder, GATE, found)
     return found
@@ -172,6 +170,8 @@ def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
 def _add_ladder(path: Path) -> None:
     ladder = read_json(inside(path, "ladder.json"))
     rungs = [load_study(rung_path(path, ladder["key"], value)) for value in ladder["values"]]
+    if "arms" not in ladder or not all(rung.verdicts() for rung in rungs):
+        raise InvalidInput(f"{path}: not all of its rungs are judged; give its command again")
     folder = _copy(path, rungs, ("ladder.json", "ladder.md", "forecast.json", "ladder.svg"))
     largest, verdicts = rungs[-1], rungs[-1].verdicts()
     about_it = CommittedStudy(folder.name, largest.record, verdicts, verdicts.get("learned"))
@@ -196,9 +196,15 @@ def _copy(path: Path, studies: Iterable[Any], names: Iterable[str]) -> Path:
     folder = RESULTS / path.absolute().name
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if inside(path, name).exists():
-            shutil.copy(inside(path, name), folder / name)
+        _replace(inside(path, name), folder / name)
     return folder
+
+
+def _replace(file: Path, copy: Path) -> None:
+    """Copies a file that may be missing over that of a study whose place it takes."""
+    copy.unlink(missing_ok=True)
+    if file.exists():  # figures need matplotlib
+        shutil.copy(file, copy)
 
 
 if __name__ == "__main__":

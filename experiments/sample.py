@@ -45,7 +45,9 @@ def main(argv: list[str]) -> dict[str, str]:
     demonstration = demonstration_of(run.config.data.task)
     drawn = {"num_tokens", "temperature", "top_k", "top_p", "stop", "seed"}
     asked = sorted({a.removeprefix("--").partition("=")[0] for a in argv} & drawn)
-    if asked and traits_of(run.config.data.task).source not in (None, "text", "made-up languages"):
+    traits = traits_of(run.config.data.task)
+    draws = traits.rereads and traits.source in ("text", "made-up languages")
+    if asked and traits.source is not None and not draws:  # who knows what one's own task does
         print(f"note   nothing is drawn here; not read: --{', --'.join(asked)}", file=sys.stderr)
     said, run = [], to_write(run, run.sharding)
     for piece in demonstration.answer(run, **options):

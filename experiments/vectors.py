@@ -8,7 +8,7 @@ Example:
 import math
 from pathlib import Path
 
-from experiments.command import Parser, execute
+from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 
 
@@ -30,8 +30,9 @@ def main(argv: list[str]) -> None:
         if not (argument > 0 and math.isfinite(argument)) or (name == "share" and argument > 1):
             allowed = "in (0, 1]" if name == "share" else "> 0"
             raise InvalidInput(f"--{name}={argument}: expected a finite number {allowed}")
-    if Path(arguments.out).exists():
+    if Path(arguments.out).is_file():
         raise InvalidInput(f"--out={arguments.out}: expected a new file, this one exists")
+    out = file_to_write(arguments.out, "--out")
 
     from transformer_jax.data.sources.text import read_pieces
     from transformer_jax.data.tokenizers import WordTokenizer
@@ -41,8 +42,8 @@ def main(argv: list[str]) -> None:
     lines = lines[: int(arguments.share * len(lines))]
     tokenizer = WordTokenizer.train(lines, arguments.vocab_size)
     vectors = arguments.rms * word_vectors(lines, tokenizer, arguments.width, arguments.window)
-    count = write_word_vectors(Path(arguments.out), tokenizer.words, vectors)
-    print(f"vectors  {arguments.out}: {count:,} words of {len(lines):,} lines")
+    count = write_word_vectors(out, tokenizer.words, vectors)
+    print(f"vectors  {out}: {count:,} words of {len(lines):,} lines")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conftest import attempt, refused, tiny_config
-from transformer_jax.training.coordinate_check import coordinate_check
+from transformer_jax.training.coordinate_check import _at_width, coordinate_check
 
 WIDTHS = (32, 64, 128)
 STEPS = {"schedule__name": "constant", "optimizer__learning_rate": 0.01}
@@ -29,6 +29,15 @@ def test_activations_do_not_drift_with_the_width_under_mup_and_do_without():
     standard = slopes("standard")
     assert standard["logits"][1] > 0.3
     assert standard["block_0"][1] > 0.8
+
+
+def test_heads_of_a_given_size_grow_in_number():
+    """Else what leads out of attention would read no more features than before."""
+    config = tiny_config(model__head_dim=8, model__num_heads=4, model__width=32)
+    assert _at_width(config, 128).model.num_heads == 16
+    assert _at_width(tiny_config(), 128).model.num_heads == tiny_config().model.num_heads
+    with pytest.raises(ValueError, match="grow in number"):
+        _at_width(config, 33)
 
 
 def test_the_command_refuses_what_is_no_width():

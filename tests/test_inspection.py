@@ -21,6 +21,7 @@ from transformer_jax.inspection import (
     similarity_by_layer,
 )
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
+from transformer_jax.training import hooks
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads": 2}
@@ -77,6 +78,8 @@ def test_weights_of_a_sigmoid_or_a_difference_are_no_distributions():
     assert are_distributions(rows.astype(jnp.bfloat16))
     assert not are_distributions(3 * rows)
     assert not are_distributions(jnp.array([[[1.5, -0.5]]]))
+    assert np.isfinite(hooks._entropy(rows))
+    assert np.isnan(hooks._entropy(3 * rows)), "a hook writes nothing of such a layer"
     opposite = jnp.array([[[0.4, -0.6]], [[-0.6, 0.4]]])
     assert head_similarity(opposite)[0, 1] == pytest.approx(0)
 

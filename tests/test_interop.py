@@ -409,6 +409,7 @@ def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     settings = {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}
     assert rotation_of(settings)["share"] == 1.0
     assert rotation_of(settings, partial=True)["share"] == 0.5
+    assert rotation_of({}, partial=True)["share"] == 0.25, "what GPT-NeoX does without the key"
 
 
 def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):

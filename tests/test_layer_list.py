@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 
 from tests.conftest import attempt, refused, tiny_config
 from tests.test_inspection import drawn
@@ -60,6 +61,9 @@ def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
         start(other, ours)
     recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8, depth=1)
     assert warm_start._different(recurrent, ours) == [], "the embedding alone is taken"
+    mixture = ours.clone(feed_forward="mixture")
+    chosen = mixture.clone(feed_forward_options=FrozenDict(computed="chosen"))
+    assert warm_start._different(mixture, chosen) == [], "how, and not what"
 
 
 def types_of(**fields):

@@ -457,6 +457,9 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
         attempt("new", "atention", "mine", cwd=tmp_path), "atention: expected one of", "attention"
     )
     refused(attempt("new", "attention", "my-attention", cwd=tmp_path), "a name that Python can")
+    for family, module, name in (("mixer", "linear", "Linear"), ("norm", "none", "None")):
+        refused(attempt("new", family, module, cwd=tmp_path), f"would be '{name}'")
+    refused(attempt("new", "attention", "_", cwd=tmp_path), "_: the attention in it would be ''")
     file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
     file.write_text(file.read_text().replace(".mean(-1, keepdims", ".mean(-2, keepdims"))
     assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout

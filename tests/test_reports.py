@@ -16,6 +16,7 @@ import sys
 import threading
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from experiments import answers, results
@@ -31,6 +32,7 @@ from transformer_jax.runs.listing import (
     find_runs,
     parse_filter,
 )
+from transformer_jax.runs.pictures import draw_attention, draw_comparison
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
@@ -160,7 +162,22 @@ def test_tables_for_papers_are_escaped():
     latex = tables.as_latex(heads, rows)
     assert r"a\_\{b\} \& c\textbackslash{}" in latex
     assert r"50 \%" in latex
+    assert tables.as_markdown(["a", "b"], [["<pad>", "a*b*c"]]).splitlines()[2] == (
+        r"| \<pad> | a\*b\*c |"
+    )
+    odd = tables.as_latex(["a", "b"], [["[CLS]", "x<1"], ["y", "2>|"]]).splitlines()
+    assert odd[4] == r"{}[CLS] & x\textless{}1 \\", "else an option of the line before"
+    assert odd[5] == r"y & 2\textgreater{}\textbar{} \\"
     assert tables.spell("a\x1b]0;b") == repr("a\x1b]0;b")
+
+
+def test_names_in_pictures_are_no_mathematics(tmp_path):
+    maps = {"layer $x": (np.full((1, 2, 2), 0.5), ["$$", "a_$b$"], ["$$", "$\\frac$"])}
+    assert draw_attention(maps, tmp_path / "a.png").exists()
+    rows = [{"step": step, "eval/loss": 1.0} for step in (1, 2)]
+    runs = {"costs $5 or $\\frac$": rows, "b": rows}
+    picture = draw_comparison(runs, "eval/loss", tmp_path / "c.svg").read_text()
+    assert "costs $5 or $" in picture
 
 
 def test_numbers_as_people_read_them():

@@ -349,6 +349,7 @@ def test_a_ladder_says_on_which_side_all_rungs_lie():
 
     assert side("keeps its sign", (-0.07, -0.01), (-0.06, -0.02)) == ", worse at every rung"
     assert side("grows", (0.01, 0.03), (0.05, 0.1)) == ", better at every rung"
+    assert side("grows", (0.0, 0.0), (0.01, 0.02)) == "", "at one rung both are the same"
     assert side("flips", (-0.07, -0.01), (0.02, 0.06)) == side("unresolved", (-1, 1)) == ""
     assert side("cannot tell: the base has not learned (at 8)", (0.01, 0.03)) == ""
     assert not reporting._side({"word": "unresolved"})  # fewer than three seeds have all rungs

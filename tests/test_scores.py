@@ -104,6 +104,13 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     assert "looks at other scores before this one: 1" in page
     assert "better by more than 0.05" in page
     assert (folder / "table.tex").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "report.html").write_text("my own")
+    with pytest.raises(InvalidInput, match=r"report\.html of something else is there"):
+        judge_in(tmp_path / "mine", rows, **ASKED)
+    assert (tmp_path / "mine" / "report.html").read_text() == "my own"
+    with pytest.raises(InvalidInput, match="scores.csv: "):
+        judge_in(tmp_path / "scores.csv", rows, **ASKED)
 
 
 def test_the_best_of_ten_asked_alone_is_one_of_ten(tmp_path, rng):

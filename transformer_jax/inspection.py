@@ -172,9 +172,14 @@ def are_distributions(weights: Array) -> bool:
 
     Attention by a sigmoid, or that subtracts one map from another, gives others.
     """
+    return bool(whether_distributions(weights))
+
+
+def whether_distributions(weights: Array) -> Array:
+    """Returns what are_distributions does, as an array of one bool, for compiled functions."""
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)
-    return bool(is_one.all() and (weights >= 0).all())
+    return is_one.all() & (weights >= 0).all()
 
 
 def hidden_vectors(model: Any, params: Any, inputs: Inputs) -> Array:

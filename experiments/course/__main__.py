@@ -34,8 +34,8 @@ def main(argv: list[str]) -> None:
         help="your own attention or multi_head_attention, to be run and checked against the loops",
     )
     arguments = parser.read(argv)
-    for option, path in (("out", arguments.out), ("markdown", arguments.markdown or "here")):
-        if Path(path).is_dir() or not Path(path).parent.is_dir():
+    for option, path in (("out", arguments.out), ("markdown", arguments.markdown)):
+        if path and (Path(path).is_dir() or not Path(path).parent.is_dir()):
             raise InvalidInput(f"--{option}={path}: expected a file in a folder that is there")
     use_compilation_cache()
     if arguments.solution:

@@ -124,7 +124,8 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenDict:
       partial: whether their model may turn a share of the features; others do not read it.
     """
     theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
-    rope = {"rope_theta": theta, "partial_rotary_factor": settings.get("rotary_pct", 1.0)}
+    share = settings.get("rotary_pct", 0.25 if partial else 1.0)  # GPT-NeoX's default
+    rope = {"rope_theta": theta, "partial_rotary_factor": share}
     for key in ("rope_scaling", "rope_parameters"):
         rope |= settings.get(key) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -65,6 +65,10 @@ def describe_llama(model: Decoder) -> dict[str, Any]:
     }
 
 
+def _make_mistral(settings: Settings) -> Decoder:
+    return make_llama({"sliding_window": 4096, **settings})  # a file that leaves it out means so
+
+
 def _describe_mistral(model: Decoder) -> dict[str, Any]:
     window = dict(model.mask_options).get("size") if model.mask == "window" else None
     return describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
@@ -114,7 +118,7 @@ _LLAMA = Architecture(
 
 ROWS = {
     "LlamaForCausalLM": _LLAMA,
-    "MistralForCausalLM": _LLAMA._replace(describe=_describe_mistral),
+    "MistralForCausalLM": _LLAMA._replace(make=_make_mistral, describe=_describe_mistral),
     "Qwen3ForCausalLM": _LLAMA._replace(
         make=_make_qwen3,
         describe=_describe_qwen3,

@@ -73,9 +73,9 @@ def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
     return module(**{name: known[name] for name in declared & known.keys()} | own)
 
 
-# Rows that compute the numbers of another one, and an option that no number depends on.
+# Rows that compute the numbers of another one, and options of rows that say how and not what.
 _NUMBERS_OF = {"fused": "softmax", "local": "softmax"}
-_OF_KERNELS = ("interpret",)
+_HOW = ("interpret", "computed", "block", "chunk")
 
 
 def attention_in_effect(model: Any) -> str:
@@ -92,9 +92,9 @@ def options_in_effect(model: Any, family: str) -> dict[str, Any]:
     parameters = inspect.signature(chosen).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
     options = {**defaults, **getattr(model, f"{family}_options")}
+    how = _HOW if getattr(model, family) in FAMILIES[family] else ()  # one's own may mean another
     return {
         name: value
         for name, value in options.items()
-        if parameters[name].annotation not in (InitialSize, InitialNumber)
-        and name not in _OF_KERNELS
+        if parameters[name].annotation not in (InitialSize, InitialNumber) and name not in how
     }

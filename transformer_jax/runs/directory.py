@@ -350,7 +350,7 @@ class RunDirectory:
     def refuse_other_data(self, now: dict) -> None:
         """Raises InvalidInput where text, tokenizer or splits are not what the run began with."""
         stored, now = self.manifest()["data"], json.loads(json.dumps(now))
-        changed = [key for key in now if stored.get(key) != now[key]]
+        changed = [key for key in now if key != "source" and stored.get(key) != now[key]]
         if changed:
             lines = [f"  {key}: {stored.get(key)} there, {now[key]} now" for key in changed]
             raise InvalidInput(

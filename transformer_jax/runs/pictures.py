@@ -101,8 +101,9 @@ def draw_attention(maps: dict[str, tuple[Any, Sequence[str], Sequence[str]]], pa
                 continue
             image = axes.imshow(weights[head], vmin=0, vmax=1, cmap="Blues")
             axes.set_title(f"{layer}, head {head}", fontsize=7)
-            axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=6)
-            axes.set_yticks(range(len(rows)), rows if head == 0 else [], fontsize=6)
+            as_it_is = {"fontsize": 6, "parse_math": False}
+            axes.set_xticks(range(len(columns)), columns, rotation=90, **as_it_is)
+            axes.set_yticks(range(len(rows)), rows if head == 0 else [], **as_it_is)
     figure.colorbar(image, ax=panels, shrink=0.6, label="weight")
     figure.savefig(path, dpi=150)
     return path
@@ -167,5 +168,11 @@ def _figure(curves: list[tuple[list, dict]], ylabel: str) -> Any:
             axes.plot(*zip(*points, strict=True), **style)
     axes.set(xlabel="optimizer updates", ylabel=ylabel)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    plain_legend(axes)
     return figure
+
+
+def plain_legend(axes: Any, **place: Any) -> None:
+    """Gives axes a legend of the names of their lines as they are: `$` begins no mathematics."""
+    for text in axes.legend(frameon=False, **place).get_texts():
+        text.set_parse_math(False)

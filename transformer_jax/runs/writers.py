@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.files import inside, read_json
 
 
 class TensorBoard:
@@ -40,10 +40,12 @@ class WeightsAndBiases:
         for name in ("wandb", ".wandb"):  # it takes the second where that is there
             inside(workdir, name)
         folder = str(workdir.absolute())
+        # A run that begins in a folder of the same name, on another machine say, is another one.
+        began = read_json(inside(workdir, "manifest.json"))["launches"][0]["time"]
         self._run = wandb.init(
             project="transformer_jax",
             name=workdir.name,
-            id=hashlib.sha256(folder.encode()).hexdigest()[:16],
+            id=hashlib.sha256(f"{folder} {began}".encode()).hexdigest()[:16],
             resume="allow",
             reinit="create_new",  # members of a study are runs of one process
             dir=folder,

@@ -47,19 +47,34 @@ def coordinate_check(
     """Takes some updates at each width and measures the activations of the first batch.
 
     Args:
-      config: whole; each width takes its place in `model.width`.
+      config: whole; each width takes its place in `model.width`, and where `model.head_dim` is given
+        `model.num_heads` grows with it: all that is inside a block has to grow.
       widths: at least two.
       steps: updates; a few will do.
     Returns:
       place in the model -> its sizes. Places are the outputs of the blocks, of their branches, and
       the logits.
+    Raises:
+      ValueError: a width does not fit.
     """
     task = make_task(config, allow=own_modules(config))
-    measured = [_measure(changed(config, {"model.width": w}), task, steps) for w in widths]
+    measured = [_measure(_at_width(config, width), task, steps) for width in widths]
     return {
         name: Coordinate(*(tuple(sizes[name][part] for sizes in measured) for part in (0, 1)))
         for name in measured[0]
     }
+
+
+def _at_width(config: ConfigDict, width: int) -> ConfigDict:
+    heads, rest = divmod(config.model.num_heads * width, config.model.width)
+    if config.model.head_dim is None:
+        return changed(config, {"model.width": width})
+    if rest:
+        raise ValueError(
+            f"heads of model.head_dim={config.model.head_dim} grow in number, and model.num_heads="
+            f"{config.model.num_heads} times {width} / {config.model.width} is no integer"
+        )
+    return changed(config, {"model.width": width, "model.num_heads": heads})
 
 
 def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:

@@ -60,10 +60,14 @@ def residual_norms(run: Run, batch: Batch) -> Numbers:
 
 
 def attention_entropy(run: Run, batch: Batch) -> Numbers:
-    """Mean entropy in nats of the attention weights of each layer, over a batch's tokens."""
-    return _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(
+    """Mean entropy in nats of the attention weights of each layer, over a batch's tokens.
+
+    Weights that are no distribution, as a sigmoid's and differences of two, have none.
+    """
+    entropies = _at_sites(run.model, run.sharding, "*attention.weights", _entropy)(
         run.params, batch["inputs"]
     )
+    return {name: number for name, number in entropies.items() if not jnp.isnan(number)}
 
 
 def _size(value: jax.Array) -> jax.Array:
@@ -71,7 +75,8 @@ def _size(value: jax.Array) -> jax.Array:
 
 
 def _entropy(weights: jax.Array) -> jax.Array:
-    return inspection.mean_entropy(weights).mean()
+    entropy = inspection.mean_entropy(weights).mean()
+    return jnp.where(inspection.whether_distributions(weights), entropy, jnp.nan)
 
 
 @functools.lru_cache(maxsize=32)

@@ -264,7 +264,7 @@ class Study:
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         whole = [r for r in csv.DictReader(io.StringIO(text)) if float(r.get("budget") or 1) == 1]
         ended = {(row["arm"], row["seed"]) for row in whole if row["state"] in OUTCOMES}
-        there = {(_plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
+        there = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - there):
             raise InvalidInput(
                 f"{self.path}: cells.csv has scores of {len(lost)} cells that are not in "
@@ -401,11 +401,12 @@ def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows([_plain_cell(cell) for cell in row] for row in rows)
+    writer.writerows([plain_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
 
 
-def _plain_cell(value: Any) -> Any:
+def plain_cell(value: Any) -> Any:
+    """Returns a cell as it stands in such a table."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
         return value if is_number(value) else "'" + value
     return value

@@ -49,7 +49,9 @@ def export_study(path: str | Path, out: Path, weights: bool = False) -> Path:
     out.parent.mkdir(parents=True, exist_ok=True)
     writing = out.with_name(f".{out.name}-{os.getpid()}")  # an interrupted one would unzip too
     try:
-        with zipfile.ZipFile(writing, "w", zipfile.ZIP_DEFLATED) as archive:
+        # A file of 1970, as some containers have them, is no reason to fail.
+        deflated = zipfile.ZipFile(writing, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False)
+        with deflated as archive:
             archive.writestr(f"{name}/study.json", json.dumps(record, indent=1) + "\n")
             if looks:
                 archive.writestr(NAME, "".join(json.dumps(row) + "\n" for row in looks))

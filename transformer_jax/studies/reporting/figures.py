@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from transformer_jax.runs.files import inside
+from transformer_jax.runs.pictures import plain_legend
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.reporting.charts import floor_of, sweep_charts
 from transformer_jax.studies.reporting.curves import curves_of
@@ -60,13 +61,14 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
             axes.plot(arm["mean"], height, "o", color=colour, ms=6)
         if None not in arm["interval"]:
             axes.plot(arm["interval"], [height, height], color=colour, linewidth=2)
-    axes.set_yticks(range(len(names)), list(reversed(names)))
+    axes.set_yticks(range(len(names)), list(reversed(names)), parse_math=False)
     axes.set_ylim(-0.6, len(names) - 0.4)
     seen = [d for name in names for d in verdicts["arms"][name]["differences"]] or [margin]
     reach = 2 * max(max(map(abs, seen)), margin)
     low, high = axes.get_xlim()
     axes.set_xlim(max(low, -reach), min(high, reach))
-    axes.set_xlabel(f"difference of {verdicts['metric']} from {verdicts['base']} (right is better)")
+    difference = f"difference of {verdicts['metric']} from {verdicts['base']} (right is better)"
+    axes.set_xlabel(difference, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
@@ -96,9 +98,9 @@ def _curves(study: Study) -> Figure:
     axes.set_ylabel(metric or "")
     axes.spines[["top", "right"]].set_visible(False)
     if len(axes.lines) > _MOST_INSIDE:
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        plain_legend(axes, loc="upper left", bbox_to_anchor=(1, 1))
     elif axes.lines:
-        axes.legend(frameon=False)
+        plain_legend(axes)
     return figure
 
 
@@ -118,8 +120,8 @@ def _lines(chart: Mapping[str, Any], band: str) -> Figure:
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
     axes.set_xlabel(chart["xLabel"])
-    axes.set_ylabel(f"{chart['yLabel']}, {band}")
+    axes.set_ylabel(f"{chart['yLabel']}, {band}", parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
     if len(chart["series"]) > 1:
-        axes.legend(frameon=False)
+        plain_legend(axes)
     return figure

@@ -62,6 +62,8 @@ def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) ->
                 low, high = zip(*its["intervals"], strict=True)
                 line = {"x": ladder["places"], "mean": its["means"], "low": low, "high": high}
                 series.append({"name": arm, "index": index, **line})
+    for name in ("ladder.svg", "ladder.pdf"):  # of what earlier seeds said
+        inside(workdir, name).unlink(missing_ok=True)
     if series:
         with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
             from transformer_jax.studies.reporting.figures import draw_ladder
@@ -161,7 +163,7 @@ def _misfit(verdict: Mapping[str, Any]) -> str:
 def _side(verdict: Mapping[str, Any]) -> str:
     """Whether an arm is better or worse at every rung, where all intervals say so."""
     ends = [end for bounds in verdict.get("intervals", ()) for end in bounds]
-    if not ends or verdict["word"].startswith(CANNOT_TELL) or min(ends) < 0 < max(ends):
+    if not ends or verdict["word"].startswith(CANNOT_TELL) or min(ends) <= 0 <= max(ends):
         return ""
     return f", {'better' if min(ends) > 0 else 'worse'} at every rung"
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import replace, write_json
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.study import as_plain, now
@@ -27,6 +28,7 @@ from transformer_jax.studies.reporting.page import (
 )
 
 SCORES = "scores"  # an event of the register: a look at scores of other code
+_WRITTEN = ("verdicts.json", "table.md", "table.csv", "table.tex", "report.html")
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
 
@@ -42,9 +44,20 @@ def judge_in(
       **asked: base, margin, larger_is_better and more, see judge.
     Returns:
       What judge returns.
+    Raises:
+      InvalidInput: the folder holds something else, or see judge.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    outcomes, register = outcomes_of(rows), Register(folder)
+    register = Register(folder)
+    there = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
+    if there and not any(row["event"] == SCORES for row in register.rows()):
+        raise InvalidInput(
+            f"--workdir={folder}: {there[0]} of something else is there; choose another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"--workdir={folder}: {error.strerror}") from error
+    outcomes = outcomes_of(rows)
     held = {arm: {str(s): list(o) for s, o in by_seed.items()} for arm, by_seed in outcomes.items()}
     base = asked["base"]
     before = [

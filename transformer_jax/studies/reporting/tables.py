@@ -357,8 +357,7 @@ def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
     def line(cells: Iterable[str]) -> str:
         plain = (" ".join(cell.split()) for cell in cells)
-        escaped = (c.replace("\\", "\\\\").replace("|", "\\|").replace("`", "\\`") for c in plain)
-        return "| " + " | ".join(escaped) + " |"
+        return "| " + " | ".join(re.sub(r"([\\|`<*])", r"\\\1", cell) for cell in plain) + " |"
 
     kept = [list(row) for row in rows]
     rule = "|" + "|".join(" ---: " if right else " --- " for right in numeric(heads, kept)) + "|"
@@ -381,6 +380,9 @@ _LATEX = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
     "–": "--",
     "∞": r"$\infty$",
@@ -392,7 +394,8 @@ def as_latex(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A tabular for LaTeX with booktabs."""
 
     def line(cells: Iterable[str]) -> str:
-        return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
+        text = " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
+        return "{}" * text.startswith("[") + text  # else an option of the line before
 
     columns = "l" + "r" * (len(heads) - 2) + "l"
     body = [line(heads), r"\midrule", *[line(row) for row in rows]]

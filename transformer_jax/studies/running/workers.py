@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import in_one_line
+from transformer_jax.errors import InvalidInput, in_one_line
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
@@ -128,7 +128,7 @@ class Workers:
         # Without an estimate it may be long.
         brief = 0 < width * self.estimate.seconds_of(arm.name) < _BRIEF
         branching = arm.branching
-        config = with_seed(arm.config, cell.seed, brief, branching.keeps)
+        config = with_seed(_config_of(cell, arm), cell.seed, brief, branching.keeps)
         parent = None
         if branching.trunk:
             trunk = cell_path(cell.path.parents[2], branching.trunk, cell.seed)
@@ -151,6 +151,15 @@ class Workers:
             config, directory, lambda: prepared, progress, self.stop,
             cell=facts, at_end=at_end, parent=parent, keeps=branching.keeps,
         )  # fmt: skip
+
+
+def _config_of(cell: Cell, arm: Arm) -> ConfigDict:
+    """The arm's, or that of the study which began the cell and says the same in other words."""
+    directory = RunDirectory(cell.path)
+    with contextlib.suppress(InvalidInput, OSError):  # what is damaged, the run itself tells
+        if directory.manifest().get("cell") == arm.hash:
+            return directory.config()
+    return arm.config
 
 
 def with_seed(

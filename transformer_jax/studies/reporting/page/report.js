@@ -28,6 +28,7 @@ function spell(value) {
 // Round numbers between two bounds; powers of ten and what lies between them on a log axis.
 function ticks(low, high, log) {
   const found = [];
+  if (!(high > low)) return Number.isFinite(low) ? [low] : []; // one place: no steps lead on from it
   if (log) {
     for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
       for (const lead of [1, 2, 5]) {
