@@ -109,7 +109,7 @@ def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     with pytest.raises(InvalidInput, match=r"report\.html of something else is there"):
         judge_in(tmp_path / "mine", rows, **ASKED)
     assert (tmp_path / "mine" / "report.html").read_text() == "my own"
-    with pytest.raises(InvalidInput, match="scores.csv: "):
+    with pytest.raises(InvalidInput, match=r"scores\.csv: "):
         judge_in(tmp_path / "scores.csv", rows, **ASKED)
 
 

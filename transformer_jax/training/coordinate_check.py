@@ -47,7 +47,7 @@ def coordinate_check(
     """Takes some updates at each width and measures the activations of the first batch.
 
     Args:
-      config: whole; each width takes its place in `model.width`, and where `model.head_dim` is given
+      config: whole; each width takes its place in `model.width`. Where `model.head_dim` is given
         `model.num_heads` grows with it: all that is inside a block has to grow.
       widths: at least two.
       steps: updates; a few will do.
