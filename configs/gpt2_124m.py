@@ -6,7 +6,7 @@ of nanoGPT's reproduction: 480 windows of 1,024 tokens an update, here 32 at a t
 Command:   python -m experiments.tokenize --source=TEXTS --tokenizer=bpe --vocab_size=50257 \
                --out=openwebtext
            python -m experiments.train --config=configs/gpt2_124m.py --workdir=runs/gpt2_124m
-Plan:      python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
+Plan:      .venv-tpu/bin/python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
            experiments/results/plans/gpt2_124m.json is what it said; nothing was trained, but
            steps were timed on an H200 (docs/speed.md).
 """

@@ -1,7 +1,7 @@
 """GPT-2 medium, 350 million parameters, on shards of the reader's own text.
 
 Command:   as of configs/gpt2_124m.py
-Plan:      python -m experiments.plan --config=configs/gpt2_350m.py --device=v5e
+Plan:      .venv-tpu/bin/python -m experiments.plan --config=configs/gpt2_350m.py --device=v5e
            experiments/results/plans/gpt2_350m.json is what it said; nothing was trained.
 """
 

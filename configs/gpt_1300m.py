@@ -4,7 +4,7 @@
 16 heads of 128.
 
 Command:   as of configs/gpt2_124m.py
-Plan:      python -m experiments.plan --config=configs/gpt_1300m.py --device=h100
+Plan:      .venv-cuda/bin/python -m experiments.plan --config=configs/gpt_1300m.py --device=h100
            experiments/results/plans/gpt_1300m.json is what it said; nothing was trained, but
            steps were timed on an H200 (docs/speed.md). Beside it
            gpt_1300m_v5e_4x4.json and gpt_1300m_h100_8.json, of 16 and 8 devices.

@@ -3,7 +3,10 @@
 32 layers of width 4,096 and texts of 4,096 tokens, as Llama 2 7B (Touvron et al. 2023,
 arXiv:2307.09288, section 2.2); its learning rate, schedule and weight decay.
 
-Command:   as of configs/gpt2_124m.py, with --config.mesh.fsdp=-1
+Command:   python -m experiments.tokenize --source=TEXTS --tokenizer=bpe --vocab_size=32000 \
+               --out=texts_32k
+           python -m experiments.train --config=configs/llama_7b.py --workdir=runs/llama_7b \
+               --config.data.source=texts_32k --config.mesh.fsdp=-1
 Plan:      `make plans` compiles it for 64 and 128 chips of TPUs and for 8 H100, an update of 64,
            128 and 16 texts at once; experiments/results/plans/llama_7b_*.json is what it said;
            nothing was trained.

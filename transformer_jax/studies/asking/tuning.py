@@ -133,7 +133,9 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
     unknown = [name for name in asked if name not in allowed]
     if unknown:
         raise InvalidInput(f"{where}: {unknown[0]!r} is unknown{suggest(unknown[0], allowed)}")
-    texts = [asked.get("key", ""), asked.get("refine") or "", *(asked.get("options") or ())]
+    options = asked.get("options")
+    named = options if isinstance(options, dict) else ()
+    texts = [asked.get("key", ""), asked.get("refine") or "", *named]
     if not all(isinstance(text, str) for text in texts):
         raise InvalidInput(f"{where}: key, options and refine: expected names of options")
     asked = dict(asked)
