@@ -9,7 +9,7 @@ from typing import Any
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten
+from transformer_jax.options.config import flatten, has_intervening_hooks
 
 # Metrics that are a ratio of sums over sequences: its columns in sequences.npz.
 _METRICS = {
@@ -36,15 +36,14 @@ def main(argv: list[str]) -> dict[str, Any]:
     out = file_to_write(out, "--out")
     use_compilation_cache()
 
-    import json
-
     import jax
     import numpy as np
 
+    from transformer_jax.runs.files import write_json
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.asking.noise import as_lines, hash_of
     from transformer_jax.studies.inference.variance_components import cells_of, ledger
-    from transformer_jax.training.evaluation import evaluate, score_of
+    from transformer_jax.training.evaluation import evaluate, refuse_unknown_bytes, score_of
     from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.prepared import prepare
 
@@ -60,7 +59,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     )
     levels = (arguments.levels, arguments.levels, 2 if draws else 1)
     cells = cells_of(levels)
+    if has_intervening_hooks(config):
+        raise InvalidInput("hooks.functions: one intervenes, and the design trains without hooks")
     prepared = prepare(config)
+    refuse_unknown_bytes(prepared.task, metric)
     score, progress = score_of(prepared), Progress()
     scores, sequences = [], []
     for number, (initial, order, dropout, size) in enumerate(cells, 1):
@@ -90,7 +92,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     }
     table = np.array(scores).reshape(*levels, 2)
     sums = ledger(table, np.array(sequences), f"test/{metric}", what)
-    out.write_text(json.dumps(sums, indent=1) + "\n", encoding="utf-8")
+    write_json(out.parent, out.name, sums)
     print("\n".join([*as_lines(sums), f"wrote {out}"]))
     return sums
 

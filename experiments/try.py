@@ -33,7 +33,7 @@ def main(argv: list[str]) -> Any:
     parser = Parser("try", __doc__, takes_config=True, config_required=False)
     parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
     parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
-    parser.add_argument("--budget", default="10m", help="time after which no run begins (10m)")
+    parser.add_argument("--budget", default="10m", help="time after which no more runs begin (10m)")
     parser.add_allow()
     parser.add_json()
     parser.add_argument("--list", action="store_true", help="everything that was tried")

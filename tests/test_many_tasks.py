@@ -20,6 +20,7 @@ from transformer_jax.data.sources import files
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile
 from transformer_jax.runs.progress import Progress, Silent
+from transformer_jax.studies.asking.design import seal_of
 from transformer_jax.studies.asking.suite import EMBEDDED, begin_suite, suite_of
 from transformer_jax.studies.inference import many_tasks
 from transformer_jax.studies.inference.many_tasks import random_effects
@@ -27,8 +28,9 @@ from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting.suite import as_text
 from transformer_jax.studies.running import ladder as ladder_room
 from transformer_jax.studies.running import suite as suite_room
-from transformer_jax.studies.running.launch import CellsLost
+from transformer_jax.studies.running import together as together_room
 from transformer_jax.studies.running.suite import run_suite
+from transformer_jax.studies.running.workers import CellsLost
 
 # Thirteen trials of the BCG vaccine (Colditz et al. 1994): ill and well, vaccinated and not.
 _BCG = (
@@ -364,6 +366,30 @@ def series(folder, name, seed):
         "    return config\n"
     )
     return str(path)
+
+
+def test_studies_that_go_on_together_stay_in_their_root(tmp_path, monkeypatch):
+    roots = []
+
+    @contextlib.contextmanager
+    def planned(*_, root, **__):
+        roots.append(root)
+        yield SimpleNamespace(estimate=None)
+
+    monkeypatch.setattr(together_room, "planned", planned)
+    monkeypatch.setattr(together_room, "ArmBuilder", lambda *_: SimpleNamespace(arms=dict))
+    monkeypatch.setattr(together_room, "seconds_to_come", lambda _: {})
+    monkeypatch.setattr(together_room, "solved_before", lambda *_: {})
+    design = SimpleNamespace(path="x.py", compared_with="base", base="base")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    record = {"sealed": {}, "seal": seal_of({}), "root": "/shared"}
+    (begun / "study.json").write_text(json.dumps(record))
+    studies = {"new": (design, tmp_path / "new"), "begun": (design, begun)}
+    for root in (None, "/other"):
+        with together_room.planned_together(studies, tmp_path, range(2), Silent(), root=root):
+            pass
+    assert roots == [tmp_path.parent, None, "/other", "/other"]
 
 
 @pytest.mark.parametrize("kind", ["suite", "ladder"])

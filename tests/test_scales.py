@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options.config import load_config
 from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
@@ -20,6 +20,8 @@ from transformer_jax.studies.judging import judge as judging
 from transformer_jax.studies.judging.ladder import axis_of, judge_ladder
 from transformer_jax.studies.reporting import ladder as reporting
 from transformer_jax.studies.running.ladder import _seal_forecast
+from transformer_jax.training.evaluation import refuse_unknown_bytes
+from transformer_jax.training.prepared import prepare
 
 VALUES = (16, 32, 64, 128)
 
@@ -433,6 +435,24 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
     assert noise.known_noise(tiny_config(), tmp_path, "accuracy") is None
     assert noise.known_noise(tiny_config(model__width=16), tmp_path, "loss") is None
     assert len(noise.as_lines(found)) == 3
+    (tmp_path / "torn.json").write_text("")
+    with pytest.raises(InvalidInput, match=r"torn\.json"):
+        noise.known_noise(tiny_config(model__width=16), tmp_path, "loss")
+
+
+def test_a_ledger_is_made_of_whole_runs_alone():
+    prepared = prepare(tiny_config())
+    broken = SimpleNamespace(applied=np.array([True, True, False]))
+    prepared.__dict__["_advance_compiled"] = lambda *_: (None, broken)
+    with pytest.raises(Stop, match="not finite in update 3"):
+        prepared.train(None, order=0, dropout=0)
+
+
+def test_bits_per_byte_need_bytes():
+    labels = SimpleNamespace(batch=lambda *_: None, scored_bytes=lambda _: None)
+    refuse_unknown_bytes(labels, "loss")
+    with pytest.raises(InvalidInput, match="--metric=bits_per_byte"):
+        refuse_unknown_bytes(labels, "bits_per_byte")
 
 
 LEDGERS = sorted((ROOT / "configs").glob("**/noise/*.json"))

@@ -44,9 +44,9 @@ from transformer_jax.studies.reporting.report import write_report
 from transformer_jax.studies.running import batched, launch, planning
 from transformer_jax.studies.running.costs import cost_of, matched_value
 from transformer_jax.studies.running.details import look_closer, read_details
-from transformer_jax.studies.running.launch import CellsLost, run
+from transformer_jax.studies.running.launch import run
 from transformer_jax.studies.running.planning import ArmBuilder
-from transformer_jax.studies.running.workers import with_seed
+from transformer_jax.studies.running.workers import CellsLost, with_seed
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.loop import train

@@ -4,17 +4,20 @@ import importlib
 import json
 import math
 import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
 from tests.conftest import TINY, attempt, command, refused, start_command, tiny_config
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.tries import DROPPED, KEPT, UNDECIDED, Journal
 from transformer_jax.studies.inference import evidence
 from transformer_jax.studies.judging.referee import CannotTrain, Referee
+from transformer_jax.studies.running import pairs
 
 # ---------------------------------------------------------------- evidence
 
@@ -246,6 +249,34 @@ def test_no_run_begins_without_time(tmp_path, rng):
     found = referee.attempt(rate(0.1), 0.0)
     assert (found["outcome"], found["seeds"], clock) == (UNDECIDED, 0, [0.0])
     assert referee.attempt(rate(0.1), 1e9)["outcome"] == KEPT
+
+
+def test_no_confirmation_begins_that_the_budget_does_not_hold(tmp_path, rng):
+    clock = [0.0]
+    referee = referee_of(begun(tmp_path), {"0.1": 9.0}, rng, clock)
+    found = referee.attempt(rate(0.1), 69)  # 30 of the screening, and 40 of the first four pairs
+    assert (found["outcome"], found["seeds"], clock) == (UNDECIDED, 0, [30.0])
+    assert referee_of(Journal(tmp_path), {"0.1": 9.0}, rng, clock).attempt(rate(0.1), 1e9)["seeds"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "error"),
+    [
+        ("diverged", "", CannotTrain),
+        ("out of memory", "", CannotTrain),
+        ("failed", "ValueError: heads", CannotTrain),
+        ("failed", "SaveFailed: no space left on device", Stop),
+        ("missing", "", Stop),
+    ],
+)
+def test_a_full_disk_drops_no_change(monkeypatch, state, reason, error):
+    monkeypatch.setattr(pairs, "Workers", MagicMock())
+    trained = object.__new__(pairs.TrainedPairs)
+    trained._arms, trained._told = {}, "model.depth=3"
+    trained._progress = trained._stop = MagicMock()
+    cell = SimpleNamespace(arm="change", seed=0, state=lambda: state, reason=lambda: reason)
+    with pytest.raises(error, match="seed 0 "):
+        trained._run([cell])
 
 
 @pytest.mark.thorough

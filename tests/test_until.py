@@ -17,6 +17,7 @@ from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_wor
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.judging.judge import evidence_of
 from transformer_jax.studies.running import until
+from transformer_jax.studies.running.launch import Launch
 from transformer_jax.studies.running.until import Until, looks_left, reasons_to_stop, until_decided
 
 SEALED = {
@@ -135,7 +136,7 @@ class _Launch:
         stopped = self.study.stopped
         self.taken.append((len(seeds), [name for name in SEALED["arms"] if name not in stopped]))
 
-    def finish(self):
+    def decide(self):
         pass
 
 
@@ -150,6 +151,23 @@ def test_arms_that_have_their_word_get_no_more_seeds():
     ]  # fmt: skip
     assert launch.study.stopped == {"good": {"seeds": [0, 1, 2, 3], "why": "better"}}
     assert any("good: stops after 4 seeds: better" in line for line in launch.lines)
+
+
+def test_an_arm_without_a_cell_ends_no_look_of_the_others():
+    refused_arm = ("refused: cells are missing", None, None)
+    launch = _Launch({n: {"good": refused_arm, "null": OPEN} for n in (4, 8, 16)})
+    until_decided(launch, Until(looks=(4, 8, 16)), retry=False)
+    assert [count for count, _ in launch.taken] == [4, 8, 16]
+    assert list(launch.study.stopped) == ["good"]
+
+
+def test_seeds_of_later_looks_are_none_of_the_tuning(tmp_path):
+    study = SimpleNamespace(begun=list, path=tmp_path, record={})
+    design = SimpleNamespace(tuning=SimpleNamespace(seeds=(7, 8)))
+    made = (study, design, range(5), None, None)
+    Launch(*made, until=Until(looks=(5, 7)))
+    with pytest.raises(InvalidInput, match="the tuning's: no verdict uses them"):
+        Launch(*made, until=Until(looks=(5, 10)))
 
 
 def test_a_study_ends_when_all_are_decided_or_hopeless():

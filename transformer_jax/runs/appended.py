@@ -51,9 +51,15 @@ class AppendedRows:
         return rows
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Appends a row, in one write, and waits until the disk has it."""
+        """Appends a row, in one write if the disk has room, and waits until the disk has it.
+
+        Raises:
+          OSError: it has not; what was written of the row is left out by `rows`.
+        """
         torn = self._file.exists() and not self._file.read_bytes().endswith(b"\n")
         line = "\n" * torn + json.dumps(row) + "\n"
         with self._file.open("ab", buffering=0) as file:
-            file.write(line.encode())
+            left = line.encode()
+            while left:  # a full disk takes a part of it first, without an error
+                left = left[file.write(left) :]
             os.fsync(file.fileno())

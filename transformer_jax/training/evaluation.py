@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
+from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.sharding import Sharding, cut_examples, keep_everywhere, put, sharded
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
@@ -66,6 +67,12 @@ def score_of(made: Any) -> Callable[[Any, Batch], Sums]:
     """Returns what scores a batch by the model and the config of a Prepared or a Run."""
     sharding = getattr(made, "sharding", None)
     return make_score(made.model, made.config.training.loss_chunk, sharding)
+
+
+def refuse_unknown_bytes(task: Task, metric: str) -> None:
+    """Raises InvalidInput where a metric is bits per byte, and a task's targets are no bytes."""
+    if metric == "bits_per_byte" and task.scored_bytes(task.batch(0, 0)) is None:
+        raise InvalidInput("--metric=bits_per_byte: the targets of these data are no bytes")
 
 
 def evaluate(

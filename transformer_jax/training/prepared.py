@@ -17,7 +17,7 @@ from transformer_jax.alike import with_results_in_loops
 from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models import Encoder
 from transformer_jax.models.parts import Transformer
 from transformer_jax.models.stacking import stack_blocks, unstack_blocks
@@ -274,12 +274,17 @@ class Prepared:
           state: at step 0, as `draw` gives it.
           order: seed of the data order.
           dropout: seed of dropout.
+        Raises:
+          Stop: a loss or a gradient is not finite.
         """
         steps = self.config.training.steps
         for step in range(0, steps, self.capacity):
             count = min(self.capacity, steps - step)
             batches = self.stacked_batches(order, step, count)
-            state, _ = self._advance_compiled(np.uint32(dropout), state, batches, np.int32(count))
+            advanced = self._advance_compiled(np.uint32(dropout), state, batches, np.int32(count))
+            state, records = advanced
+            if (taken := int(records.applied.sum())) < count:
+                raise Stop(f"the loss or its gradient is not finite in update {step + taken + 1}")
         return unstack_blocks(state)
 
     @functools.cached_property

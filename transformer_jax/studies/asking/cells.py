@@ -109,7 +109,9 @@ def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
         for hook in flat["hooks.functions"]
         if is_own(hook) and intervenes(hook) and (file := own_file(hook)) is not None
     }
-    return {"hooks": {**hooks, "every": flat["hooks.every"]}} if hooks else {}
+    # Each gets the state that the one before it left; sorted names are what older cells meant.
+    order = {"order": list(hooks)} if list(hooks) != sorted(hooks) else {}
+    return {"hooks": {**hooks, **order, "every": flat["hooks.every"]}} if hooks else {}
 
 
 def device_of(facts: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import stated
+from transformer_jax.runs.files import read_json
 
 _CADENCE = ("logging.", "checkpoint.", "sample.", "evaluation.every")
 
@@ -23,10 +24,14 @@ def hash_of(config: Any) -> str:
 
 
 def known_noise(config: Any, folder: Path, metric: str) -> dict[str, Any] | None:
-    """Returns the ledger of a config and a test metric, if a folder has one."""
+    """Returns the ledger of a config and a test metric, if a folder has one.
+
+    Raises:
+      InvalidInput: a ledger there is damaged.
+    """
     config_hash = hash_of(config)
     for path in sorted(folder.glob("*.json")):
-        ledger = json.loads(path.read_text(encoding="utf-8"))
+        ledger = read_json(path)
         if ledger.get("config_hash") == config_hash and ledger["metric"] == f"test/{metric}":
             return ledger
     return None

@@ -54,6 +54,7 @@ class Referee:
         """
         self.journal, self._pairs_of = journal, pairs_of
         self._progress, self._clock = progress, clock
+        self._pair_seconds = 0.0  # of the last pairs that were trained
 
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
         """Tries a change, or goes on with it; what was kept or dropped before is told again.
@@ -108,26 +109,32 @@ class Referee:
     def _screen(self, this: Try, pairs: Any, ends: float) -> list[float]:
         """Differences of the screening; fewer where the time is used up."""
         seeds = range(evidence.SCREENING)
-        if pairs.missing(seeds) and self._clock() >= ends:
-            return pairs.differences(seeds)
-        pairs.train(seeds)
+        is_trained = self._train(pairs, seeds, ends)
         differences = pairs.differences(seeds)
+        if not is_trained:
+            return differences
         if this.confirmation is None:
             self.journal.add("screened", {"try": this.number, "differences": differences})
         return differences
+
+    def _train(self, pairs: Any, seeds: Sequence[int], ends: float) -> bool:
+        """Trains what is missing, unless the time is up or pairs took too long; says whether."""
+        missing, now = pairs.missing(seeds), self._clock()
+        if missing and (now >= ends or now + missing * self._pair_seconds > ends):
+            return False
+        pairs.train(seeds)
+        if missing:
+            self._pair_seconds = (self._clock() - now) / missing
+        return True
 
     def _confirm(
         self, confirmation: Confirmation, pairs: Any, fresh: list[float], ends: float
     ) -> tuple[str, str]:
         """Fills `fresh` with differences; returns what became of the change, and why."""
-        pair_seconds = 0.0
         for count in range(evidence.FEWEST, len(confirmation.seeds) + 1):
             seeds = confirmation.seeds[:count]
-            missing, now = pairs.missing(seeds), self._clock()
-            if missing and now + missing * pair_seconds > ends:
+            if not self._train(pairs, seeds, ends):
                 return UNDECIDED, _TIME_IS_UP
-            pairs.train(seeds)
-            pair_seconds = (self._clock() - now) / missing if missing else pair_seconds
             fresh[:] = pairs.differences(seeds)
             decided = self._beyond_margin(fresh)
             e = float(evidence.e_value(decided))

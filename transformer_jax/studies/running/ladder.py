@@ -44,14 +44,13 @@ def run_ladder(
       CellsLost: some cells failed; all others ran, and what can be said was written.
     """
     workdir = Path(workdir)
-    options["root"] = options.get("root") or workdir.parent
     progress = progress or Progress()
     rungs = {
         rung_name(ladder.key, value): (design, rung_path(workdir, ladder.key, value))
         for value, design in ladder.rungs.items()
     }
     begin_ladder(workdir, ladder, write=False)
-    with planned_together(rungs, seeds, progress, dry_run=dry_run, **options) as launches:
+    with planned_together(rungs, workdir, seeds, progress, dry_run=dry_run, **options) as launches:
         if dry_run:
             return {}
         begin_ladder(workdir, ladder)

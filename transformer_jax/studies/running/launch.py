@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import InvalidInput, Stop, in_one_line
+from transformer_jax.errors import InvalidInput, in_one_line
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
@@ -37,10 +37,6 @@ from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
 _FOUND = ("tuning", "peak_bytes", "budgets")  # of an arm, by earlier launches
-
-
-class CellsLost(Stop):
-    """Some cells failed; the others ran, and the study was judged without their arms."""
 
 
 def run(
@@ -142,7 +138,8 @@ class Launch:
         self.cluster, self.until = cluster, until
         self.study, self.design, self.progress, self.stop = study, design, progress, stop
         self.seeds = sorted({*study.begun(), *seeds})
-        if design.tuning and set(self.seeds) & set(design.tuning.seeds):
+        judged = {*self.seeds, *range(until.looks[-1] if until else 0)}
+        if design.tuning and judged & set(design.tuning.seeds):
             raise InvalidInput(
                 f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
             )
@@ -261,9 +258,10 @@ class Launch:
             self._tune(retry)
         if self.until is None:
             self.take(self.seeds, retry)
-            self.finish()
+            self.decide()
         else:
             until_decided(self, self.until, retry)
+        self.workers.refuse_lost()
 
     def take(self, seeds: Sequence[int], retry: bool) -> None:
         """Runs what is missing of these seeds, of all arms that were not stopped before."""
@@ -300,7 +298,7 @@ class Launch:
             message = in_one_line(error)
             self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {message}")
 
-    def finish(self) -> None:
+    def decide(self) -> None:
         """Judges, writes every file, and says what came out."""
         from transformer_jax.studies.reporting.report import write_report
 
@@ -317,13 +315,6 @@ class Launch:
         tables.show_verdicts(study, verdicts, self.progress)
         self.progress.say(f"study   {study.path}/ (study.json, cells.csv, verdicts.json, ...)")
         self.progress.say(f"report  {report}")
-        lost = self.workers.lost
-        if lost:
-            (arm, seed), reason = next(iter(lost.items()))
-            raise CellsLost(
-                f"{len(lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
-                "--retry tries them again; its directory has error.txt"
-            )
 
     def _count_seconds(self) -> None:
         now = time.monotonic()

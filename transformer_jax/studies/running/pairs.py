@@ -9,12 +9,19 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import DONE, OUTCOMES, Cell
+from transformer_jax.studies.asking.cells import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    OUT_OF_MEMORY,
+    OUTCOMES,
+    Cell,
+)
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.tries import Journal, Try, spelled
@@ -24,9 +31,12 @@ from transformer_jax.studies.judging.referee import CannotTrain
 from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
 from transformer_jax.studies.running.planning import ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
+from transformer_jax.training.evaluation import refuse_unknown_bytes
 from transformer_jax.training.own import refuse_modules
 
 _BASE, _CHANGE = "base", "change"
+# Failures that say nothing of the change: what a full or a foreign disk gives.
+_OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:")
 
 
 class TrainedPairs:
@@ -70,6 +80,7 @@ class TrainedPairs:
         for arm in self._arms.values():
             arm.place("loop")
         tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
+        refuse_unknown_bytes(tasks[_BASE], self._asked["metric"])
         if scored_on_other_data(tasks, _BASE):
             self._refuse("what it is scored on is not the base's, so that no scores compare")
         with progress.busy("looking whether the change took"):
@@ -95,6 +106,7 @@ class TrainedPairs:
 
         Raises:
           CannotTrain: a run of the change did not get through.
+          Stop: it could not be written, which is no fault of the change.
           Interrupted: a signal came; the running cells were saved.
           InvalidInput: base and change are not scored alike, or the base has not learned or does
             not train.
@@ -117,8 +129,12 @@ class TrainedPairs:
             message = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
             if state != DONE and cell.arm == _BASE:
                 raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
-            if state != DONE:
+            if state == FAILED and not cell.reason().startswith(_OF_THE_MACHINE):
                 raise CannotTrain(message)
+            if state in (DIVERGED, OUT_OF_MEMORY):
+                raise CannotTrain(message)
+            if state != DONE:
+                raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
 
     def differences(self, seeds: Sequence[int]) -> list[float]:
         """Change less base of the pairs that are there, larger is better."""

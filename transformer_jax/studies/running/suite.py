@@ -39,11 +39,12 @@ def run_suite(
       InvalidInput: some data is not there, or an arm does not fit it; nothing ran.
       CellsLost: some cells failed; all others ran, and what can be said was written.
     """
-    options["root"] = options.get("root") or Path(workdir).parent
-    progress = progress or Progress()
+    workdir, progress = Path(workdir), progress or Progress()
     studies = {name: (design, study_path(workdir, name)) for name, design in designs.items()}
     begin_suite(workdir, designs, write=False)
-    with planned_together(studies, seeds, progress, dry_run=dry_run, **options) as launches:
+    with planned_together(
+        studies, workdir, seeds, progress, dry_run=dry_run, **options
+    ) as launches:
         if dry_run:
             return {}
         begin_suite(workdir, designs)

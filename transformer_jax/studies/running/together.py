@@ -12,8 +12,9 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.reporting.plan import seconds_to_come
 from transformer_jax.studies.reporting.tables import clock
-from transformer_jax.studies.running.launch import CellsLost, Launch, planned, solved_before
+from transformer_jax.studies.running.launch import Launch, planned, solved_before
 from transformer_jax.studies.running.planning import ArmBuilder
+from transformer_jax.studies.running.workers import CellsLost
 
 _NAMED = 5  # studies whose cells failed
 
@@ -21,16 +22,20 @@ _NAMED = 5  # studies whose cells failed
 @contextlib.contextmanager
 def planned_together(
     studies: Mapping[str, tuple[Design, Path]],
+    workdir: Path,
     seeds: Sequence[int],
     progress: Progress,
+    root: str | Path | None = None,
     **options: Any,
 ) -> Generator[dict[str, Launch]]:
     """Plans studies, shows each plan, and says how long all of them take.
 
     Args:
       studies: by what each is called, with its directory.
+      workdir: in which they lie.
       seeds: of every study.
       progress: where to tell how it goes.
+      root: that holds `cells`; that of an earlier launch, or workdir's parent, if not given.
       options: of launch.planned.
     Returns:
       The launches, of which none has begun.
@@ -47,7 +52,8 @@ def planned_together(
             stop.end("interrupted before anything was trained")
         for name, (design, path) in studies.items():
             progress.say(f"plan   {name}: {design.path}, compared with {design.base}")
-            one = planned(design, path, seeds, progress, stop, **options)
+            shared = root or (None if Study(path).record else workdir.parent)
+            one = planned(design, path, seeds, progress, stop, root=shared, **options)
             with _in_the_name_of(name):
                 launches[name] = stack.enter_context(one)
             stop.end("interrupted before anything was trained")

@@ -67,7 +67,7 @@ def until_decided(launch: Any, until: Until, retry: bool) -> None:
     ends = math.inf if until.budget is None else launch.started + until.budget
     for number, count in enumerate(looks, 1):
         launch.take(range(count), retry)
-        launch.finish()
+        launch.decide()
         if number == len(looks):
             return
         reasons = reasons_to_stop(study, launch.design, looks[-1])

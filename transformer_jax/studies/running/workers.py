@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.errors import InvalidInput, in_one_line
+from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
@@ -30,6 +30,10 @@ from transformer_jax.training.run import Run
 
 _POLL = 2.0  # seconds between looks at cells that another process trains
 _BRIEF = 60.0  # a cell of fewer seconds is begun again rather than saved in between
+
+
+class CellsLost(Stop):
+    """Some cells failed; the others ran, and the study was judged without their arms."""
 
 
 @dataclasses.dataclass
@@ -83,6 +87,15 @@ class Workers:
         for cell in ended:
             board.ended(cell, cell.state(), "by another process")
         return [cell for cell in self.elsewhere if cell not in ended]
+
+    def refuse_lost(self) -> None:
+        """Raises CellsLost where a cell has no outcome."""
+        if self.lost:
+            (arm, seed), reason = next(iter(self.lost.items()))
+            raise CellsLost(
+                f"{len(self.lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
+                "--retry tries them again; its directory has error.txt"
+            )
 
     def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:
         """Returns what tells how far the cells are."""
