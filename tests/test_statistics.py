@@ -1,5 +1,6 @@
 """The procedure of every comparison, against scipy and against simulated studies."""
 
+import itertools
 import math
 
 import numpy as np
@@ -86,6 +87,10 @@ def test_sign_flip_is_scipys_permutation_test(rng):
         )
         assert ours.sign_flip_p(d) == pytest.approx(theirs.pvalue, abs=1e-12)
     assert ours.sign_flip_p([1, 2, 3, 4, 5]) is None
+    tied = np.array([1, 1, -2, 1, -1, 3, -2, 1, 1, -1, 2, -3, 1, -1])
+    signs = np.array(list(itertools.product((1, -1), repeat=len(tied))))
+    exact = (np.abs(signs @ tied) >= abs(tied.sum())).mean()
+    assert ours.sign_flip_p(tied / 360) == exact, "ties that rounding would hide"
 
 
 def test_equivalence_is_two_one_sided_tests_of_scipy(rng):

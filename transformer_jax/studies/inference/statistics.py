@@ -182,8 +182,8 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     sums = np.zeros(1)
     for difference in differences:
         sums = np.concatenate([sums + difference, sums - difference])
-    as_large = np.abs(sums) >= abs(sums[0]) * (1 - 1e-12)  # of another order of the same terms
-    return float(as_large.mean())
+    rounding = 1e-9 * float(np.abs(differences).sum())  # of the scores, which are larger
+    return float((np.abs(sums) >= abs(sums[0]) - rounding).mean())
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
