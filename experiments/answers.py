@@ -35,8 +35,8 @@ GATE = "gate.json"  # what the base of a study that sealed no gate is beside a s
 
 # Studies that cannot decide what they ask, whatever came out.
 WITHDRAWN = {
-    "agreement_far": "no arm is tuned: at this learning rate the LSTM had learned nothing at all; "
-    "agreement_far_solved asks it at a rate for each",
+    "agreement_far": "no arm is tuned, and 1,500 updates are too few for the LSTM; at another rate "
+    "it is at chance then too, and solves it later (agreement_far_solved)",
     "agreement": "every arm answers everything rightly; agreement_solved asks who needs fewer "
     "updates",
     "cross_attention": "true by construction: without cross-attention nothing leads from source to "
