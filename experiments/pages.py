@@ -98,10 +98,10 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
             _HEAD,
             "## Answers",
             "",
-            "After *beside* stands the base. A number after *at* is a learning rate or a number of "
-            "updates. *More* of an option is the trend over its values. Where no arm was tuned all "
-            "have one learning rate, unless their names say others. Words that changed with the procedure were decided again by "
-            "newer rules, from the same scores.",
+            "After *beside* stands the base. A number after *at* is a learning rate or a number "
+            "of updates. *More* of an option is the trend over its values. Where no arm was tuned "
+            "all have one learning rate, unless their names say others. Words that changed with "
+            "the procedure were decided again by newer rules, from the same scores.",
             "",
             as_markdown(["question", "answer"], answers),
             "## Not decided",

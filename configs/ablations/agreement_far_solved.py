@@ -1,10 +1,10 @@
 """Question: after how many updates a verb agrees with a subject up to fifteen nouns further back.
 
-agreement_far.py asked it after 1,500 updates at one rate that falls, where the LSTM was at chance in
-five runs and the GRU in two. Here each net has the rate at which one run of seed 0 (500 to 4,000
+agreement_far.py asked it after 1,500 updates at one rate that falls, where the LSTM was at chance
+in five runs and the GRU in two. Here each net has the rate at which one run of seed 0 (500 to 4,000
 updates) was right in the fewest: LSTM and GRU of 0.0003, 0.001, 0.003 and 0.01, the tanh net of
-0.0001, 0.0003, 0.001, 0.003 and 0.01, the transformer of 0.003 and 0.01. These runs were seen before
-the prediction was written.
+0.0001, 0.0003, 0.001, 0.003 and 0.01, the transformer of 0.003 and 0.01. These runs were seen
+before the prediction was written.
 
 Limits:    other rates, widths, depths and schedules. One run chose each rate; seeds at one rate
 differ by 1.2 to 2.3 times, so that a neighbouring rate may be better, and the transformer's is the
@@ -12,13 +12,13 @@ lower of two. The first look at 0.99 or more counts, also where the score falls 
 transformer run was there after 300 updates, below it at 450 and 500, and above for good from 550.
 Counted from then, the tanh net would not be told from the transformer; LSTM and GRU would. That the
 transformer needs a third of the tanh net's updates or fewer is not decided (it did in three of six
-seeds); looks are 50 apart, and the first 100 updates are warm-up. One LSTM run just solves it, after
-3,800 of 4,000 updates, and is right on 26 of 30 test examples at the farthest distance, where no
-dots stand before the subject. All recurrent matrices start orthogonal, and the LSTM's biases at 0;
-a larger initial bias of its forget gate, common for long distances, was not tried. It does not say
-that distance is the reason: at the same rates LSTM and GRU took 8 and 4.5 times the transformer's
-updates with up to four nouns between (agreement_solved.py), and here 15 and 10, but the
-transformer's 100 and 150 are few looks, and texts grew longer too. An update of a recurrent net
+seeds); looks are 50 apart, and the first 100 updates are warm-up. One LSTM run just solves it,
+after 3,800 of 4,000 updates, and is right on 26 of 30 test examples at the farthest distance, where
+no dots stand before the subject. All recurrent matrices start orthogonal, and the LSTM's biases at
+0; a larger initial bias of its forget gate, common for long distances, was not tried. It does not
+say that distance is the reason: at the same rates LSTM and GRU took 8 and 4.5 times the
+transformer's updates with up to four nouns between (agreement_solved.py), and here 15 and 10, but
+the transformer's 100 and 150 are few looks, and texts grew longer too. An update of a recurrent net
 takes 9 % fewer operations, and was the faster one on these CPU cores; each example has one answer.
 
 Command:   python -m experiments.ablate --config=configs/ablations/agreement_far_solved.py \

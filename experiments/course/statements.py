@@ -198,16 +198,16 @@ STATEMENTS = (
         "inputs moves the last output of an LSTM or a GRU net, beside what the last input does, "
         "less than a tenth as much as in a transformer, which has two layers where they have one. "
         "In the tanh net, which is the formula, it moves it more than there; the matrices of all "
-        "three start orthogonal. And it is not training. With the transformer's settings LSTM and GRU "
-        "took three to eight times as many updates to find agreement in examples of 14 tokens; "
-        "the tanh net was not told from the transformer (agreement_solved). No recurrent net "
-        "learned to recall in 5,000 updates at rates of 0.001 to 0.01; the transformer did at "
-        "0.001 and 0.003 (recall_solved). In examples of 47 tokens, each net at a rate that one run "
-        "chose, all found agreement in every run; half of them by 150 updates of the transformer, "
-        "450 of the tanh net (that it is later hangs on one run), 1,450 and 2,200 of GRU and LSTM "
-        "(agreement_far_solved). Whether distance is the reason is open. On 2 CPU cores an update of the LSTM was the faster one "
-        "in windows of 64 in every round; on a device with more parallel units times may be "
-        "otherwise",
+        "three start orthogonal. And it is not training. With the transformer's settings LSTM and "
+        "GRU took three to eight times as many updates to find agreement in examples of 14 "
+        "tokens; the tanh net was not told from the transformer (agreement_solved). No recurrent "
+        "net learned to recall in 5,000 updates at rates of 0.001 to 0.01; the transformer did at "
+        "0.001 and 0.003 (recall_solved). In examples of 47 tokens, each net at a rate that one "
+        "run chose, all found agreement in every run; half of them by 150 updates of the "
+        "transformer, 450 of the tanh net (that it is later hangs on one run), 1,450 and 2,200 of "
+        "GRU and LSTM (agreement_far_solved). Whether distance is the reason is open. On 2 CPU "
+        "cores an update of the LSTM was the faster one in windows of 64 in every round; on a "
+        "device with more parallel units times may be otherwise",
         claims=(
             Claim("agreement_far_solved", "LSTM at 0.001", "worse"),
             Claim("agreement_far_solved", "GRU at 0.001", "worse"),
