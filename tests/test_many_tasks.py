@@ -20,7 +20,6 @@ from transformer_jax.data.sources import files
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import ConfigFile
 from transformer_jax.runs.progress import Progress, Silent
-from transformer_jax.studies.asking.design import seal_of
 from transformer_jax.studies.asking.suite import EMBEDDED, begin_suite, suite_of
 from transformer_jax.studies.inference import many_tasks
 from transformer_jax.studies.inference.many_tasks import random_effects
@@ -380,12 +379,12 @@ def test_studies_that_go_on_together_stay_in_their_root(tmp_path, monkeypatch):
     monkeypatch.setattr(together_room, "ArmBuilder", lambda *_: SimpleNamespace(arms=dict))
     monkeypatch.setattr(together_room, "seconds_to_come", lambda _: {})
     monkeypatch.setattr(together_room, "solved_before", lambda *_: {})
-    design = SimpleNamespace(path="x.py", compared_with="base", base="base")
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    record = {"sealed": {}, "seal": seal_of({}), "root": "/shared"}
-    (begun / "study.json").write_text(json.dumps(record))
-    studies = {"new": (design, tmp_path / "new"), "begun": (design, begun)}
+    records = {"new": {}, "begun": {"root": "/shared"}}
+    monkeypatch.setattr(
+        together_room, "Study", lambda path: SimpleNamespace(record=records[path.name])
+    )
+    design = SimpleNamespace(path="x.py", base="base")
+    studies = {name: (design, tmp_path / name) for name in records}
     for root in (None, "/other"):
         with together_room.planned_together(studies, tmp_path, range(2), Silent(), root=root):
             pass
