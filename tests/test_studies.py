@@ -70,7 +70,7 @@ def get_study():
     return {study}
 """
 ARMS = {"learned": {}, "none": {"model.position": "none"}}
-KV_HEADS = {"model.num_kv_heads": 1}  # of one head: as many as there would be anyway
+KV_HEADS = {"model.num_kv_heads": "4"}  # as many as there are anyway
 STUDY = {
     "question": "Do positions matter?",
     "prediction": "yes",
@@ -548,14 +548,11 @@ def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monk
 
 @pytest.mark.commands
 def test_a_cell_is_finished_by_a_study_that_says_it_in_other_words(tmp_path, monkeypatch):
-    in_words = {"one": {"model.num_heads": 1}}, {"one": {"model.num_heads": 1} | KV_HEADS}
-    designs = [
-        load_design(study_file(tmp_path / name, {"learned": {}, **arms}), {})
-        for name, arms in zip("ab", in_words, strict=True)
-    ]
+    path = study_file(tmp_path)
+    designs = [load_design(path, changes) for changes in ({}, KV_HEADS)]
 
     def fails(arm, seed):
-        if trouble and (arm, seed) == ("one", 1):
+        if trouble and (arm, seed) == ("none", 1):
             raise RuntimeError("the machine is on fire")
 
     trouble = [1]
@@ -564,9 +561,9 @@ def test_a_cell_is_finished_by_a_study_that_says_it_in_other_words(tmp_path, mon
         run(designs[0], tmp_path / "s", range(3), how="loop", progress=Silent())
     trouble.clear()
     study = run(designs[1], tmp_path / "t", range(3), retry=True, progress=Silent())
-    assert study.cell("one", 1).path == load_study(tmp_path / "s").cell("one", 1).path
+    assert study.cell("none", 1).path == load_study(tmp_path / "s").cell("none", 1).path
     assert {cell.state() for cell in study.cells()} == {"done"}
-    kept = RunDirectory(study.cell("one", 1).path).config()
+    kept = RunDirectory(study.cell("none", 1).path).config()
     assert kept.model.num_kv_heads is None, "it goes on in the words that it began with"
 
 
