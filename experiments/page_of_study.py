@@ -179,8 +179,8 @@ def _measured_by(study: CommittedStudy) -> str:
         return (
             f"A run has solved it whose {metric} is {target:g} or more at the end. How many have "
             "is compared, and after how many updates the validation score first was so high, "
-            f"looked at every {every}; better and worse speak of these. A median is by when half "
-            "of the runs have."
+            f"looked at every {every}; better and worse speak of these. Median: the updates by "
+            "which half of the runs have solved it."
         )
     return (
         f"Measured by {metric}; + is better. What matters is {sealed['margin']:g} or more: "
