@@ -38,9 +38,7 @@ from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and runs the study; returns its verdicts."""
     arguments = _parser().read(argv)
-    cluster = None
-    if arguments.executor:
-        cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
+    cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
     drops = [name for name in arguments.drop.split(",") if name]
     budget = _budget(arguments)
     is_suite = arguments.suite is not None
@@ -155,7 +153,7 @@ def _parser() -> Parser:
         help="take over finished cells that older code left, if one comes out equal bit by bit",
     )
     parser.add_argument("--executor", choices=KINDS, help="train cells as jobs, through submitit")
-    parser.add_argument("--cells_per_job", type=int, default=4, help="(4)")
+    parser.add_argument("--cells_per_job", type=int, help="(4)")
     parser.add_argument(
         "--job",
         action="append",

@@ -87,7 +87,10 @@ def test_moves_concern_the_configs_that_they_name():
     of_a_type["model.layer_types.M.feed_forward_options.mixture.num_chosen"] = 1
     assert of({"model.feed_forward": "mlp", **of_a_type}) == 7
     one = {**experts, "model.feed_forward_options.mixture.num_chosen": 1}
-    assert of(one) == provenance.NUMERICS == 7
+    assert of(one) == 7
+    rounded = {"model.position": "shaw", "model.dtype": "bfloat16"}
+    assert of(rounded) == provenance.NUMERICS == 8
+    assert of({**rounded, "model.dtype": "float32"}) == 1
     assert of({**both, "model.architecture": "decoder"}) == 1
 
 
@@ -296,6 +299,7 @@ def test_cells_of_another_key_are_taken_over_where_one_comes_out_equal(tmp_path,
     design = load_design(TINY, QUICK, ["model.num_heads=4,1"])
     study = launch.run(design, tmp_path / "one", range(3), progress=Silent())
     scores = {(row["arm"], row["seed"]): row["test/loss"] for row in study.rows()}
+    shutil.rmtree(study.cell("num_heads=1", 0).path / "checkpoints")
     under_another_key(study)
     trained = []
     run = launch.Workers.run
@@ -307,7 +311,7 @@ def test_cells_of_another_key_are_taken_over_where_one_comes_out_equal(tmp_path,
     monkeypatch.setattr(launch.Workers, "run", counted)
     told = Told()
     again = launch.run(design, tmp_path / "two", range(3), adopt=True, progress=told)
-    assert trained == [("num_heads=4", 0), ("num_heads=1", 0)]
+    assert trained == [("num_heads=4", 0), ("num_heads=1", 1)]
     assert {(row["arm"], row["seed"]): row["test/loss"] for row in again.rows()} == scores
     manifest = RunDirectory(again.cell("num_heads=1", 2).path).manifest()
     assert manifest["cell"] == again.arms["num_heads=1"]["hash"] != manifest["adopted_from"]
@@ -317,6 +321,8 @@ def test_cells_of_another_key_are_taken_over_where_one_comes_out_equal(tmp_path,
 def test_cells_that_come_out_otherwise_are_trained_anew(tmp_path):
     design = load_design(TINY, QUICK, ["model.num_heads=4,1"])
     study = launch.run(design, tmp_path / "one", range(2), progress=Silent())
+    for seed in range(2):
+        shutil.rmtree(study.cell("num_heads=1", seed).path / "checkpoints")
     under_another_key(study)
     for path in (study.root / "cells").glob("g*/s0/evaluation.json"):
         scored = json.loads(path.read_text())
@@ -324,6 +330,7 @@ def test_cells_that_come_out_otherwise_are_trained_anew(tmp_path):
         path.write_text(json.dumps(scored))
     told = Told()
     again = launch.run(design, tmp_path / "two", range(2), adopt=True, progress=told)
-    assert sum("comes out otherwise" in line for line in told.lines) == 2
+    assert sum("comes out otherwise: seed 0" in line for line in told.lines) == 1
+    assert sum("checkpoints were removed" in line for line in told.lines) == 1
     assert all("adopted_from" not in RunDirectory(c.path).manifest() for c in again.cells())
     assert {row["state"] for row in again.rows()} == {"done"}

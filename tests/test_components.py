@@ -646,6 +646,27 @@ def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
             assert bias[(*place, j)] == pytest.approx(query[place] @ vector, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        ShawPositions(head_dim=SIZE, max_distance=2),
+        ContextualPositions(head_dim=SIZE, bidirectional=False, max_count=4),
+    ],
+)
+def test_terms_of_scores_are_not_rounded_to_bfloat16(encoding, query_key_value, rng):
+    """Scores are sums in float32 there, and what is added to them has to be as exact."""
+    query, key, _ = (array.astype(jnp.bfloat16) for array in query_key_value)
+    table = jnp.asarray(rng.normal(size=(5, SIZE)), jnp.bfloat16)  # 5 rows in both
+    bias_of = {}
+    for dtype in (jnp.bfloat16, jnp.float32):
+        params = {"params": {"embedding": table.astype(jnp.float32)}}
+        terms = encoding.apply(params, jnp.arange(LENGTH))
+        bias_of[dtype] = terms.bias(query.astype(dtype), key.astype(dtype), causal_mask(LENGTH))
+    seen = np.tril(np.ones((LENGTH, LENGTH), bool))
+    rounded, exact = (np.asarray(bias_of[dtype])[..., seen] for dtype in bias_of)
+    np.testing.assert_allclose(rounded, exact, rtol=1e-5, atol=1e-5)
+
+
 def test_scaled_rotations_reach_further():
     """Linear: position 8 of a context 4 times longer is position 2. NTK: the first pair stays."""
 

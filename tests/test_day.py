@@ -204,10 +204,15 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
 
 
 def test_checkpoints_of_cells_are_freed_where_it_is_asked_for(room):
-    cell = room / "cells" / ("a" * 16) / "s0"
+    cell, run = room / "cells" / ("a" * 16) / "s0", room / "cells" / "exp" / "run"
+    for its in (cell, run):  # as of a trunk that shorter budgets begin with
+        shutil.copytree(its / "checkpoints", its / "branches")
     scores = (cell / "evaluation.json").read_text()
     attempt("runs", "gc", room, "--checkpoints", "--yes")
     assert not (cell / "checkpoints").exists()
+    assert not (cell / "branches").exists()
+    left = [{path.name for path in (run / name).iterdir()} for name in ("checkpoints", "branches")]
+    assert left[0] == left[1]
     assert (cell / "evaluation.json").read_text() == scores
     assert load_run(room / "cells" / "exp" / "run").step == 50, (
         "no cell, whatever its folder is called"

@@ -763,6 +763,11 @@ def test_counted_operations_are_the_compilers(changes):
     assert 0.9 < prepared.operations_of_update / (3 * counted) <= 1.0
 
 
+def test_an_optimizer_that_looks_elsewhere_takes_twice_the_operations():
+    plain, sam = (prepare(tiny_config(optimizer__name=name)) for name in ("adamw", "sam"))
+    assert sam.operations_of_update == 2 * plain.operations_of_update
+
+
 def test_costs_by_hand():
     """Width 32, depth 2, length 16, 65 symbols, tied: 12 d^2 a block, and the tables."""
     cost = cost_of(prepare(tiny_config()))

@@ -196,9 +196,16 @@ def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
     """Agreement of each query with each vector, [..., H, L, 2k+1], then read out by distance."""
     longest = len(table) // 2
     places = jnp.clip(distances, -longest, longest) + longest
-    agreement = jnp.einsum("...LK,RK->...LR", query, table.astype(query.dtype))
+    agreement = _with_vectors(query, table)
     shape = (*agreement.shape[:-1], places.shape[-1])
     return jnp.take_along_axis(agreement, jnp.broadcast_to(places, shape), axis=-1)
+
+
+def _with_vectors(query: Array, table: Array) -> Array:
+    """[..., L, K] and [R, K] -> [..., L, R], at least as wide as float32, as scores are."""
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    table = table.astype(query.dtype)
+    return jnp.einsum("...LK,RK->...LR", query, table, preferred_element_type=wide)
 
 
 def _shaw_values(table: Array, positions: Array, weights: Array, first: int | Array = 0) -> Array:
@@ -265,7 +272,7 @@ def _contextual_bias(
     counted = jnp.flip(jnp.cumsum(jnp.flip(gates, -1), axis=-1), -1)
     places = jnp.minimum(counted, table.shape[0] - 1)
     below = jnp.floor(places)
-    agreement = jnp.einsum("...LK,RK->...LR", query, table.astype(query.dtype)).astype(wide)
+    agreement = _with_vectors(query, table)
 
     def read_out(at: Array) -> Array:
         return jnp.take_along_axis(agreement, at.astype(jnp.int32), axis=-1)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, walk
-from transformer_jax.runs.listing import CELLS, facts_of, find_runs
+from transformer_jax.runs.listing import BRANCHES, CELLS, facts_of, find_runs
 
+_STATES = ("checkpoints", BRANCHES)  # folders of a run
 _OF_A_CELL = re.compile(rf"{CELLS}/[0-9a-f]{{16}}/s\d+")
 _UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+")
 
@@ -55,10 +56,10 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
         pieces += _left_over(run)
         is_cell = _OF_A_CELL.fullmatch("/".join(run.absolute().parts[-3:]))
         if checkpoints and is_cell and state == "done":
-            pieces = [
-                garbage for garbage in pieces if run / "checkpoints" not in garbage.path.parents
-            ]
-            pieces += _of_folder(run / "checkpoints", "checkpoints of a cell that is done", run)
+            folders = [run / name for name in _STATES]
+            pieces = [garbage for garbage in pieces if garbage.path.parent not in folders]
+            for folder in folders:
+                pieces += _of_folder(folder, "checkpoints of a cell that is done", run)
     return pieces
 
 
@@ -80,13 +81,14 @@ def delete(garbage: Sequence[Garbage]) -> int:
 
 def _left_over(run: Path) -> Iterator[Garbage]:
     try:
-        own, of_checkpoints = entries(run), entries(run / "checkpoints")
+        own = entries(run)
+        states = [path for name in _STATES for path in entries(run / name)]
     except InvalidInput:  # somebody's links: whoever opens the run is told
         return
     for path in own:
         if _UNFINISHED.fullmatch(path.name):
             yield from _of_folder(path, "left by a process that was killed", run)
-    for path in of_checkpoints:
+    for path in states:
         if path.name.startswith(WRITING):
             yield from _of_folder(path, "left by a process that was killed while it saved", run)
         elif path.name.lstrip(".").startswith(DAMAGED):

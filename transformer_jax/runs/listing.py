@@ -27,6 +27,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 CELLS = "cells"  # the folder of what studies share
+BRANCHES = "branches"  # of a run: states that others begin with
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
 _PARTS = re.compile(r"[./]")  # of a key
 _NAMED = 4  # keys that a short one may mean

@@ -27,6 +27,7 @@ MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
         "model.feed_forward": ("mixture",),
         "model.feed_forward_options.mixture.num_chosen": (1,),
     },
+    8: {"model.position": ("shaw", "contextual"), "model.dtype": ("bfloat16",)},  # not rounded
 }
 NUMERICS = max(MOVES)
 

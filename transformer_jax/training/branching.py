@@ -10,9 +10,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options import config as configs
 from transformer_jax.runs.checkpoints import Checkpoints, Restored
 from transformer_jax.runs.directory import RunDirectory, now
-from transformer_jax.runs.listing import CELLS
-
-BRANCHES = "branches"  # of a run: states that others begin with
+from transformer_jax.runs.listing import BRANCHES, CELLS
 
 
 class Parent(NamedTuple):

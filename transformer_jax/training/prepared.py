@@ -56,6 +56,7 @@ from transformer_jax.training.step import (
     make_initial_state,
     make_run_steps,
     make_train_step,
+    number_of_gradients,
     on_stacked_blocks,
 )
 from transformer_jax.training.warm_start import perturbed, refuse_unknown_prefixes, start_from
@@ -330,11 +331,15 @@ class Prepared:
 
     @functools.cached_property
     def operations_of_update(self) -> float:
-        """Operations in the matrix products of an update, whose forward pass is one third."""
+        """Operations in the matrix products of an update: three forward passes for each gradient.
+
+        SAM takes two. What scheduled sampling reads beforehand is not counted.
+        """
         inputs = self.task.batch(0, 0)["inputs"]
         params = self.template.params
         program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
-        return TRAINING_OVER_FORWARD * flops_of(program)
+        gradients = number_of_gradients(self.optimizer, self.template)
+        return gradients * TRAINING_OVER_FORWARD * flops_of(program)
 
     def mfu(self, seconds: float) -> float | None:
         """Returns the model's FLOPs in an update as a share of what its devices could do meanwhile.

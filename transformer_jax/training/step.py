@@ -168,6 +168,27 @@ def make_train_step(
     return train_step
 
 
+def number_of_gradients(optimizer: optax.GradientTransformationExtraArgs, state: TrainState) -> int:
+    """Returns how many gradients an update takes: 1, and those that the optimizer takes elsewhere.
+
+    Args:
+      optimizer: from optax.
+      state: its shapes.
+    """
+    elsewhere = []
+
+    def gradients_at(params: Any, _: int) -> Any:
+        elsewhere.append(params)
+        return params
+
+    def update(state: TrainState) -> Any:
+        params = state.params
+        return optimizer.update(params, state.opt_state, params, grad_fn=gradients_at)
+
+    jax.eval_shape(update, state)
+    return 1 + len(elsewhere)
+
+
 def on_stacked_blocks(
     optimizer: optax.GradientTransformationExtraArgs, unit: int
 ) -> optax.GradientTransformationExtraArgs:

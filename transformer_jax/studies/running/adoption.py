@@ -44,13 +44,17 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
     """
     cells = {seed: arm.cell(root, seed) for seed in seeds}
     missing = {seed: cell for seed, cell in cells.items() if not cell.path.exists()}
-    taken, otherwise = 0, []
+    taken, otherwise, removed = 0, [], []
     for folder in _of_the_same_config(arm, root):
         older = {seed: Cell(arm.name, seed, cell_path(root, folder, seed)) for seed in cells}
         older = {seed: cell for seed, cell in older.items() if cell.state() == DONE}
+        states = [seed for seed, cell in older.items() if _checkpoints(cell.path).steps()]
         if not missing or not older:
             continue
-        first = min(older)
+        if not states:
+            removed.append(folder)
+            continue
+        first = min(states)
         if cells[first].state() not in OUTCOMES:  # an interrupted launch may have begun it
             train(cells[first])
         missing.pop(first, None)
@@ -61,6 +65,8 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
             _take_over(older[seed].path, missing.pop(seed).path, arm.hash)
             taken += 1
     sentence = f"{taken} cells taken over" if taken else "no cell taken over"
+    if removed:
+        sentence += f"; its checkpoints were removed, so that none can be compared: {removed[0]}"
     return sentence + (f"; comes out otherwise: {', '.join(otherwise)}" if otherwise else "")
 
 
@@ -94,8 +100,7 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
     runs = [RunDirectory(path) for path in (one, other)]
     try:
         states = [
-            Checkpoints(run.file("checkpoints")).restore(arm.prepared.template, read_only=True)
-            for run in runs
+            _checkpoints(run.path).restore(arm.prepared.template, read_only=True) for run in runs
         ]
     except InvalidInput:  # another tree of parameters
         return False
@@ -108,6 +113,10 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
         np.asarray(a).tobytes() == np.asarray(b).tobytes()
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def _checkpoints(run: Path) -> Checkpoints:
+    return Checkpoints(inside(run, "checkpoints"))
 
 
 def _take_over(source: Path, target: Path, key: str) -> None:

@@ -43,12 +43,22 @@ class Cluster:
         return made
 
 
-def parse_cluster(kind: str, cells_per_job: int, parameters: Sequence[str]) -> Cluster:
-    """Reads `--executor`, `--cells_per_job` and each `--job KEY=VALUE`.
+def parse_cluster(
+    kind: str | None, cells_per_job: int | None, parameters: Sequence[str]
+) -> Cluster | None:
+    """Reads `--executor`, `--cells_per_job` and each `--job KEY=VALUE`; None: no cluster is used.
 
     Raises:
-      InvalidInput: a parameter is no KEY=VALUE, or there are no cells in a job.
+      InvalidInput: a parameter is no KEY=VALUE, there are no cells in a job, or something is said
+        of jobs where there are none.
     """
+    if kind is None:
+        said = [] if cells_per_job is None else [f"--cells_per_job={cells_per_job}"]
+        for option in (*said, *(f"--job={text}" for text in parameters)):
+            raise InvalidInput(f"{option}: only with --executor, one of {', '.join(KINDS)}")
+        return None
+    if cells_per_job is None:
+        cells_per_job = Cluster.cells_per_job
     if cells_per_job < 1:
         raise InvalidInput(f"--cells_per_job={cells_per_job}: expected an integer >= 1")
     options: dict[str, Any] = {}
