@@ -35,8 +35,10 @@ def _in_a_line(kind: type[BaseException], error: BaseException, trace: Any) -> N
         sys.exit(130)
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if issubclass(kind, ModuleNotFoundError) and package in _EXTRAS:
-        extra = f"pip install 'transformer_jax[{_EXTRAS[package]}]'"
-        print(f"error: this needs the package {package}: {extra}", file=sys.stderr)
+        from transformer_jax.errors import how_to_install
+
+        how = how_to_install(_EXTRAS[package])
+        print(f"error: this needs the package {package}: {how}", file=sys.stderr)
         sys.exit(2)
     sys.__excepthook__(kind, error, trace)
 

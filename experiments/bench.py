@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.bench_programs import SHAPES, TRAINERS, WRITERS, our_decoder
-from experiments.command import Parser, execute
+from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.provenance import machine_name
 
@@ -111,8 +111,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     about = {"machine": machine, "shape": arguments.shape, "dtype": arguments.dtype}
     stored = {**about, "figures": by_program}
     if arguments.out:
-        Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(arguments.out).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        arguments.out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         print(f"\nwrote {arguments.out}")
     return stored
 
@@ -130,8 +129,8 @@ def _jobs(arguments: Any) -> list[str]:
             raise InvalidInput(f"--programs={name}: expected some of {', '.join(there)}")
     if arguments.rounds < 1 or arguments.steps < 1:
         raise InvalidInput("--rounds and --steps: expected at least 1")
-    if arguments.out and Path(arguments.out).is_dir():
-        raise InvalidInput(f"--out={arguments.out}: expected a file, this is a folder")
+    if arguments.out:
+        arguments.out = file_to_write(arguments.out, "--out")
     return [f"{what}:{name}" for what in asked for name in WHAT[what].programs if name in programs]
 
 

@@ -5,10 +5,9 @@ Example:
 """
 
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.tables import FAMILIES, TABLES, Row, rows_of
 from transformer_jax.sites import SITES
@@ -109,8 +108,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--out", default="docs/catalogue.md", help="the page (docs/catalogue.md)")
     arguments = parser.read(argv)
     use_compilation_cache()
-    out = Path(arguments.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = file_to_write(arguments.out, "--out")
     out.write_text(page(measure_all()), encoding="utf-8")
     print(f"wrote {out}")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, execute
-from transformer_jax.errors import InvalidInput
+from transformer_jax.data.sources.shards import refuse_used_folder
+from transformer_jax.errors import InvalidInput, how_to_install
 
 
 def main(argv: list[str]) -> None:
@@ -24,15 +25,11 @@ def main(argv: list[str]) -> None:
     file = Path(arguments.file)
     if not file.is_file():
         raise InvalidInput(f"--file={file}: no such file")
-    out = Path(arguments.out)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise InvalidInput(f"--out={out}: expected a new or an empty folder")
+    refuse_used_folder(out := Path(arguments.out))
     needed = ("torch", "transformers", "accelerate", "gguf")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise InvalidInput(
-            f"reading GGUF needs {', '.join(missing)}: pip install 'transformer_jax[gguf]'"
-        )
+        raise InvalidInput(f"reading GGUF needs {', '.join(missing)}: {how_to_install('gguf')}")
     import torch
     import transformers
 

@@ -6,12 +6,11 @@ Example:
   python -m experiments.options --out=docs/options.md
 """
 
-from pathlib import Path
-
-from experiments.command import Parser, execute
+from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.explained import as_markdown, as_text
 from transformer_jax.options.rule import suggest
+from transformer_jax.options.schema import RULES
 from transformer_jax.options.tables import SECTIONS
 
 
@@ -21,20 +20,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--section", default="", help="only of this section: model, training, ...")
     parser.add_argument("--out", help="a page in Markdown (docs/options.md)")
     arguments = parser.read(argv)
-    sections = [prefix.removesuffix(".") for prefix in SECTIONS if prefix]
-    if arguments.section and arguments.section.split(".")[0] not in sections:
-        raise InvalidInput(
-            f"--section={arguments.section}: expected one of {', '.join(sections)}"
-            f"{suggest(arguments.section, sections)}"
-        )
     text = as_text(arguments.section)
     if not text:
-        raise InvalidInput(f"--section={arguments.section}: no such section or option")
+        names = [*(prefix.removesuffix(".") for prefix in SECTIONS if prefix), *RULES]
+        nearest = suggest(arguments.section, names)
+        raise InvalidInput(f"--section={arguments.section}: no such section or option{nearest}")
     if arguments.out and arguments.section:
         raise InvalidInput("--out: the page has all sections; leave --section away")
     if arguments.out:
-        Path(arguments.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(arguments.out).write_text(as_markdown(), encoding="utf-8")
+        file_to_write(arguments.out, "--out").write_text(as_markdown(), encoding="utf-8")
         print(f"wrote {arguments.out}")
     else:
         print(text)

@@ -12,10 +12,9 @@ import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, use_compilation_cache
+from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.provenance import machine_name
 
@@ -53,8 +52,7 @@ def main(argv: list[str]) -> dict[str, Any]:
             f"model.architecture={arguments.config.model.architecture}: expected decoder; the LSTM "
             "beside it is made of its size"
         )
-    if arguments.out and Path(arguments.out).is_dir():
-        raise InvalidInput(f"--out={arguments.out}: expected a file, this is a folder")
+    out = file_to_write(arguments.out, "--out") if arguments.out else None
     use_compilation_cache()
     machine = machine_name()
     print(f"{machine}; {arguments.rounds} rounds, median and range of the ratios within a round")
@@ -73,9 +71,7 @@ def main(argv: list[str]) -> dict[str, Any]:
             middle = statistics.median(ratios)
             print(f"  {length:>5} tokens  {middle:8.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     stored = {"machine": machine, "config": arguments.config_path, "ratios": figures}
-    if arguments.out:
-        out = Path(arguments.out)
-        out.parent.mkdir(parents=True, exist_ok=True)
+    if out is not None:
         out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
         print(f"\nwrote {out}")
     return stored

@@ -228,5 +228,5 @@ def test_reading_gguf_names_the_extra_where_it_is_not_installed(tmp_path, monkey
     file = tmp_path / "weights.gguf"
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(gguf.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InvalidInput, match=r"pip install 'transformer_jax\[gguf\]'"):
+    with pytest.raises(InvalidInput, match=r"pip install -e '.\[gguf\]'"):
         gguf.main([f"--file={file}", f"--out={tmp_path / 'out'}"])

@@ -70,13 +70,13 @@ def test_a_missing_package_is_one_line_that_names_the_extra(package, arguments, 
     error = f"ModuleNotFoundError('gone', name='{package}')"
     (tmp_path / "sitecustomize.py").write_text(BLOCKED.format(package=package, error=error))
     done = command(*arguments, PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    refused(done, f"needs the package {package}: pip install 'transformer_jax[{extra}]'")
+    refused(done, f"needs the package {package}: pip install -e '.[{extra}]'")
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_what_needs_a_package_names_it_and_the_extra():
     require("json", "reading")
-    with pytest.raises(InvalidInput, match=r"writing needs nowhere: pip install '.*\[slurm\]'"):
+    with pytest.raises(InvalidInput, match=r"writing needs nowhere: pip install -e '.\[slurm\]'"):
         require("nowhere", "writing", "slurm")
 
 

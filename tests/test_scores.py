@@ -61,7 +61,7 @@ def test_the_judge_needs_scipy_alone():
 
     done = run_without("jax", "flax", "ml_collections", "optax", "rich", "matplotlib")
     assert done.stdout == "better\n", done.stderr
-    assert "pip install 'transformer_jax[judge]'" in run_without("scipy").stderr
+    assert "pip install -e '.[judge]'" in run_without("scipy").stderr
 
 
 def test_a_file_of_excel_is_read_and_one_in_another_encoding_is_refused(scores, tmp_path):

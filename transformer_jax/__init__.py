@@ -123,9 +123,11 @@ def __getattr__(name: str):
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
+        from transformer_jax.errors import how_to_install
+
         extra = "judge" if error.name == "scipy" else "train"
         raise ImportError(
-            f"{name} needs the package {error.name}: pip install 'transformer_jax[{extra}]'"
+            f"{name} needs the package {error.name}: {how_to_install(extra)}"
         ) from error
 
 

@@ -24,7 +24,12 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+def how_to_install(extra: str) -> str:
+    """Returns how an extra is installed; the package is in no index, so its clone is named."""
+    return f"pip install -e '.[{extra}]' in the clone of transformer_jax"
+
+
 def require(package: str, who: str, extra: str = "train") -> None:
     """Raises InvalidInput where a package is not installed that `who` needs: it names the extra."""
     if importlib.util.find_spec(package) is None:
-        raise InvalidInput(f"{who} needs {package}: pip install 'transformer_jax[{extra}]'")
+        raise InvalidInput(f"{who} needs {package}: {how_to_install(extra)}")

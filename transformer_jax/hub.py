@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, how_to_install
 
 _SETTINGS = ("config.json", "tokenizer.json", "generation_config.json")
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
@@ -58,7 +58,7 @@ def folder_of(source: str | Path, weights: bool = True) -> Path:
         is_name = re.fullmatch(rf"{_NAME.pattern}|\w[\w.-]*", repository) is not None
         more = "; on the hub a name is OWNER/NAME, openai-community/gpt2 say" if is_name else ""
         if is_name and importlib.util.find_spec("huggingface_hub") is None:
-            more = "; to fetch it from the hub: pip install 'transformer_jax[huggingface]'"
+            more = f"; to fetch it from the hub: {how_to_install('huggingface')}"
         raise InvalidInput(f"{repository}: no such folder{more}")
     from huggingface_hub import snapshot_download
 

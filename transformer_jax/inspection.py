@@ -167,16 +167,11 @@ def mean_entropy(weights: Array) -> Array:
     return attention_entropy(weights).sum(rows) / jnp.maximum(listens.sum(rows), 1)
 
 
-def are_distributions(weights: Array) -> bool:
-    """Returns whether rows [..., M] are at least 0 and sum to 1 (within 2 %: bfloat16), or are 0.
+def are_distributions(weights: Array) -> Array:
+    """Whether rows [..., M] are at least 0 and sum to 1 (within 2 %: bfloat16), or are 0: one bool.
 
     Attention by a sigmoid, or that subtracts one map from another, gives others.
     """
-    return bool(whether_distributions(weights))
-
-
-def whether_distributions(weights: Array) -> Array:
-    """Returns what are_distributions does, as an array of one bool, for compiled functions."""
     sums = weights.astype(jnp.float32).sum(-1)
     is_one = (jnp.abs(sums - 1) < 0.02) | (weights == 0).all(-1)
     return is_one.all() & (weights >= 0).all()

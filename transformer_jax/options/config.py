@@ -114,6 +114,7 @@ class ConfigFile:
 
     Attributes:
       path: of the file.
+      given: how it was given, `--config=PATH`.
       module: what it defines.
     """
 
@@ -126,18 +127,18 @@ class ConfigFile:
         Raises:
           InvalidInput: no such file, no Python, or it raised an error.
         """
-        file = Path(path)
+        file, self.given = Path(path), f"{flag}={path}"
         if file.is_dir():
-            raise InvalidInput(f"{flag}={path}: a folder; expected a Python file (.py)")
+            raise InvalidInput(f"{self.given}: a folder; expected a Python file (.py)")
         if not file.is_file():
             folder = file.parent
             nearby = [str(other) for other in folder.glob("*.py")] if folder.is_dir() else []
-            raise InvalidInput(f"{flag}={path}: no such file{suggest(path, nearby)}")
+            raise InvalidInput(f"{self.given}: no such file{suggest(path, nearby)}")
         spec = importlib.util.spec_from_file_location("config_file", file)
         if spec is None or spec.loader is None:
-            raise InvalidInput(f"--config={path}: expected a Python file (.py)")
+            raise InvalidInput(f"{self.given}: expected a Python file (.py)")
         self.path, self.module = path, importlib.util.module_from_spec(spec)
-        with _faults_of(path):
+        with self._faults():
             spec.loader.exec_module(self.module)
 
     def call(self, name: str) -> Any:
@@ -146,7 +147,7 @@ class ConfigFile:
         Raises:
           InvalidInput: it is not there, or it raised an error.
         """
-        with _faults_of(self.path):
+        with self._faults():
             return getattr(self.module, name)()
 
     def config(self, overrides: Mapping[str, str]) -> ConfigDict:
@@ -154,9 +155,28 @@ class ConfigFile:
         config = self.call("get_config")
         if not isinstance(config, ConfigDict):
             kind = type(config).__name__
-            raise InvalidInput(f"--config={self.path}: get_config() gave {kind}, not ConfigDict")
+            raise InvalidInput(f"{self.given}: get_config() gave {kind}, not ConfigDict")
         _complete(config)
         return changed(config, texts=overrides)
+
+    @contextlib.contextmanager
+    def _faults(self) -> Generator[None]:
+        """Turns an error in the user's own file into a refusal that names the line."""
+        here = str(Path.cwd())
+        sys.path.insert(0, here)  # so that a config finds the one it derives from
+        try:
+            yield
+        except InvalidInput as error:  # of ours, that the file called
+            line = _line_in(self.path, error)
+            raise InvalidInput(f"{self.given}{line}: {error}") from error
+        except Exception as error:
+            kind, line = type(error).__name__, _line_in(self.path, error)
+            is_one = "of original type" in str(error)
+            hint = "\nseveral values are a tuple: ('one',)" if is_one else ""
+            raise InvalidInput(f"{self.given}: {kind}{line}: {error}{hint}") from error
+        finally:
+            with contextlib.suppress(ValueError):  # the file may have changed the path itself
+                sys.path.remove(here)
 
 
 def defaults() -> ConfigDict:
@@ -219,26 +239,6 @@ def changed(
     flat = flatten(config)
     report(problems + problems_of(flat) + problems_of_own_rows(flat))
     return config.lock()
-
-
-@contextlib.contextmanager
-def _faults_of(path: str) -> Generator[None]:
-    """Turns an error in the user's own file into a refusal that names the line."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)  # so that a config finds the one it derives from
-    try:
-        yield
-    except InvalidInput as error:  # of ours, that the file called
-        raise InvalidInput(f"--config={path}{_line_in(path, error)}: {error}") from error
-    except Exception as error:
-        line = _line_in(path, error)
-        hint = "\nseveral values are a tuple: ('one',)" if "of original type" in str(error) else ""
-        raise InvalidInput(
-            f"--config={path}: {type(error).__name__}{line}: {error}{hint}"
-        ) from error
-    finally:
-        with contextlib.suppress(ValueError):  # the file may have changed the path itself
-            sys.path.remove(here)
 
 
 def _line_in(path: str, error: Exception) -> str:

@@ -27,6 +27,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
 }
 CELLS = "cells"  # the folder of what studies share
+_NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
 BRANCHES = "branches"  # of a run: states that others begin with
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
 _PARTS = re.compile(r"[./]")  # of a key
@@ -61,9 +62,12 @@ def find_runs(root: Path) -> Iterator[Path]:
 
 
 def studies_in(root: Path) -> list[Path]:
-    """Returns the directories of studies below a folder, as far as two folders down."""
-    files = [file for depth in ("*", "*/*") for file in root.glob(f"{depth}/study.json")]
-    return sorted({file.parent for file in [*root.glob("study.json"), *files]})
+    """Returns the directories of studies below a folder, without looking inside runs or links."""
+    studies = []
+    for folder, below, files in os.walk(root):
+        below[:] = [] if "config.json" in files else [b for b in below if b not in _NO_STUDY_INSIDE]
+        studies += [Path(folder)] * ("study.json" in files)
+    return sorted(studies)
 
 
 def facts_of(path: Path, root: Path) -> dict[str, Any]:

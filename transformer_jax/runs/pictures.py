@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.errors import how_to_install
+
 _CURVES = {
     "train/loss": {"label": "train (mean since the last row)", "color": "#9aa5b1"},
     "eval/loss": {"label": "validation split", "color": "#0b5fa5", "marker": "o"},
@@ -27,7 +29,7 @@ def draw_loss_curve(rows: list[dict], path: Path) -> Path | str:
     try:
         loss_figure(rows).savefig(path, dpi=150)
     except ImportError:
-        return "none: it needs matplotlib, pip install 'transformer_jax[train]'"
+        return f"none: it needs matplotlib, {how_to_install('train')}"
     return path
 
 

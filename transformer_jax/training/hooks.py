@@ -76,7 +76,7 @@ def _size(value: jax.Array) -> jax.Array:
 
 def _entropy(weights: jax.Array) -> jax.Array:
     entropy = inspection.mean_entropy(weights).mean()
-    return jnp.where(inspection.whether_distributions(weights), entropy, jnp.nan)
+    return jnp.where(inspection.are_distributions(weights), entropy, jnp.nan)
 
 
 @functools.lru_cache(maxsize=32)

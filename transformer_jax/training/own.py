@@ -47,8 +47,9 @@ def own_choices(config: ConfigDict) -> dict[str, str]:
     flat = flatten(config)
     choices = {key: value for key, value in flat.items() if names_own(plain_key(key), value)}
     hooks = [hook for hook in flat["hooks.functions"] if is_own(hook)]
-    with contextlib.suppress(LookupError):  # a stored run's file may be gone
-        choices |= {f"hooks.functions: {hook}": hook for hook in hooks if intervenes(hook)}
+    for hook in hooks:
+        with contextlib.suppress(LookupError):  # a stored run's file may be gone
+            choices |= {f"hooks.functions: {hook}": hook} if intervenes(hook) else {}
     return choices
 
 

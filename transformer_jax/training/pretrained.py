@@ -113,4 +113,5 @@ class FolderAsConfig(ConfigFile):
     def __init__(self, path: str) -> None:
         """Reads nothing yet."""
         get_config: Callable[[], ConfigDict] = lambda: config_from_huggingface(path)  # noqa: E731
-        self.path, self.module = path, SimpleNamespace(get_config=get_config)
+        self.path, self.given = path, f"--config={path}"
+        self.module = SimpleNamespace(get_config=get_config)

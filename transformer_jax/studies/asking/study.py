@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, how_to_install
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed, renamed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
-from transformer_jax.runs.files import inside, refuse_foreign_files, replace, write_json
+from transformer_jax.runs.files import inside, read_json, refuse_foreign_files, replace, write_json
 from transformer_jax.runs.listing import is_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path
@@ -203,7 +203,7 @@ class Study:
         try:
             import pandas
         except ImportError as error:
-            message = "frame() needs pandas: pip install 'transformer_jax[frames]'"
+            message = f"frame() needs pandas: {how_to_install('frames')}"
             raise ImportError(message) from error
         return pandas.DataFrame(self.rows())
 
@@ -341,7 +341,7 @@ class Study:
 
     def _json(self, name: str) -> dict[str, Any]:
         file = inside(self.path, name)
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        return read_json(file) if file.exists() else {}
 
 
 def _short(value: Any) -> str:

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote_to_bytes
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import is_number
 from transformer_jax.runs.files import inside
-from transformer_jax.runs.listing import CELLS, columns_of, facts_of, find_runs
+from transformer_jax.runs.listing import CELLS, columns_of, facts_of, find_runs, studies_in
 from transformer_jax.studies.asking.cells import DONE, ENDED, MISSING, UNFINISHED
 from transformer_jax.studies.asking.study import Study, as_plain, load_study
 from transformer_jax.studies.reporting.curves import curves_of
@@ -42,7 +42,6 @@ _ALONE = (
     "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; img-src data:"
 )
-_NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
 
 
 def make_server(root: Path, port: int) -> ThreadingHTTPServer:
@@ -94,7 +93,7 @@ class Pages:
 
     def studies(self) -> dict[str, Path]:
         """Returns the address of each study -> its directory."""
-        return {self._address("study", path): path for path in _studies(self.root)}
+        return {self._address("study", path): path for path in studies_in(self.root)}
 
     def page(self, address: str) -> Page | None:
         """Returns the page of an address; None where there is none."""
@@ -265,15 +264,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: the terminal belongs to its user."""
-
-
-def _studies(root: Path) -> list[Path]:
-    """Every study below a folder; links are not followed, and runs not looked into."""
-    studies = []
-    for folder, below, files in os.walk(root):
-        below[:] = [] if "config.json" in files else [b for b in below if b not in _NO_STUDY_INSIDE]
-        studies += [Path(folder)] * ("study.json" in files)
-    return sorted(studies)
 
 
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
