@@ -79,12 +79,13 @@ _QUICK = {
 # Modules without tests that compare bits of two programs, but for commands that are compiled `as_user`:
 # compiling takes two fifths less without emitters. Keys are checked in them.
 _WITHOUT_EMITTERS = _QUICK | {
-    *("test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
+    *("test_ahead", "test_baselines", "test_chunks", "test_day", "test_fused", "test_layer_list"),
     *("test_metrics", "test_own", "test_own_data", "test_pretrained", "test_register"),
     *("test_step", "test_switches", "test_synthetic_tasks", "test_tasks"),
     *("test_cells", "test_commands", "test_examples", "test_links", "test_many_tasks"),
-    *("test_mixture", "test_multiverse", "test_processes", "test_reports"),
-    *("test_scales", "test_sharding", "test_site", "test_try", "test_tuning", "test_until"),
+    *("test_laws_everywhere", "test_mixture", "test_multiverse", "test_oracles"),
+    *("test_processes", "test_reports", "test_scales", "test_sharding", "test_site"),
+    *("test_trend", "test_try", "test_tuning", "test_until"),
 }
 _EMITTERS = {"on": True}
 _HAS_OPTION = jax.version.__version_info__ < (0, 11) and os.environ["JAX_PLATFORMS"] == "cpu"
@@ -302,6 +303,22 @@ def refused(result, *words):
     assert 1 <= len(result.stderr.strip().splitlines()) <= 8
     for word in words:
         assert word in result.stderr, (word, result.stderr)
+
+
+def random_params(model, *arguments, scale=0.4, seed=2, **inputs):
+    """Parameters all of which are drawn: norms' scales around 1, others around 0; none is compiled.
+
+    Drawing them as the model does is compiled, and takes longer than most tests that need some.
+    """
+    inputs = inputs or ({} if arguments else model.example_inputs())
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *arguments, **inputs))["params"]
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        mean = float(path[-1].key == "scale")
+        return jax.numpy.asarray(rng.normal(mean, scale, leaf.shape), leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def tree_hash(tree):

@@ -4,6 +4,7 @@
 devices once.
 """
 
+import functools
 import json
 import sys
 
@@ -15,7 +16,7 @@ from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
-from transformer_jax.training.evaluation import evaluate, score_of
+from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.prepared import prepare
 
 STEPS = 3
@@ -115,8 +116,7 @@ class Interpreted(FusedAttention):
     interpret: bool = True
 
 
-def config_of(case, mesh):
-    architecture, changes, _ = CASES[case]
+def config_of(architecture, changes, mesh):
     file, more = SOURCES[architecture]
     known = {**{f"model.{k}": v for k, v in _SMALL.items()}, **_OTHERS, **more, **changes}
     known |= {f"mesh.{axis}": size for axis, size in mesh.items()}
@@ -124,8 +124,14 @@ def config_of(case, mesh):
     return load_config(path, {key: str(value) for key, value in known.items()})
 
 
+@functools.cache
+def on_one_device(architecture, changes):
+    """The results of a case without a mesh, which several meshes are compared with."""
+    return trained(config_of(architecture, json.loads(changes), {}))[0]
+
+
 def trained(config):
-    """Losses and gradient norms of some steps, the score of each example, the parameters."""
+    """Losses and gradient norms of some steps, scores of some examples, the parameters."""
     prepared = prepare(config)
     seed, count = np.uint32(0), min(STEPS, prepared.capacity)
     state = prepared.draw(seed)
@@ -134,21 +140,28 @@ def trained(config):
     batches = prepared.stacked_batches(0, 0, count)
     state, records = prepared.program(seed, state, batches, np.int32(count))
     params = by_path(unstack_blocks(state.params))
-    scored = evaluate(
-        score_of(prepared), unstack_blocks(state.params), prepared.task, "validation", 24
+    # The first batch and the last, which is filled up; those between have the same program.
+    batches = list(prepared.task.evaluation_batches("validation", 24))
+    score, loose = score_of(prepared), unstack_blocks(state.params)
+    sums = [score(loose, batch) for batch in (batches[0], batches[-1])]
+    loss, weight = (
+        np.concatenate([s.loss for s in sums]),
+        np.concatenate([s.weight for s in sums]),
     )
     places = {name: str(getattr(leaf.sharding, "spec", "")) for name, leaf in params.items()}
     return {
         "losses": np.asarray(records.loss)[:count],
         "norms": np.asarray(records.gradient_norm)[:count],
-        "score": scored.sequences["loss"] / scored.sequences["weight"],
+        "score": loss[weight > 0] / weight[weight > 0],
         "start": start,
         "params": {name: np.asarray(leaf) for name, leaf in params.items()},
     }, places
 
 
 def compare(case):
-    (one, _), (many, places) = (trained(config_of(case, mesh)) for mesh in ({}, CASES[case][2]))
+    architecture, changes, mesh = CASES[case]
+    one = on_one_device(architecture, json.dumps(changes))
+    many, places = trained(config_of(architecture, changes, mesh))
     apart = {
         name: float(np.abs(one[name] - many[name]).max()) for name in ("losses", "norms", "score")
     }

@@ -10,6 +10,7 @@ import pytest
 from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from tests.conftest import random_params
 from transformer_jax.generation import generate_after
 from transformer_jax.layers.stems import ConvolutionalStem, patches_of
 from transformer_jax.models import (
@@ -138,14 +139,6 @@ _apply = jax.jit(
 def _init(model, key):
     """Not compiled as a whole: most of that time would go into the random numbers."""
     return model.init(key, **model.example_inputs())["params"]
-
-
-def random_params(model):
-    """Parameters all of which are drawn, none is 0 or 1; nothing is compiled for them."""
-    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), **model.example_inputs()))
-    rng = np.random.default_rng(2)
-    draw = lambda leaf: jnp.asarray(rng.normal(scale=0.4, size=leaf.shape), leaf.dtype)
-    return jax.tree.map(draw, shapes["params"])
 
 
 # One of each architecture, of each kind of input and of each pooling.

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import tiny_config
-from tests.test_architectures import random_params
+from tests.conftest import random_params, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import attention_maps
 from transformer_jax.layers.attention import MultiHeadAttention

@@ -118,6 +118,8 @@ def test_a_study_in_jobs_is_the_study_in_one_process(tmp_path):
     one, other = (load_study(tmp_path / place / "s").verdicts() for place in "ab")
     assert one["values"] == other["values"]
     assert len(list((tmp_path / "a" / "s" / "jobs").glob("*_result.pkl"))) == 2
+    study = load_study(tmp_path / "b" / "s")
+    assert study.frame().to_dict("records") == study.rows()
 
 
 @pytest.mark.oracle
@@ -214,11 +216,3 @@ def test_wandb_writes_offline(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "a" / "config.json").read_text())["logging"]["writers"] == [
         "wandb"
     ]
-
-
-@pytest.mark.oracle
-def test_a_frame_is_the_rows(tmp_path):
-    arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1", *SHORT)
-    assert command("ablate", *arguments, f"--workdir={tmp_path / 's'}").returncode == 0
-    frame = load_study(tmp_path / "s").frame()
-    assert frame.to_dict("records") == load_study(tmp_path / "s").rows()

@@ -171,21 +171,6 @@ def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):
     assert "\x07" not in done.stdout
 
 
-def test_c78_the_manifest_holds_no_secret(tmp_path):
-    done = command(
-        "train",
-        "--config=configs/tiny.py",
-        f"--workdir={tmp_path / 'a'}",
-        "--config.training.steps=12",
-        API_TOKEN="hunter2",
-        AWS_SECRET_KEY="hunter2",
-    )
-    assert done.returncode == 0, done.stderr
-    for path in (tmp_path / "a").rglob("*"):
-        if path.is_file():
-            assert b"hunter2" not in path.read_bytes()
-
-
 @pytest.mark.commands
 @pytest.mark.as_user
 def test_bench_measures_what_it_says(tmp_path):

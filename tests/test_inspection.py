@@ -1,11 +1,13 @@
 """What inspection shows is what the model computed, and what calculus says of it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import TINY, attempt, refused
+from tests.conftest import TINY, attempt, random_params, refused
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import (
     are_distributions,
@@ -27,12 +29,7 @@ TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads": 2}
 
 
-def drawn(model, **inputs):
-    params = jax.jit(model.init)(jax.random.key(1), **inputs)["params"]
-    leaves, treedef = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    pairs = zip(leaves, keys, strict=True)
-    return jax.tree.unflatten(treedef, [a + jax.random.normal(k, a.shape) for a, k in pairs])
+drawn = functools.partial(random_params, scale=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax.core import FrozenDict
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, random_params
 from transformer_jax.data.sources.text import read_pieces
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder, Encoder
@@ -312,8 +312,7 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
         num_types=2,
         num_classes=3 if is_classifier else None,
     )
-    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
-    params = jax.tree.map(lambda a: jnp.asarray(rng.normal(size=a.shape) * 0.3, a.dtype), params)
+    params = random_params(model, scale=0.3)
     source = "movie_snippets" if is_classifier else "shakespeare"
     config = tiny_config(
         model__architecture="encoder",
@@ -436,7 +435,7 @@ def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters
         to_huggingface(hybrid, theirs.params)
     local = theirs.model.clone(layers="", layer_types={}, mask="window", mask_options={"size": 3})
     local = local.clone(attention_scale=None, head_dim=8, num_heads=4)
-    params = local.init(jax.random.key(0), **local.example_inputs())["params"]
+    params = random_params(local)
     config = to_huggingface(local, params).config
     assert (config["sliding_window"], config["query_pre_attn_scalar"]) == (3, 8)
     assert set(config["layer_types"]) == {"sliding_attention"}
@@ -473,7 +472,7 @@ def gpt2_folder(tmp_path, **changes):
     from transformer_jax.interop import to_huggingface
 
     model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
-    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params = random_params(model)
     exported = to_huggingface(model, params, tmp_path / "weights")
     config = exported.config | changes
     (tmp_path / "weights" / "config.json").write_text(json.dumps(config))
@@ -559,7 +558,7 @@ def test_what_they_cannot_compute_is_refused(tmp_path):
         to_huggingface(model, {})
     folder, exported = gpt2_folder(tmp_path)
     model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
-    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params = random_params(model)
     with pytest.raises(InvalidInput, match=r"there is a config.json or weights"):
         to_huggingface(model, params, folder)
     del params["final_norm"]
@@ -571,7 +570,7 @@ def test_weights_with_numbers_that_are_not_finite_are_refused(tmp_path):
     from transformer_jax.interop import from_huggingface, to_huggingface
 
     model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
-    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params = random_params(model)
     params["final_norm"]["scale"] = params["final_norm"]["scale"].at[3].set(jnp.nan)
     to_huggingface(model, params, tmp_path / "broken")
     with pytest.raises(InvalidInput, match=r"not finite in (transformer\.)?ln_f.weight"):
@@ -585,11 +584,11 @@ def test_biases_of_weights_are_not_dropped(tmp_path):
     from transformer_jax.training.warm_start import start_from
 
     with_biases = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
-    params = with_biases.init(jax.random.key(0), **with_biases.example_inputs())["params"]
+    params = random_params(with_biases)
     to_huggingface(with_biases, params, tmp_path / "gpt2")
     config = tiny_config(initial__weights=str(tmp_path / "gpt2"))
     model = make_model(config.model, {"vocab_size": 11})
-    own = model.init(jax.random.key(1), **model.example_inputs())["params"]
+    own = random_params(model, seed=3)
     told = r"more arrays there\n  block_0/\S+/bias: there, not here(.|\n)*model.use_bias=True"
     with pytest.raises(InvalidInput, match=told) as refusal:
         start_from(model, own, config.initial, None)
@@ -604,7 +603,7 @@ def test_a_decoder_that_a_config_made_can_be_exported():
     from transformer_jax.training.build import make_model
 
     model = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
-    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params = random_params(model)
     assert to_huggingface(model, params).config["architectures"] == ["GPT2LMHeadModel"]
 
 
@@ -622,7 +621,7 @@ def test_what_computes_the_same_is_exported_too(changes):
     fields = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1, "num_heads": 4}
     fields |= {"activation": "gelu_tanh", "dropout_rate": 0.1, "attention_dropout_rate": 0.0}
     model = Decoder(**fields, **changes)
-    params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+    params = random_params(model)
     exported = to_huggingface(model, params)
     assert exported.config["architectures"] == ["GPT2LMHeadModel"]
     assert exported.config["attn_pdrop"] == 0.0
@@ -639,7 +638,7 @@ def test_a_head_decides_the_architecture():
         (4, "BertForSequenceClassification"),
     ):
         model = Encoder(num_classes=num_classes, norm_epsilon=1e-12, **fields)
-        params = model.init(jax.random.key(0), **model.example_inputs())["params"]
+        params = random_params(model)
         config = to_huggingface(model, params).config
         assert config["architectures"] == [name]
         assert len(config.get("id2label", ())) == (num_classes or 0)

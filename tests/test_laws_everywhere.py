@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax.core import FrozenDict
 
-from tests.test_architectures import IMAGE, IMAGES, LENGTH, TEXT, VOCAB, draw, random_params
+from tests.conftest import random_params
+from tests.test_architectures import IMAGE, IMAGES, LENGTH, TEXT, VOCAB, draw
 from tests.test_laws import UNSEEN
 from tests.test_laws import VARIANTS as OF_DECODERS
 from transformer_jax.laws import _MAY_BE_IDLE, _OPTIONS

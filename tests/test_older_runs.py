@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, attempt, command, tiny_config, tree_hash
+from tests.conftest import ROOT, attempt, command, tree_hash
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten, load_config
@@ -87,10 +87,9 @@ def test_a_stopped_run_goes_on_to_the_end_it_would_have_had(tmp_path):
         assert run.sample("ROMEO:", num_tokens=40, seed=3) == wanted["sample"]
 
 
-def test_older_runs_compare_with_new_ones(tmp_path):
+def test_older_runs_compare_with_new_ones(tiny_run, tmp_path):
     shutil.copytree(OLDER / "finished", tmp_path / "old")
-    train(tiny_config(seed=1), tmp_path / "new", Silent())
-    result = attempt("compare", tmp_path / "old", tmp_path / "new", f"--out={tmp_path / 'c.html'}")
+    result = attempt("compare", tmp_path / "old", tiny_run, f"--out={tmp_path / 'c.html'}")
     assert result.returncode == 0, result.stderr
     assert "3.6351" in result.stdout
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tests.conftest import attempt, refused, tiny_config
+from tests.conftest import attempt, random_params, refused, tiny_config
 from transformer_jax import config_from_huggingface, load_run
 from transformer_jax.data.huggingface_tokenizers import as_huggingface
 from transformer_jax.data.special_tokens import special_tokens
@@ -46,7 +46,7 @@ def folder(tiny_run, tmp_path_factory):
 
 
 def drawn(model, seed=0):
-    return model.init(jax.random.key(seed), **model.example_inputs())["params"]
+    return random_params(model, scale=0.1, seed=seed)
 
 
 # ---------------------------------------------------------------- tokenizers

@@ -623,11 +623,13 @@ def test_a_thousand_runs_are_listed_without_jax(tiny_run, tmp_path):
         for name in ("config.json", "manifest.json", "STATUS", "metrics.jsonl"):
             (folder / name).hardlink_to(tiny_run / name)
     (tmp_path / "none").mkdir()
-    many, none = (
-        min(_seconds_of_listing(root, count) for _ in range(3))  # the machine is shared
-        for root, count in ((tmp_path, 1000), (tmp_path / "none", 0))
-    )
-    assert many < 4 * none  # of which nearly all is imports
+    many = none = math.inf
+    for _ in range(3):  # the machine is shared
+        many = min(many, _seconds_of_listing(tmp_path, 1000))
+        none = min(none, _seconds_of_listing(tmp_path / "none", 0))
+        if many < 4 * none:  # of which nearly all is imports
+            break
+    assert many < 4 * none
 
 
 def _seconds_of_listing(root, count):

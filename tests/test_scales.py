@@ -338,7 +338,7 @@ def test_a_ladder_of_real_studies(tmp_path):
     _seal_forecast(workdir, ladder_of(widths, design), None)
     assert json.loads((workdir / "forecast.json").read_text()) == sealed
     (workdir / "forecast.json").unlink()
-    assert command(*asked).returncode == 0
+    assert not attempt(*asked).returncode
     assert json.loads((workdir / "forecast.json").read_text())["cells_that_were_there"] == 6
     assert "6 cells of it were there" in (workdir / "ladder.md").read_text()
     shallow = ("ablate", "--config=configs/tiny.py", "--arm=model.position=none", "--seeds=3")
@@ -358,11 +358,11 @@ def test_a_ladder_says_on_which_side_all_rungs_lie():
 
 
 @pytest.mark.commands
-@pytest.mark.as_user  # it trains for long
 def test_a_contrast_over_several_splits(tmp_path):
     result = command(
         "ablate", "--config=configs/digits.py", "--arm=model.position=none", "--seeds=3",
         "--config.training.steps=20", "--config.schedule.warmup_cosine.warmup_steps=2",
+        "--config.model.depth=1", "--config.model.width=16",
         "--ladder=data.split_seed=1,2,3", f"--workdir={tmp_path}",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

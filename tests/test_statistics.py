@@ -316,6 +316,13 @@ def test_no_more_than_one_study_in_twenty_has_any_false_word(arms, count):
     assert false.any(-1).mean() <= 0.05
 
 
+@pytest.fixture
+def no_need_of_seeds(monkeypatch):
+    """Where no number of seeds is looked at, none is searched: it takes most of the time."""
+    monkeypatch.setattr(ours, "seeds_needed", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_need_of_seeds")
 def test_no_word_contradicts_the_interval_beside_it():
     """compare() over 120 families with effects of all sizes: words, p values and intervals agree."""
     rng, seen = np.random.default_rng(0), set()
@@ -409,6 +416,7 @@ def test_arms_that_diverge_as_often_as_the_base_are_hardly_called_unstable(arms,
     assert np.mean(said) <= 0.01 + 0.005
 
 
+@pytest.mark.usefixtures("no_need_of_seeds")
 def test_divergence_suspends_every_word_on_a_mean():
     """compare() over 150 families of four arms, a tenth of whose cells diverge."""
     rng = np.random.default_rng(0)

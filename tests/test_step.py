@@ -31,7 +31,8 @@ VOCAB = 13
 
 
 def setup(**overrides):
-    config = tiny_config(data__length=8, model__width=16, **overrides)
+    small = {"data__length": 8, "model__width": 16, "model__depth": 1}
+    config = tiny_config(**small | overrides)
     model, optimizer = make_model(config.model, {"vocab_size": VOCAB}), make_optimizer(config)
     return config, model, optimizer, make_initial_state(model, optimizer, config.seed)()
 
@@ -149,15 +150,15 @@ def test_c8_accumulation_equals_the_whole_batch_with_unequal_tokens():
     weights[:3, 2:] = 0
     weights[6] = 0
     results = []
-    for accumulation in (1, 2, 4):
+    for accumulation in (1, 4):
         config, model, optimizer, state = setup(model__dropout_rate=0.0)
         step = jax.jit(make_train_step(model, optimizer, 0, accumulation))
         results.append(step(state, random_batch(0, weights=weights)))
-    for state, record in results[1:]:
-        np.testing.assert_allclose(record.loss, results[0][1].loss, rtol=1e-6)
-        np.testing.assert_allclose(record.gradient_norm, results[0][1].gradient_norm, rtol=1e-5)
-        close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6)
-        jax.tree.map(close, state.opt_state, results[0][0].opt_state)
+    (whole, of_whole), (state, record) = results
+    np.testing.assert_allclose(record.loss, of_whole.loss, rtol=1e-6)
+    np.testing.assert_allclose(record.gradient_norm, of_whole.gradient_norm, rtol=1e-5)
+    close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6)
+    jax.tree.map(close, state.opt_state, whole.opt_state)
 
 
 def test_loss_is_the_token_weighted_mean():
@@ -214,11 +215,9 @@ def test_an_objective_of_ones_own_takes_the_place_of_the_cross_entropy():
     assert records[2].gradient_norm != records[0].gradient_norm
 
 
-@pytest.mark.parametrize(
-    "objective", [CrossEntropy(), CrossEntropy(0.2), ScheduledSampling(0.5), ZLoss(0.5)]
-)
+@pytest.mark.parametrize("objective", [CrossEntropy(0.2), ScheduledSampling(0.5), ZLoss(0.5)])
 def test_a_loss_in_chunks_is_the_loss(objective):
-    _, model, _, state = setup(model__dropout_rate=0.3, model__depth=1)
+    _, model, _, state = setup(model__dropout_rate=0.3)
     weights = np.random.default_rng(5).integers(0, 2, (8, 8)).astype(np.float32)
     batch = random_batch(0, weights=weights)
     whole, parted = (
@@ -233,7 +232,7 @@ def test_a_loss_in_chunks_is_the_loss(objective):
 
 
 def test_a_loss_in_chunks_makes_no_array_of_all_logits():
-    _, model, optimizer, state = setup(model__depth=1)
+    _, model, optimizer, state = setup()
     batch = random_batch(0)
     texts = [
         jax.jit(make_train_step(model, optimizer, 0, objective=each)).lower(state, batch).as_text()
@@ -281,12 +280,10 @@ def test_c60_dropout_differs_by_step_and_by_part():
     halves = jax.tree.map(lambda leaf: np.concatenate([leaf[:4], leaf[:4]]), batch)
     parts = jax.jit(make_train_step(model, optimizer, 0, accumulation=2))
     key = jax.random.fold_in(jax.random.split(jax.random.key(0))[1], state.step)
-    one_mask = model.apply(
-        {"params": state.params},
-        halves["inputs"]["tokens"][:4],
-        train=True,
-        rngs={"dropout": jax.random.split(key, 2)[0]},
-    )
+    keys = {"dropout": jax.random.split(key, 2)[0]}
+    first_half = halves["inputs"]["tokens"][:4]
+    apply = jax.jit(lambda params: model.apply(params, first_half, train=True, rngs=keys))
+    one_mask = apply({"params": state.params})
     doubled = total(sums_of(one_mask, halves["targets"][:4], halves["weights"][:4]))
     _, record = parts(state, halves)
     assert abs(float(record.loss - doubled.loss / doubled.weight)) > 1e-6

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import attempt, fingerprint_of, refused, tiny_config, tree_hash
+from tests.conftest import attempt, fingerprint_of, random_params, refused, tiny_config, tree_hash
 from transformer_jax import MultiHeadAttention, scaled_dot_product_attention
 from transformer_jax.layers.pooling import AllPlaces
 from transformer_jax.layers.projections import PROJECTIONS
@@ -21,14 +21,6 @@ TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads": 2}
 
 
-def drawn(model, *arguments, **inputs):
-    params = jax.jit(model.init)(jax.random.key(1), *arguments, **inputs)["params"]
-    leaves, treedef = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(2), len(leaves))
-    pairs = zip(leaves, keys, strict=True)
-    return jax.tree.unflatten(treedef, [a + 0.5 * jax.random.normal(k, a.shape) for a, k in pairs])
-
-
 # ---------------------------------------------------------------- projections
 
 
@@ -36,7 +28,7 @@ def drawn(model, *arguments, **inputs):
 def test_projections_are_what_they_say(name):
     inputs = jax.random.normal(jax.random.key(3), (5, 8))
     attend = MultiHeadAttention(num_heads=2, use_bias=False, projections=PROJECTIONS[name])
-    params = drawn(attend, inputs)
+    params = random_params(attend, inputs)
     kernels = {part: params[part]["kernel"] for part in params}
     wanted = {
         "separate": {"query", "key", "value", "out"},
@@ -62,7 +54,7 @@ def test_projections_are_what_they_say(name):
 def test_shared_maps_are_used_for_both_sides_of_cross_attention():
     inputs, memory = (jax.random.normal(jax.random.key(n), (4, 8)) for n in (1, 2))
     attend = MultiHeadAttention(1, use_bias=False, projections=PROJECTIONS["shared_query_key"])
-    params = drawn(attend, inputs, memory)
+    params = random_params(attend, inputs, memory)
     kernels = {part: params[part]["kernel"] for part in params}
     expected = scaled_dot_product_attention(
         inputs @ kernels["query"], memory @ kernels["query"], memory @ kernels["value"]
@@ -77,8 +69,8 @@ def test_shared_maps_are_used_for_both_sides_of_cross_attention():
 @pytest.mark.thorough
 def test_positions_in_every_layer_are_added_before_each_block():
     once, often = (Decoder(**SMALL, position_in_every_layer=flag) for flag in (False, True))
-    params = drawn(once, tokens=TOKENS)
-    assert jax.tree.structure(params) == jax.tree.structure(drawn(often, tokens=TOKENS))
+    params = random_params(once, tokens=TOKENS)
+    assert jax.tree.structure(params) == jax.tree.structure(random_params(often, tokens=TOKENS))
     at_input, everywhere = (m.apply({"params": params}, TOKENS) for m in (once, often))
     assert np.abs(at_input - everywhere).max() > 0.01
     without = {
@@ -99,13 +91,13 @@ def test_positions_in_every_layer_are_added_before_each_block():
 @pytest.mark.thorough
 def test_a_causal_encoder_and_an_unmasked_decoder():
     encoder = Encoder(**SMALL, num_classes=0, mask="causal")
-    params = drawn(encoder, tokens=TOKENS)
+    params = random_params(encoder, tokens=TOKENS)
     changed = TOKENS.at[:, 4].add(1) % 11
     before, after = (encoder.apply({"params": params}, t) for t in (TOKENS, changed))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert np.abs(before[:, 4:] - after[:, 4:]).max() > 0.01
     leaking = Decoder(**SMALL, mask="unmasked")
-    params = drawn(leaking, tokens=TOKENS)
+    params = random_params(leaking, tokens=TOKENS)
     before, after = (leaking.apply({"params": params}, t) for t in (TOKENS, changed))
     assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
 
@@ -121,14 +113,14 @@ def test_flattening_keeps_every_place_and_zeroes_padding():
     vision = VisionTransformer(
         image_shape=(8, 4, 3), num_classes=5, width=8, depth=1, num_heads=2, pooling="flatten"
     )
-    params = drawn(vision, images=images)
+    params = random_params(vision, images=images)
     assert params["head"]["kernel"].shape == (2 * 8, 5)
     assert vision.apply({"params": params}, images).shape == (2, 5)
 
 
 def test_without_cross_attention_the_source_does_not_matter():
     model = EncoderDecoder(**SMALL, cross_attention=False)
-    params = drawn(model, source=TOKENS, tokens=TOKENS)
+    params = random_params(model, source=TOKENS, tokens=TOKENS)
     assert "cross_attention" not in str(jax.tree_util.tree_structure(params))
     ours, other = (
         model.apply({"params": params}, source, TOKENS) for source in (TOKENS, (TOKENS + 3) % 11)

@@ -1,5 +1,6 @@
 """Made-up languages: their answers, their floors, and who gets down to them."""
 
+import functools
 import itertools
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import attempt, refused, tiny_config
+from tests.conftest import attempt, random_params, refused, tiny_config
 from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
@@ -253,23 +254,22 @@ def test_what_was_written_is_read():
 def test_free_running_inputs_are_what_generation_writes():
     model = Decoder(vocab_size=7, max_length=8, width=8, depth=1, num_heads=2)
     tokens = jax.random.randint(jax.random.key(0), (3, 8), 0, 7)
-    params = jax.tree.map(
-        lambda leaf: leaf + 0.5 * jax.random.normal(jax.random.key(leaf.size), leaf.shape),
-        model.init(jax.random.key(1), tokens)["params"],
-    )
+    params = random_params(model, scale=0.5)
     weights = jnp.ones((3, 8))
     batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
     key = jax.random.key(2)
 
+    @functools.partial(jax.jit, static_argnums=0)
     def read(share, batch, key):
         predict = lambda inputs: model.apply({"params": params}, **inputs)
         return ScheduledSampling(share=share).prepare(batch, predict, key)["inputs"]["tokens"]
 
     free = read(1.0, batch, key)
-    written = tokens[:, :1]
-    for _ in range(7):
-        logits = model.apply({"params": params}, written)[:, -1]
-        written = jnp.concatenate([written, logits.argmax(-1)[:, None]], axis=1)
+    predict = jax.jit(lambda tokens: model.apply({"params": params}, tokens))
+    written = tokens.at[:, 1:].set(0)
+    for place in range(7):  # which sees nothing of what is still 0
+        chosen = predict(written)[:, place].argmax(-1)
+        written = written.at[:, place + 1].set(chosen)
     np.testing.assert_array_equal(free, written)
     asked = batch | {"weights": weights.at[:, :4].set(0)}
     some = read(1.0, asked, jax.random.key(4))

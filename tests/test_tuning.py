@@ -708,7 +708,7 @@ def test_a_regret_of_one_arm_alone_gives_no_more_false_words(freedom, ratio):
         error = math.sqrt(random.chisquare(4) / 4)
         regret = tuned.Regret(ratio * random.chisquare(freedom) / freedom, freedom)
         mean = random.normal() + ratio * random.normal() ** 2
-        false += mean > tuned.reach(error, 4, (regret,), level)
+        false += tuned.tail(error, 4, (regret,), mean) < level  # beyond `reach`, its inverse
     assert false / studies < level + 3 * math.sqrt(level * (1 - level) / studies)
 
 
@@ -778,7 +778,7 @@ def test_older_studies_tell_what_they_tried():
 @pytest.mark.commands
 def test_a_study_is_tuned_by_halving_and_a_parabola(tmp_path):
     tuning = {
-        "options": {RATE: (2e-3, 4e-3, 8e-3, 16e-3, 32e-3), KIND: ("gelu", "relu")},
+        "options": {RATE: (4e-3, 8e-3, 16e-3), KIND: ("gelu", "relu")},
         "seeds": (77, 78),
         "rungs": ((0.25, 1), (1.0, 2)),
         "refine": RATE,
@@ -789,7 +789,7 @@ def test_a_study_is_tuned_by_halving_and_a_parabola(tmp_path):
     for name, arm in study.arms.items():
         its = tuned_of(arm)
         assert its.chosen.keys() == {RATE, KIND}
-        assert len(its.tried) >= 10
+        assert len(its.tried) >= 6
         assert {k: arm["changes"][k] for k in its.chosen} == its.chosen
         assert RunDirectory(study.cell(name, 0).path).config().training.steps == steps
         if its.refined:

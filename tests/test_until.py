@@ -322,11 +322,11 @@ def test_a_study_ends_look_by_look_and_goes_on_after_a_kill(tmp_path):
     assert [len(look["seeds"]) for look in study.looks()] == [3, 4]
     assert {look["level"] for look in study.looks()} == {0.05 / 3}
     assert verdicts["arms"]["slow"]["level"] == verdicts["arms"]["relu"]["level"] == 0.05 / 3
-    again = command(*asked, "--until=decided", "--json", timeout=500)
+    again = attempt(*asked, "--until=decided", "--json")
     assert json.loads(again.stdout)["verdicts"] == verdicts
-    judged = command("compare", str(study.path), "--json")
+    judged = attempt("compare", str(study.path), "--json")
     assert json.loads(judged.stdout)["studies"][str(study.path)] == verdicts
     assert len(load_study(study.path).looks()) == 2
-    whole = command(*asked, "--seeds=4", "--json", timeout=500)
+    whole = attempt(*asked, "--seeds=4", "--json")
     assert "stopped" not in json.loads(whole.stdout)["verdicts"]["arms"]["slow"]
     assert study.cell("slow", 3).path.exists()

@@ -70,6 +70,7 @@ def run_check(check: Callable[[], str]) -> Seen:
     """Runs a check once, whoever asks."""
     try:
         holds, sentence = True, check()
+        assert sentence, "it says nothing of what it saw"
     except NotInstalled as error:
         holds, sentence = None, str(error)
     except AssertionError as error:

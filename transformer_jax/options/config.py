@@ -218,21 +218,23 @@ def changed(
       InvalidInput: any key or value is wrong; all problems in one report.
     """
     config, texts = copy.deepcopy(config), texts or {}
-    all_changes, problems = {**texts, **(changes or {})}, []
+    all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
     # A class of the user's own is named before its options are looked up in it.
     for key in sorted(all_changes, key=lambda key: plain_key(key) not in OWN):
-        value, rule = all_changes[key], rule_for(key, flatten(config))
+        value, rule = all_changes[key], rule_for(key, flat)
         if rule is None:
-            problems.append(unknown_key(key, flatten(config)))
+            problems.append(unknown_key(key, flat))
             continue
         try:
             parsed = rule.parse(value) if key in texts else value
         except (ValueError, OverflowError):
             parsed = _UNREADABLE
         if rule.accepts(parsed):
-            if key in OWN_SECTIONS and flatten(config)[key] != parsed:
+            if key in OWN_SECTIONS and flat[key] != parsed:
                 _drop_own_options(config, OWN_SECTIONS[key])
             _assign(config, key, parsed)
+            # Others may refer to this value, and a class of the user's own has other options.
+            flat = flatten(config)
         else:
             problems.append(refused_value(key, value, rule))
     # A value that was refused above still has its default, so nothing is reported twice.

@@ -76,10 +76,10 @@ def seeds_needed(
             and power_of_equivalence(margin / error, n - 1, level / 2) >= _POWER
         )
 
+    if not suffices(_MOST_SEEDS):
+        return None
     low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE
     while not suffices(high):
-        if high >= _MOST_SEEDS:
-            return None
         low, high = high, min(2 * high, _MOST_SEEDS)
     while low < high:
         middle = (low + high) // 2
