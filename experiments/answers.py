@@ -90,7 +90,10 @@ NEXT = (
     "Do eight blocks without residual connections learn from other initial values?",
     "Does a linear map of patches suffice for Fashion-MNIST, of a base that beats the nearest "
     "neighbour there?",
-    "How large should a vocabulary be after as many bytes of text at as many operations?",
+    "How large should a vocabulary be after as many bytes of text at as many operations? "
+    "(configs/ablations/vocabulary_by_bytes.py is written and not run.)",
+    "Are sixteen heads worse than four, with more seeds?",
+    "Is post-norm better than pre-norm with fresh seeds, and worse without warm-up than with it?",
 )
 
 

@@ -136,7 +136,8 @@ def _in_short(text: str) -> str:
 
 _HEAD = """# What the studies found
 
-Each study was sealed before its first cell, and its arms are compared over paired seeds; [how to
+Each study was sealed before the first cell of its arms was trained (some bases had been trained in
+another study, patches_wide's for one), and its arms are compared over paired seeds; [how to
 read a verdict](../docs/verdicts.md) says by which procedure. A question leads to its page: the
 answer and what it speaks for, a picture, the command that repeats it, what was predicted, what was
 found before. A verdict speaks for its sizes, its data and its budget. Older studies sealed no gate

@@ -4,13 +4,17 @@ Command:   python -m experiments.ablate --config=configs/ablations/positions.py 
              --workdir=runs/positions
 Takes:     54 minutes on 2 CPU cores.
 
-positions_256.py asks the same of windows four times as long, where only rotary ones have learned.
+positions_256.py asks the same of windows four times as long, where only rotary ones are surely
+better than 4-grams.
 
 Limits: one text of characters, one size, one shape of the sinusoidal table (base 10,000, as large
 as the learned one at the start); a rate for each arm, but one initial size and schedule for all,
-which were chosen with learned positions and may favour them. Another text, more updates or a larger
-model may order learned and sinusoidal tables otherwise. That learned tables are the worst at twice
-the trained length was predicted: sinusoidal ones are.
+which were chosen with learned positions and may favour them. Rates were found at half the updates;
+were the base's best one elsewhere at the end, and cost it as much as a neighbour of it does (0.02),
+rotary positions would not surely be better. Over 18 runs the test loss of shakespeare.py has a
+standard deviation of 0.009 and a range of 0.029, more than the margin's reason says. Another text,
+more updates or a larger model may order learned and sinusoidal tables otherwise. That learned
+tables are the worst at twice the trained length was predicted: sinusoidal ones are.
 """
 
 from configs import shakespeare

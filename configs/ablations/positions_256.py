@@ -9,8 +9,8 @@ Limits: the margin's reason is of windows of 64 characters; in these, from 4-gra
 sinusoidal positions are no better than 4-grams: more updates may bring them nearer, or past. A rate
 for each arm, but one initial size and schedule for all. An update reads as many characters as in
 positions.py, in fewer, longer windows. positions_long.py has the same contrasts with base and arm
-exchanged, which counts as no further look. Rates were found with the same seeds as there; the
-judged seeds are others.
+exchanged, which counts as no further look. Rates were found at half the updates, with the same
+seeds as there; the judged seeds are others.
 """
 
 from configs.ablations import positions_long

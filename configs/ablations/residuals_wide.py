@@ -12,7 +12,9 @@ decoder learns without residual connections: with attention that starts as the i
 initial values, they do (He et al. 2023, arXiv:2302.10322), which was not tried. A 1-gram model has
 a loss of 3.362, which arms without residual connections reach. "No norm" has no final norm either.
 Trials diverged with neither, at rates of 0.008 and 0.016, and without norms at 0.016. Runs of 500
-updates of each arm, with seed 0, were seen before the prediction was written.
+updates of each arm, with seed 0, were seen before the prediction was written. Rates were found at
+half the updates. Over 18 runs the test loss of shakespeare.py has a standard deviation of 0.009 and
+a range of 0.029, more than the margin's reason says.
 """
 
 from configs import shakespeare

@@ -7,10 +7,13 @@ Takes:     64 minutes on 2 CPU cores (AMD EPYC).
 Limits: one text of characters, 0.8 million parameters, windows of 64, which begin without a state,
 and one and a half passes over the text: from 500 to 2,000 updates the difference shrank in every
 seed, which is not judged. At a quarter of the updates the GRU was further ahead than predicted
-(0.230 to 0.277). The transformer has learned positions, and rotary ones are better
-(positions.py). A rate for each arm, but one schedule, weight decay, clipping and batch for all,
-chosen for the transformer; no dropout. Operations a token are within 7 %, seconds are not compared.
-Longer windows were not tried.
+(0.230 to 0.277). The transformer has learned positions, and rotary ones are better (positions.py,
+same seeds: 1.711): beside them LSTM and GRU would be ahead by 0.09 and 0.12, the tanh net by 0.03,
+not surely by more than the margin (not judged). Rates were found at half the updates. Over 18 runs
+the test loss of shakespeare.py has a standard deviation of 0.009 and a range of 0.029, more than
+the margin's reason says. A rate for each arm, but one schedule, weight decay, clipping and batch
+for all, chosen for the transformer; no dropout. Operations a token are within 7 %, seconds are not
+compared. Longer windows were not tried.
 """
 
 from configs import shakespeare
