@@ -35,16 +35,10 @@ def pages(page: str = "results/{}/README.md", figure: str = "{figure}") -> dict[
     names = sorted(file.parent.name for file in RESULTS.glob("*/verdicts.json"))
     studies = [study for name in names if (study := read_study(name))]
     q_values = _q_values(studies)
-    found = {
-        study.name: page_of_study(
-            study, q_values, lambda drawn, name=study.name: figure.format(name=name, figure=drawn)
-        )
-        for study in studies
-    }
+    place = lambda name: lambda drawn: figure.format(name=name, figure=drawn)  # noqa: E731
+    found = {s.name: page_of_study(s, q_values, place(s.name)) for s in studies}
     others = {
-        path.parent.name: _of_several(
-            path, lambda drawn, name=path.parent.name: figure.format(name=name, figure=drawn)
-        )
+        path.parent.name: _of_several(path, place(path.parent.name))
         for path in sorted([*RESULTS.glob("*/ladder.md"), *RESULTS.glob("*/suite.md")])
     }
     others |= {path.parent.name: _times(path) for path in sorted(RESULTS.glob("*/speed.json"))}

@@ -46,7 +46,7 @@ def main(argv: list[str]) -> None:
     )
     arguments = parser.read(argv)
     if arguments.judge_again:  # changes nothing where the rules are those of before
-        for folder in sorted((RESULTS).iterdir()):
+        for folder in sorted(RESULTS.iterdir()):
             if (folder / "verdicts.json").exists():
                 judge_again(folder)
     for path in arguments.add:

@@ -18,15 +18,21 @@ from transformer_jax.sampling import draw_token
 NextLogits = Callable[[Array, Array, Any], tuple[Array, Any]]
 
 
-def windowed_next_logits(apply: Callable[[Array], Array]) -> NextLogits:
+def windowed_next_logits(apply: Callable[..., Array], method: Callable | None = None) -> NextLogits:
     """Turns a model into a NextLogits without a cache: the whole window is computed every time.
 
+    A mask may let places look ahead, so what is not written yet is told as padding, by `segments`.
+
     Args:
-      apply: tokens [..., C] -> logits [..., C, V], causal.
+      apply: tokens [..., C] -> logits [..., C, V], causal, or with an argument `segments` [..., C].
+      method: whose arguments `apply` takes, if they cannot be read off it.
     """
+    tells_segments = "segments" in inspect.signature(method or apply).parameters
 
     def next_logits(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
-        logits = apply(context)
+        is_written = jnp.broadcast_to(jnp.arange(context.shape[-1]) < length, context.shape)
+        extra = {"segments": is_written.astype(jnp.int32)} if tells_segments else {}
+        logits = apply(context, **extra)
         return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
 
     return next_logits
@@ -323,23 +329,8 @@ def _reading(
         return _apply_with_cache(model, params, cache, tokens)
 
     apply = functools.partial(model.apply, {"params": params})
-    return (read if _can_cache(model) else None), _from_anew(apply, type(model).__call__)
-
-
-def _from_anew(apply: Callable[..., Array], method: Callable) -> NextLogits:
-    """Reads all of a text for each token, and what is not written yet as padding.
-
-    A mask may let places look ahead; a model whose method takes no segments is not told.
-    """
-    tells_segments = "segments" in inspect.signature(method).parameters
-
-    def read_again(context: Array, length: Array, cache: Any) -> tuple[Array, Any]:
-        is_written = jnp.broadcast_to(jnp.arange(context.shape[-1]) < length, context.shape)
-        extra = {"segments": is_written.astype(jnp.int32)} if tells_segments else {}
-        logits = apply(context, **extra)
-        return jax.lax.dynamic_index_in_dim(logits, length - 1, axis=-2, keepdims=False), cache
-
-    return read_again
+    read_again = windowed_next_logits(apply, type(model).__call__)
+    return (read if _can_cache(model) else None), read_again
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_tokens"))
@@ -374,7 +365,7 @@ def generate_after(
     def decode(tokens: Array, **segments: Array) -> Array:
         return model.apply(variables, tokens, memory, **segments, method="decode")
 
-    read_again = _from_anew(decode, model.decode)
+    read_again = windowed_next_logits(decode, model.decode)
     if not _can_cache(model):
         return generate(read_again, prompt, num_tokens, **sizes)
 

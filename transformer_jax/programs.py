@@ -124,7 +124,7 @@ def differing(traces: Sequence[Traced]) -> tuple[int, ...]:
     return tuple(
         place
         for place, number in enumerate(first)
-        if any(not _same(number, numbers[place]) for numbers in others)
+        if any(number.tobytes() != numbers[place].tobytes() for numbers in others)
     )
 
 
@@ -144,10 +144,6 @@ def with_numbers(traced: Traced, places: Sequence[int]) -> Callable:
         return jax.tree.unflatten(jax.tree.structure(traced.out_shape), outputs)
 
     return function
-
-
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.tobytes() == other.tobytes()
 
 
 class _Reader:
@@ -179,7 +175,7 @@ class _Reader:
                 else:
                     inputs.append(name(variable))
             outputs = [name(variable) for variable in equation.outvars]
-            primitive, inner = equation.primitive.name, _inner_programs(equation)
+            primitive, inner = equation.primitive.name, _followed_programs(equation)
             if primitive in ("div", "pow") and isinstance(equation.invars[1], core.Literal):
                 self.divisors.append(float(np.asarray(equation.invars[1].val)))
             plain = {k: v for k, v in equation.params.items() if k not in inner}
@@ -229,7 +225,7 @@ class _Evaluator:
 
         for equation in operations.eqns:
             inputs = [read(variable) for variable in equation.invars]
-            inner = _inner_programs(equation)
+            inner = _followed_programs(equation)
             # A rule for the derivative stays, where no number inside differs.
             if equation.primitive.name == "custom_jvp_call":
                 ((rule, *_),) = inner.values()
@@ -346,7 +342,7 @@ def opened(program: Any) -> tuple[Sequence[Any], Any]:
     return (), program
 
 
-def _inner_programs(equation: Any) -> dict[str, list]:
+def _followed_programs(equation: Any) -> dict[str, list]:
     """The inner programs of an operation that may hold numbers, by the parameter's name."""
     if equation.primitive.name not in _OPERATIONS:
         return {}

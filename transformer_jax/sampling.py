@@ -19,9 +19,10 @@ def restrict_logits(logits: Array, top_k: int | None = None, top_p: float = 1.0)
     vocab_size = logits.shape[-1]
     descending = jnp.flip(jnp.sort(logits, axis=-1), axis=-1)
     if top_k is not None and top_k < vocab_size:
-        logits = jnp.where(logits < descending[..., top_k - 1, None], -jnp.inf, logits)
+        least = descending[..., top_k - 1, None]
+        logits, descending = (jnp.where(a < least, -jnp.inf, a) for a in (logits, descending))
     if top_p < 1:
-        probabilities = jax.nn.softmax(jnp.flip(jnp.sort(logits, axis=-1), axis=-1), axis=-1)
+        probabilities = jax.nn.softmax(descending, axis=-1)
         reached_before = jnp.cumsum(probabilities, axis=-1) - probabilities
         kept = jnp.maximum((reached_before < top_p).sum(-1, keepdims=True), 1)
         smallest = jnp.take_along_axis(descending, kept - 1, axis=-1)

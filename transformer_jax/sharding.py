@@ -258,7 +258,7 @@ def cut_examples(batch: Any, axis: int) -> Any:
     return jax.tree.map(lambda leaf: active.cut(leaf, (*[None] * axis, "batch", ...)), batch)
 
 
-def keep_state(state: Any) -> Any:
+def keep_placed(state: Any) -> Any:
     """Returns a state that stays where its arrays lie while a sharding is active."""
     active = _ACTIVE.get()
     if active is None:

@@ -150,7 +150,7 @@ def to_huggingface(
     if isinstance(model, Decoder):  # their defaults would end a text at some token of another model
         config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config |= settings or {}
-    flat = {"/".join(path): np.asarray(leaf) for path, leaf in flatten_dict(params).items()}
+    flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
     flat = biases | flat
     entries = row.entries(model)
     _refuse_names(
@@ -187,11 +187,8 @@ def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str
     for entry in entries:
         ours = entry.layout.to_ours(state[entry.theirs])
         parts = np.split(ours, len(entry.ours), axis=-1)
-        flat |= {
-            tuple(path.split("/")): jnp.asarray(part)
-            for path, part in zip(entry.ours, parts, strict=True)
-        }
-    params = unflatten_dict(flat)
+        flat |= {path: jnp.asarray(part) for path, part in zip(entry.ours, parts, strict=True)}
+    params = unflatten_dict(flat, sep="/")
     _refuse_shapes(model, params, origin)
     return Pretrained(model, params)
 
@@ -245,23 +242,23 @@ def _few(names: list[str]) -> str:
     return f"{shown}, ..." if len(names) > 6 else shown
 
 
-def _shapes_of(model: Any) -> dict[tuple[str, ...], Any]:
+def _shapes_of(model: Any) -> dict[str, Any]:
     """Path -> the shape of each parameter."""
     shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
-    return flatten_dict(shapes["params"])
+    return flatten_dict(shapes["params"], sep="/")
 
 
 def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
     try:
-        ours, theirs = _shapes_of(model), flatten_dict(params)
+        ours, theirs = _shapes_of(model), flatten_dict(params, sep="/")
     except ValueError as error:  # sizes that our modules do not take
         raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
-        f"  {'/'.join(path)}: {theirs[path].shape}, expected {leaf.shape}"
+        f"  {path}: {theirs[path].shape}, expected {leaf.shape}"
         for path, leaf in ours.items()
         if path in theirs and theirs[path].shape != leaf.shape
     ]
-    wrong += [f"  {'/'.join(path)}: missing" for path in ours.keys() - theirs.keys()]
+    wrong += [f"  {path}: missing" for path in ours.keys() - theirs.keys()]
     if wrong:
         raise InvalidInput("\n".join([f"{origin}: arrays do not fit config.json", *wrong[:6]]))
 
@@ -321,7 +318,7 @@ def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
         return {}
     there, here = _shapes_of(larger), _shapes_of(model)
     added = there.keys() - here.keys()
-    return {"/".join(path): np.zeros(there[path].shape, np.float32) for path in added}
+    return {path: np.zeros(there[path].shape, np.float32) for path in added}
 
 
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:

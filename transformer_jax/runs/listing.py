@@ -187,7 +187,7 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
         )
     key, sign, wanted = match[1].strip(), match[2], match[3].strip()
     compare = _OPERATORS[sign]
-    if sign not in ("=", "!=") and not is_number(wanted):
+    if sign not in ("=", "!=") and not reads_as_number(wanted):
         raise InvalidInput(f"{text}: expected a number behind {sign}, got {wanted!r}")
 
     def passes(facts: dict[str, Any]) -> bool:
@@ -209,7 +209,7 @@ def parse_filter(text: str) -> Callable[[dict[str, Any]], bool]:
     return passes
 
 
-def is_number(text: str) -> bool:
+def reads_as_number(text: str) -> bool:
     """Returns whether a text is one number."""
     try:
         float(text)

@@ -3,9 +3,7 @@
 import math
 from typing import Any
 
-from jax.extend import core
-
-from transformer_jax.programs import inner_programs
+from transformer_jax.programs import inner_programs, opened
 
 TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each of the forward pass
 
@@ -28,7 +26,7 @@ def flops_of(program: Any) -> float:
     Of programs of which one is chosen the dearest counts; the body of a loop whose length is not
     known counts once.
     """
-    operations = program.jaxpr if isinstance(program, core.ClosedJaxpr) else program
+    _, operations = opened(program)
     total = 0.0
     for equation in operations.eqns:
         if equation.primitive.name == "dot_general":

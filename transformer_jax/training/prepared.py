@@ -27,7 +27,7 @@ from transformer_jax.sharding import (
     Sharding,
     cut_examples,
     keep_everywhere,
-    keep_state,
+    keep_placed,
     put,
     put_own,
     sharded,
@@ -141,7 +141,7 @@ class Prepared:
         train_step = make_train_step(self.model, optimizer, seed, accumulation, self.objective)
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
-            return keep_state(state), keep_everywhere(records)
+            return keep_placed(state), keep_everywhere(records)
 
     def start(self, config: ConfigDict) -> tuple[TrainState, list[str]]:
         """Draws the state at step 0, as `advance` takes it, and puts in the weights of the config.
@@ -176,7 +176,8 @@ class Prepared:
             there: dict[str, Any] = {}
             if self.sharding is not None:
                 there["out_shardings"] = self.sharding.of_state(self.stacked_template)
-            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced, self._stack), **there)
+            stack = functools.partial(_stacked, self._unit)  # which keeps no task alive
+            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced, stack), **there)
         return _DRAWS[drawn]
 
     @functools.cached_property
@@ -189,13 +190,10 @@ class Prepared:
 
         unstack_blocks is the way back. Over several devices each array goes where it belongs.
         """
-        stacked = self._stack(state, jnp.stack)
+        stacked = _stacked(self._unit, state, jnp.stack)
         if self.sharding is None:
             return stacked
         return put(stacked, self.sharding.of_state(stacked))
-
-    def _stack(self, tree: Any, join: Callable) -> Any:
-        return tree if self._unit is None else stack_blocks(tree, self._unit, join)
 
     @functools.cached_property
     def _unit(self) -> int | None:
@@ -212,7 +210,8 @@ class Prepared:
     @functools.cached_property
     def stacked_template(self) -> TrainState:
         """Shapes of the state as `advance` takes it."""
-        return self._with_places(jax.eval_shape(lambda s: self._stack(s, jnp.stack), self.template))
+        stacked = jax.eval_shape(lambda s: _stacked(self._unit, s, jnp.stack), self.template)
+        return self._with_places(stacked)
 
     @functools.cached_property
     def traced(self) -> Traced:
@@ -376,6 +375,10 @@ class Prepared:
     def num_parameters(self) -> int:
         """Numbers that the model has to learn."""
         return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
+
+
+def _stacked(unit: int | None, tree: Any, join: Callable) -> Any:
+    return tree if unit is None else stack_blocks(tree, unit, join)
 
 
 def prepare(

@@ -23,7 +23,7 @@ from transformer_jax.options.schema import completed, renamed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import inside, read_json, refuse_foreign_files, replace, write_json
-from transformer_jax.runs.listing import is_number
+from transformer_jax.runs.listing import reads_as_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
@@ -408,7 +408,7 @@ def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def plain_cell(value: Any) -> Any:
     """Returns a cell as it stands in such a table."""
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return value if is_number(value) else "'" + value
+        return value if reads_as_number(value) else "'" + value
     return value
 
 
