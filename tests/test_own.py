@@ -15,14 +15,16 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
 from transformer_jax.options import tables
 from transformer_jax.options.config import changed, flatten, load_config
+from transformer_jax.options.declared import own_files
 from transformer_jax.options.tables import FAMILIES
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.cells import cell_hash
 from transformer_jax.studies.running import multiverse
 from transformer_jax.training.build import make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
-from transformer_jax.training.own import refuse_modules
+from transformer_jax.training.own import hash_of_file, refuse_modules
 
 OWN = """
 import flax.linen as nn
@@ -82,6 +84,35 @@ def test_code_that_changed_since_the_run_began_is_named(folder, capsys):
     (folder / "own_tempered.py").write_text(OWN + "\n# changed\n")
     train(config, "run")
     assert "the code of own_tempered.Tempered changed" in capsys.readouterr().out
+
+
+def test_what_an_own_file_imports_is_a_part_of_its_code(folder):
+    """Of the user's: the cell of a study is another where a helper changed."""
+    deep = folder / "mine" / "inner"
+    deep.mkdir(parents=True)
+    (deep / "__init__.py").write_text("")
+    (deep / "rows.py").write_text("from . import sums\nfrom ..base import half\n" + OWN)
+    (deep / "sums.py").write_text("import jax\nimport transformer_jax.masks\n")
+    (folder / "mine" / "base.py").write_text("def f():\n    import mine.late\nhalf = 0.5\n")
+    (folder / "mine" / "late.py").write_text("")
+    choice = "mine.inner.rows.Tempered"
+    names = [file.relative_to(folder).as_posix() for file in own_files(choice)]
+    assert names[0] == "mine/inner/rows.py"
+    of_inner = {f"mine/inner/{name}.py" for name in ("__init__", "rows", "sums")}
+    assert set(names) == of_inner | {"mine/base.py", "mine/late.py"}
+    assert own_files("own_tempered.Tempered") == [folder / "own_tempered.py"]
+    around = {
+        "packages": {},
+        "environment": {},
+        "device": {"platform": "cpu", "count": 1, "kind": "x"},
+    }
+    config = load_config(TINY, {"model.attention": choice})
+    keys, hashes = set(), set()
+    for text in ("", "after = 1\n", "after = 2\n"):
+        (folder / "mine" / "late.py").write_text(text)
+        keys.add(cell_hash(config, {}, "alone", around)[0])
+        hashes.add(hash_of_file(choice))
+    assert len(keys) == len(hashes) == 3
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,43 @@ def own_file(choice: str) -> Path | None:
             if file.is_file():
                 return file
     return None
+
+
+def own_files(choice: str) -> list[Path]:
+    """Returns the file that MODULE.NAME stands in, and those of the user's that it imports.
+
+    These are of the package that it is in, or of the working directory; what they import counts
+    too, wherever the import stands. The first is its own; [] where there is none.
+    """
+    first, module = own_file(choice), choice.rpartition(".")[0]
+    if first is None:
+        return []
+    root = first.parents[module.count(".") + (first.name == "__init__.py")]
+    files = [first]
+    for file in files:  # which grows meanwhile
+        for parts in _imports_of(file, root):
+            if parts[0] == PACKAGE.name or (
+                root != Path.cwd() and parts[0] != module.split(".")[0]
+            ):
+                continue
+            place = root.joinpath(*parts)
+            for found in (place.with_suffix(".py"), place / "__init__.py"):
+                if found.is_file() and found not in files:
+                    files.append(found)
+    return files
+
+
+def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
+    """What a file imports from a root folder, in parts: modules, and names that may be some."""
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(parse_file(file)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = [*above, *(node.module or "").split(".")]
+            base = [part for part in base if part]
+            yield from (parts for parts in (base, *([*base, a.name] for a in node.names)) if parts)
 
 
 def definition_of(choice: str) -> ast.ClassDef | ast.FunctionDef:

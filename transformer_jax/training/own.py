@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.families import row
 from transformer_jax.options.config import flatten
-from transformer_jax.options.declared import own_file
+from transformer_jax.options.declared import own_file, own_files
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import intervenes
 from transformer_jax.options.rule import is_own
@@ -100,15 +100,18 @@ def refuse_modules(config: ConfigDict, allow: Collection[str]) -> None:
 
 
 def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
-    """Returns the sha256 of the file of every own row, by MODULE.NAME."""
+    """Returns the sha256 of the files of every own row, by MODULE.NAME."""
     hashes = {choice: hash_of_file(choice) for choice in own_choices(config).values()}
     return {choice: digest for choice, digest in hashes.items() if digest}
 
 
 def hash_of_file(choice: str) -> str:
-    """Returns the sha256 of the file that MODULE.NAME stands in; empty where there is none."""
-    file = own_file(choice)
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file is not None else ""
+    """Returns the sha256 of the file that MODULE.NAME stands in, with those that it imports.
+
+    Empty where there is none; see own_files.
+    """
+    files = own_files(choice)
+    return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest() if files else ""
 
 
 def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:

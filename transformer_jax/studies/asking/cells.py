@@ -14,14 +14,14 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from transformer_jax.options.config import flatten
-from transformer_jax.options.declared import PACKAGE, own_file
+from transformer_jax.options.declared import PACKAGE, own_files
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import intervenes
 from transformer_jax.options.rule import is_own
@@ -73,13 +73,9 @@ def cell_hash(
             for key, value in stated(flat).items()
             if key.startswith(_DECIDED_ON_THE_HOST) and key.removeprefix("initial.") not in initial
         },
-        "own": {
-            choice: hash_of_code(file.read_text(encoding="utf-8"))
-            for choice in sorted(
-                {value for key, value in flat.items() if names_own(plain_key(key), value)}
-            )
-            if (file := own_file(choice)) is not None
-        },
+        "own": _hashes_of_own(
+            sorted({value for key, value in flat.items() if names_own(plain_key(key), value)})
+        ),
         "initial": initial,
         **beyond_the_first_batch(flat),
         "packages": {name: around["packages"].get(name) for name in DECIDING},
@@ -104,14 +100,22 @@ def beyond_the_first_batch(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the hooks that decide scores, and when; nothing where none does."""
-    hooks = {
-        hook: hash_of_code(file.read_text(encoding="utf-8"))
-        for hook in flat["hooks.functions"]
-        if is_own(hook) and intervenes(hook) and (file := own_file(hook)) is not None
-    }
+    hooks = _hashes_of_own(h for h in flat["hooks.functions"] if is_own(h) and intervenes(h))
     # Each gets the state that the one before it left; sorted names are what older cells meant.
     order = {"order": list(hooks)} if list(hooks) != sorted(hooks) else {}
     return {"hooks": {**hooks, **order, "every": flat["hooks.every"]}} if hooks else {}
+
+
+def _hashes_of_own(choices: Iterable[str]) -> dict[str, str]:
+    """MODULE.NAME -> the hash of its file, and of those that it imports; of such as have a file."""
+    hashes = {}
+    for choice in choices:
+        code = [hash_of_code(file.read_text(encoding="utf-8")) for file in own_files(choice)]
+        if code:
+            hashes[choice] = code[0]
+        if code[1:]:
+            hashes[choice] = hashlib.sha256("\n".join(code).encode()).hexdigest()
+    return hashes
 
 
 def device_of(facts: Mapping[str, Any]) -> str:
