@@ -22,8 +22,9 @@ def main(argv: list[str]) -> None:
     arguments = parser.read(argv)
     text = as_text(arguments.section)
     if not text:
-        names = [*(prefix.removesuffix(".") for prefix in SECTIONS if prefix), *RULES]
-        nearest = suggest(arguments.section, names)
+        sections = [prefix.removesuffix(".") for prefix in SECTIONS if prefix]
+        nearest = suggest(arguments.section, [*sections, *RULES])
+        nearest = nearest or f"; sections are {', '.join(sections)}"
         raise InvalidInput(f"--section={arguments.section}: no such section or option{nearest}")
     if arguments.out and arguments.section:
         raise InvalidInput("--out: the page has all sections; leave --section away")

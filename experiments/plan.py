@@ -194,7 +194,7 @@ def _described(plan: "Plan") -> list[str]:
         + (f", laid out in {_size(plan.laid_out)}" if plan.laid_out else ""),
         f"       {held}",
         f"step   {plan.per_step:,.0f} {plan.counted}, {plan.parameters:,} parameters",
-        f"       {plan.step_flops:.3g} FLOPs; 3 forward passes have {plan.model_flops:.3g}"
+        f"       {plan.step_flops:.3g} FLOPs; MFU is made of {plan.model_flops:.3g}"
         + (f"; {plan.traffic:.3g} bytes to and from memory" if plan.traffic else "")
         + (" of each device" if plan.mesh and plan.traffic else ""),
         f"       at full rates: {seconds}"

@@ -217,7 +217,7 @@ MUTANTS = (
            ("tests/test_metrics.py::test_a_hook_may_keep_what_it_gets",)),
     Mutant("a cell does not know of a hook that intervenes",
            "transformer_jax/studies/asking/cells.py", "hooks_that_intervene",
-           "if is_own(hook) and intervenes(hook)", "if not hook and intervenes(hook)",
+           "if is_own(h) and intervenes(h)", "if not h and intervenes(h)",
            ("tests/test_metrics.py::test_a_hook_that_says_so_changes_what_is_trained_and_cells_know",)),
     Mutant("an older metric's value is kept",
            "transformer_jax/studies/running/details.py", "_unmeasured",

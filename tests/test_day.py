@@ -182,7 +182,8 @@ def room(tiny_run, tmp_path):
         folder = run / "checkpoints" / name
         folder.mkdir()
         (folder / "part").write_bytes(bytes(1 << 20))
-    (run / ".STATUS-123").write_text("half")
+    for name in (".STATUS-123", ".branches-123"):
+        (run / name).write_text("half")
     for own in (".backup-2024", "damaged-analysis"):
         (run / own).write_text("mine")
     return tmp_path
@@ -194,11 +195,12 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
     assert told.returncode == 0, told.stderr
     assert sorted(room.rglob("*")) == before, "without a terminal nothing is deleted unasked"
     assert "nothing was deleted; --yes deletes these 2.0 MiB" in told.stdout
-    for name in (".writing-00000050-1", "damaged-00000010", ".STATUS-123"):
+    broken = {".writing-00000050-1", "damaged-00000010", ".STATUS-123", ".branches-123"}
+    for name in broken:
         assert name in told.stdout
     assert attempt("runs", "gc", room, "--yes").stdout.endswith("freed 2.0 MiB\n")
     gone = {path.name for path in set(before) - set(room.rglob("*"))}
-    assert gone == {".writing-00000050-1", "damaged-00000010", ".STATUS-123", "part"}
+    assert gone == broken | {"part"}
     assert "nothing to free" in attempt("runs", "gc", room).stdout
     assert load_run(room / "cells" / "exp" / "run").step == 50
 

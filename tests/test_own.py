@@ -38,6 +38,11 @@ class Tempered(nn.Module):
     def __call__(self, query, key, *, mask, bias):
         return attention_weights(query / self.temperature, key, mask, bias)
 """
+AROUND = {
+    "packages": {},
+    "environment": {},
+    "device": {"platform": "cpu", "count": 1, "kind": "x"},
+}
 CHOICE = {"model.attention": "own_tempered.Tempered"}
 OPTION = "model.attention_options.own.temperature"
 
@@ -90,27 +95,24 @@ def test_what_an_own_file_imports_is_a_part_of_its_code(folder):
     """Of the user's: the cell of a study is another where a helper changed."""
     deep = folder / "mine" / "inner"
     deep.mkdir(parents=True)
-    (deep / "__init__.py").write_text("")
+    for folder_of in (deep, deep.parent):
+        (folder_of / "__init__.py").write_text("")
     (deep / "rows.py").write_text("from . import sums\nfrom ..base import half\n" + OWN)
     (deep / "sums.py").write_text("import jax\nimport transformer_jax.masks\n")
     (folder / "mine" / "base.py").write_text("def f():\n    import mine.late\nhalf = 0.5\n")
-    (folder / "mine" / "late.py").write_text("")
+    (folder / "mine" / "late.py").write_bytes(b"print 'of another Python: it imports nothing'")
     choice = "mine.inner.rows.Tempered"
     names = [file.relative_to(folder).as_posix() for file in own_files(choice)]
     assert names[0] == "mine/inner/rows.py"
     of_inner = {f"mine/inner/{name}.py" for name in ("__init__", "rows", "sums")}
-    assert set(names) == of_inner | {"mine/base.py", "mine/late.py"}
+    assert set(names) == of_inner | {"mine/__init__.py", "mine/base.py", "mine/late.py"}
+    assert cell_hash(load_config(TINY, {"model.attention": choice}), {}, "alone", AROUND)
     assert own_files("own_tempered.Tempered") == [folder / "own_tempered.py"]
-    around = {
-        "packages": {},
-        "environment": {},
-        "device": {"platform": "cpu", "count": 1, "kind": "x"},
-    }
     config = load_config(TINY, {"model.attention": choice})
     keys, hashes = set(), set()
     for text in ("", "after = 1\n", "after = 2\n"):
         (folder / "mine" / "late.py").write_text(text)
-        keys.add(cell_hash(config, {}, "alone", around)[0])
+        keys.add(cell_hash(config, {}, "alone", AROUND)[0])
         hashes.add(hash_of_file(choice))
     assert len(keys) == len(hashes) == 3
 

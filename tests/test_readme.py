@@ -78,6 +78,17 @@ def run(place, line, *more, **environment):
     return done.stdout
 
 
+@pytest.fixture
+def forgotten():
+    """No later test meets the programs and the modules of what runs here."""
+    before = {*sys.modules}
+    yield
+    for name in {*sys.modules} - before:
+        if name.startswith("my_"):
+            del sys.modules[name]
+    jax.clear_caches()
+
+
 def run_here(place, verb, line, *more):
     done = attempt(verb, *shlex.split(line)[3:], *more, cwd=place)
     assert not done.returncode, f"{line}\n{done.stdout}\n{done.stderr}"
@@ -141,6 +152,7 @@ def check_the_main_job(place):
 
 @pytest.mark.commands
 @pytest.mark.as_user  # the main job, of which the README prints time and losses
+@pytest.mark.usefixtures("forgotten")
 def test_the_commands_run_as_they_are_written(place, monkeypatch):
     """The first line of each command in a process of its own, others in this one: saves starts."""
     check_the_main_job(place)
@@ -174,7 +186,6 @@ def test_the_commands_run_as_they_are_written(place, monkeypatch):
             assert page.count('class="heat"') >= 60
         ran.append(line)
     assert len(ran) >= 40
-    jax.clear_caches()  # no test of bits meets these programs
     assert (place / "runs" / "heads" / "report.html").exists()
     assert (place / "runs" / "comparison.png").exists()
 

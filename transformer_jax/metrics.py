@@ -189,7 +189,7 @@ def seconds_to_target(curve: Curve, target: float | None) -> float | None:
 def operations_to_target(curve: Curve, target: float | None) -> float | None:
     """The same in operations: 6 for each multiplication of a forward pass, as papers count.
 
-    SAM's second gradients, and what scheduled sampling reads before an update, are not counted.
+    SAM's two gradients have twice as many. What scheduled sampling reads before is not counted.
     """
     return _at_target(curve, target, "operations")
 

@@ -15,6 +15,7 @@ from transformer_jax.options import SameAs
 from transformer_jax.options.rule import SPECIAL, Rule, bounded, one_of, optional, some_of, text
 
 PACKAGE = Path(__file__).parents[1]
+_INSTALLED = {"site-packages", "dist-packages"}  # folders with packages of others
 
 
 def literal_in(tree: ast.Module, table: str) -> ast.Dict:
@@ -44,22 +45,21 @@ def own_file(choice: str) -> Path | None:
 def own_files(choice: str) -> list[Path]:
     """Returns the file that MODULE.NAME stands in, and those of the user's that it imports.
 
-    These are of the package that it is in, or of the working directory; what they import counts
-    too, wherever the import stands. The first is its own; [] where there is none.
+    These lie in the folder that its import begins in, or of an installed module in its package;
+    what they import counts too, wherever the import stands. [] where there is no such file.
     """
     first, module = own_file(choice), choice.rpartition(".")[0]
     if first is None:
         return []
     root = first.parents[module.count(".") + (first.name == "__init__.py")]
-    files = [first]
+    files, is_installed = [first], bool(_INSTALLED & {*root.parts})
     for file in files:  # which grows meanwhile
         for parts in _imports_of(file, root):
-            if parts[0] == PACKAGE.name or (
-                root != Path.cwd() and parts[0] != module.split(".")[0]
-            ):
+            if parts[0] == PACKAGE.name or (is_installed and parts[0] != module.split(".")[0]):
                 continue
-            place = root.joinpath(*parts)
-            for found in (place.with_suffix(".py"), place / "__init__.py"):
+            *above, place = itertools.accumulate(parts, Path.joinpath, initial=root)
+            inits = (folder / "__init__.py" for folder in (*above[1:], place))
+            for found in (*inits, place.with_suffix(".py")):
                 if found.is_file() and found not in files:
                     files.append(found)
     return files
@@ -68,7 +68,11 @@ def own_files(choice: str) -> list[Path]:
 def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
     """What a file imports from a root folder, in parts: modules, and names that may be some."""
     package = file.relative_to(root).parent.parts
-    for node in ast.walk(parse_file(file)):
+    try:
+        tree = parse_file(file)
+    except (SyntaxError, ValueError):  # that of a module which is never reached, say
+        return
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -99,7 +103,7 @@ def definition_of(choice: str) -> ast.ClassDef | ast.FunctionDef:
 
 def parse_file(file: Path) -> ast.Module:
     """Returns the syntax tree of a file."""
-    return ast.parse(file.read_text(encoding="utf-8"))
+    return ast.parse(file.read_bytes())
 
 
 def definition_in(tree: ast.Module, name: str) -> ast.ClassDef | ast.FunctionDef | None:

@@ -19,7 +19,9 @@ from transformer_jax.runs.listing import BRANCHES, CELLS, facts_of, find_runs
 
 _STATES = ("checkpoints", BRANCHES)  # folders of a run
 _OF_A_CELL = re.compile(rf"{CELLS}/[0-9a-f]{{16}}/s\d+")
-_UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+")
+_UNFINISHED = re.compile(
+    rf"\.(STATUS|checkpoints|{BRANCHES}|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+"
+)
 
 
 class Garbage(NamedTuple):

@@ -110,12 +110,19 @@ def _hashes_of_own(choices: Iterable[str]) -> dict[str, str]:
     """MODULE.NAME -> the hash of its file, and of those that it imports; of such as have a file."""
     hashes = {}
     for choice in choices:
-        code = [hash_of_code(file.read_text(encoding="utf-8")) for file in own_files(choice)]
+        code = [_hash_of_file(file) for file in own_files(choice)]
         if code:
             hashes[choice] = code[0]
         if code[1:]:
             hashes[choice] = hashlib.sha256("\n".join(code).encode()).hexdigest()
     return hashes
+
+
+def _hash_of_file(file: Path) -> str:
+    try:
+        return hash_of_code(file.read_bytes())
+    except (SyntaxError, ValueError):  # of a module that is never reached, say
+        return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def device_of(facts: Mapping[str, Any]) -> str:
@@ -135,11 +142,11 @@ def code_hash() -> str:
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
         if not name.startswith(_NO_PART_OF_A_RUN):
-            digest.update(f"{name} {hash_of_code(file.read_text(encoding='utf-8'))}\n".encode())
+            digest.update(f"{name} {hash_of_code(file.read_bytes())}\n".encode())
     return digest.hexdigest()
 
 
-def hash_of_code(source: str) -> str:
+def hash_of_code(source: str | bytes) -> str:
     """Returns the hash of a source's syntax tree without docstrings."""
     return hashlib.sha256(ast.dump(without_docstrings(ast.parse(source))).encode()).hexdigest()
 

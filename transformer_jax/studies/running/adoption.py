@@ -32,7 +32,7 @@ from transformer_jax.studies.running.planning import Arm
 
 
 def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], None]) -> str:
-    """Takes over an arm's cells of other keys, if the first of them, trained again, is equal.
+    """Takes over an arm's cells of other keys, if the first that has a checkpoint comes out equal.
 
     Args:
       arm: placed.
@@ -48,9 +48,9 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
     for folder in _of_the_same_config(arm, root):
         older = {seed: Cell(arm.name, seed, cell_path(root, folder, seed)) for seed in cells}
         older = {seed: cell for seed, cell in older.items() if cell.state() == DONE}
-        states = [seed for seed, cell in older.items() if _checkpoints(cell.path).steps()]
         if not missing or not older:
             continue
+        states = [seed for seed, cell in older.items() if _has_checkpoint(cell.path)]
         if not states:
             removed.append(folder)
             continue
@@ -66,7 +66,7 @@ def adopt(arm: Arm, seeds: Iterable[int], root: Path, train: Callable[[Cell], No
             taken += 1
     sentence = f"{taken} cells taken over" if taken else "no cell taken over"
     if removed:
-        sentence += f"; its checkpoints were removed, so that none can be compared: {removed[0]}"
+        sentence += f"; the checkpoints of {removed[0]} were removed: nothing can be compared"
     return sentence + (f"; comes out otherwise: {', '.join(otherwise)}" if otherwise else "")
 
 
@@ -117,6 +117,13 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
 
 def _checkpoints(run: Path) -> Checkpoints:
     return Checkpoints(inside(run, "checkpoints"))
+
+
+def _has_checkpoint(run: Path) -> bool:
+    try:
+        return bool(_checkpoints(run).steps())
+    except InvalidInput:  # a link
+        return False
 
 
 def _take_over(source: Path, target: Path, key: str) -> None:

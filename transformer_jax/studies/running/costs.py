@@ -1,6 +1,6 @@
 """What an arm costs, and options solved for so that arms cost the same.
 
-Training is taken to cost three times the forward pass, see training/flops.
+A gradient is taken to cost three times the forward pass, see training/flops.
 """
 
 import math
