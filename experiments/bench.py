@@ -88,6 +88,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         what, _, name = arguments.worker.partition(":")
         return dict(WHAT[what].measure(name, arguments))
     jobs = _jobs(arguments)
+    out = file_to_write(arguments.out, "--out") if arguments.out else None
     machine = machine_name()
     print(f"{SHAPES[arguments.shape]}, {arguments.dtype}, {arguments.steps} steps a round")
     print(machine, flush=True)
@@ -110,9 +111,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     _print_tables(by_program)
     about = {"machine": machine, "shape": arguments.shape, "dtype": arguments.dtype}
     stored = {**about, "figures": by_program}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-        print(f"\nwrote {arguments.out}")
+    if out is not None:
+        out.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        print(f"\nwrote {out}")
     return stored
 
 
@@ -129,8 +130,6 @@ def _jobs(arguments: Any) -> list[str]:
             raise InvalidInput(f"--programs={name}: expected some of {', '.join(there)}")
     if arguments.rounds < 1 or arguments.steps < 1:
         raise InvalidInput("--rounds and --steps: expected at least 1")
-    if arguments.out:
-        arguments.out = file_to_write(arguments.out, "--out")
     return [f"{what}:{name}" for what in asked for name in WHAT[what].programs if name in programs]
 
 

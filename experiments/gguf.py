@@ -25,7 +25,8 @@ def main(argv: list[str]) -> None:
     file = Path(arguments.file)
     if not file.is_file():
         raise InvalidInput(f"--file={file}: no such file")
-    refuse_used_folder(out := Path(arguments.out))
+    out = Path(arguments.out)
+    refuse_used_folder(out)
     needed = ("torch", "transformers", "accelerate", "gguf")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:

@@ -35,7 +35,10 @@ def pages(page: str = "results/{}/README.md", figure: str = "{figure}") -> dict[
     names = sorted(file.parent.name for file in RESULTS.glob("*/verdicts.json"))
     studies = [study for name in names if (study := read_study(name))]
     q_values = _q_values(studies)
-    place = lambda name: lambda drawn: figure.format(name=name, figure=drawn)  # noqa: E731
+
+    def place(name: str) -> Callable[[str], str]:
+        return lambda drawn: figure.format(name=name, figure=drawn)
+
     found = {s.name: page_of_study(s, q_values, place(s.name)) for s in studies}
     others = {
         path.parent.name: _of_several(path, place(path.parent.name))

@@ -383,10 +383,9 @@ STATEMENTS = (
         studies=("text_models",),
         note="after 2,000 updates, one and a half passes over the text, in windows of 64 "
         "characters that begin without a state, beside learned positions. From 500 updates to "
-        "2,000 the lead of the recurrent nets shrank in every seed, which is not judged; beside "
-        "rotary positions LSTM and GRU would be ahead by 0.09 and 0.12, the tanh net by 0.03, not "
-        "surely by more than the margin; what is far away, for which attention is there, is not "
-        "asked",
+        "2,000 the lead of the recurrent nets shrank in every seed, and beside rotary positions it "
+        "would be smaller (the study's page says by how much), neither of which is judged; what is "
+        "far away, for which attention is there, is not asked",
     ),
     Statement(
         32,

@@ -110,7 +110,7 @@ def _hashes_of_own(choices: Iterable[str]) -> dict[str, str]:
     """MODULE.NAME -> the hash of its file, and of those that it imports; of such as have a file."""
     hashes = {}
     for choice in choices:
-        code = [_hash_of_file(file) for file in own_files(choice)]
+        code = [_hash_of_code_in(file) for file in own_files(choice)]
         if code:
             hashes[choice] = code[0]
         if code[1:]:
@@ -118,7 +118,7 @@ def _hashes_of_own(choices: Iterable[str]) -> dict[str, str]:
     return hashes
 
 
-def _hash_of_file(file: Path) -> str:
+def _hash_of_code_in(file: Path) -> str:
     try:
         return hash_of_code(file.read_bytes())
     except (SyntaxError, ValueError):  # of a module that is never reached, say
