@@ -30,8 +30,8 @@ from transformer_jax.studies.asking.cells import HOWS
 from transformer_jax.studies.asking.design import design_of, parse_seeds
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.suite import EMBEDDED, suite_of
-from transformer_jax.studies.reporting.ladder import as_text
-from transformer_jax.studies.reporting.suite import as_text as suite_as_text
+from transformer_jax.studies.reporting.ladder import ladder_text
+from transformer_jax.studies.reporting.suite import suite_text
 from transformer_jax.studies.running.cluster import KINDS, parse_cluster
 
 
@@ -83,12 +83,12 @@ def main(argv: list[str]) -> dict[str, Any]:
     if ladder is None:
         judged = run_suite(designs, arguments.workdir, seeds, **options)
         if judged:
-            print(suite_as_text(judged))
+            print(suite_text(judged))
             print(f"suite  {arguments.workdir} (suite.html, suite.md, suite.json, a study each)")
         return {"suite": arguments.workdir, "verdicts": judged}
     judged = run_ladder(ladder, arguments.workdir, seeds, **options)
     if judged:
-        print(as_text(judged))
+        print(ladder_text(judged))
         print(f"ladder {arguments.workdir} (ladder.json, ladder.md, a study for each rung)")
     return {"ladder": arguments.workdir, "verdicts": judged}
 

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     config = arguments.config
 
     from transformer_jax.data.baselines import baselines_of
-    from transformer_jax.studies.reporting.tables import as_text, spell
+    from transformer_jax.studies.reporting.tables import spell, table_text
     from transformer_jax.training.build import make_task
     from transformer_jax.training.own import own_modules
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> dict[str, Any]:
         [name, *[spell(by_split[split].get(metric)) for split, metric in columns]]
         for name, by_split in scores.items()
     ]
-    print(as_text(["simple method", *[f"{split} {metric}" for split, metric in columns]], rows))
+    print(table_text(["simple method", *[f"{split} {metric}" for split, metric in columns]], rows))
     print(f"a study's base has to be better than: {gate}")
     return found
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.options.marks import metric_facts
-from transformer_jax.options.tables import FAMILIES, TABLES, Row, rows_of
+from transformer_jax.options.tables import OPTION_SECTIONS, TABLES, Row, rows_of
 from transformer_jax.sites import SITES
 
 # key of a config -> heading, and what the rows of the table are for
@@ -132,7 +132,7 @@ def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
     """Returns what the page says of one row."""
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
     lines = [f"### `{name}`\n", described or f"`{row.definition}`", ""]
-    section = FAMILIES.get(key)
+    section = OPTION_SECTIONS.get(key)
     for option, its in row.options.items():
         lines.append(
             f"- `{section}.{name}.{option}` = {its.default!r} ({its.rule.allowed}): "

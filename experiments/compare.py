@@ -12,7 +12,7 @@ from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.studies.asking.study import Study, is_study, load_study
-from transformer_jax.studies.reporting.tables import as_text
+from transformer_jax.studies.reporting.tables import table_text
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -42,12 +42,12 @@ def main(argv: list[str]) -> dict[str, Any]:
 def _judge(study: Study) -> dict[str, Any]:
     """Judges a study again, from what its cells hold now; returns what verdicts.json holds."""
     from transformer_jax.runs.progress import Progress
-    from transformer_jax.studies.judging.judge import judge
+    from transformer_jax.studies.judging.judge import judge_study
     from transformer_jax.studies.reporting.report import write_report
     from transformer_jax.studies.reporting.tables import show_verdicts
 
     study.refuse_lost_cells()
-    verdicts = judge(study)
+    verdicts = judge_study(study)
     study.write_cells()
     report = write_report(study)
     show_verdicts(study, verdicts, Progress())
@@ -65,7 +65,7 @@ def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:
         raise InvalidInput("compare: expected two or more different run directories, or a study")
     comparison = Comparison(runs, metric)
     rows, warnings, verdict = comparison.rows(), comparison.warnings(), comparison.verdict()
-    print(as_text(["", *runs], rows))
+    print(table_text(["", *runs], rows))
     for warning in warnings:
         print(f"warning: {warning}")
     print(verdict)

@@ -37,13 +37,13 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.reporting.report import write_report
-    from transformer_jax.studies.reporting.tables import as_text, multiverse_rows
+    from transformer_jax.studies.reporting.tables import multiverse_rows, table_text
     from transformer_jax.studies.running.multiverse import multiverse
 
     names = [name for name in arguments.arms.split(",") if name]
     curve = multiverse(study, names, arguments.over, arguments.count, Progress(), arguments.allow)
     report = write_report(study)
-    print(as_text(*multiverse_rows(curve)))
+    print(table_text(*multiverse_rows(curve)))
     for specification, why in curve["skipped"].items():
         print(f"left out: {specification}: {why}")
     for name, its in curve["arms"].items():

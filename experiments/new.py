@@ -19,9 +19,9 @@ from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import suggest
 
-_TEMPLATES = Path(__file__).parent / "templates"
-FAMILIES = {
-    file.stem: file.read_text(encoding="utf-8") for file in sorted(_TEMPLATES.glob("[a-z]*.py"))
+_FOLDER = Path(__file__).parent / "templates"
+TEMPLATES = {
+    file.stem: file.read_text(encoding="utf-8") for file in sorted(_FOLDER.glob("[a-z]*.py"))
 }
 # Those that no law of a decoder tries: the key that chooses one, a config that trains it, and the
 # loss that it is below after 50 updates, where guessing has the logarithm of what may be answered.
@@ -87,23 +87,23 @@ def test_the_loss_falls(tmp_path):
 def main(argv: list[str]) -> None:
     """Reads the arguments and writes two files."""
     parser = Parser("new", __doc__)
-    parser.add_argument("family", help=f"one of: {', '.join(FAMILIES)}")
+    parser.add_argument("family", help=f"one of: {', '.join(TEMPLATES)}")
     parser.add_argument("module", help="name of the file to write, without .py")
     arguments = parser.read(argv)
     family, module = arguments.family, arguments.module
-    if family not in FAMILIES:
-        near = suggest(family, FAMILIES)
-        raise InvalidInput(f"{family}: expected one of {', '.join(FAMILIES)}{near}")
+    if family not in TEMPLATES:
+        near = suggest(family, TEMPLATES)
+        raise InvalidInput(f"{family}: expected one of {', '.join(TEMPLATES)}{near}")
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidInput(f"{module}: expected a name that Python can import, my_{family} say")
     name = _name(family, module)
-    is_taken = keyword.iskeyword(name) or re.search(rf"\b{name}\b", FAMILIES[family])
+    is_taken = keyword.iskeyword(name) or re.search(rf"\b{name}\b", TEMPLATES[family])
     if not name.isidentifier() or is_taken:
         raise InvalidInput(
             f"{module}: the {family} in it would be {name!r}, which is a name of something else "
             f"there or none; choose another, my_{family} say"
         )
-    source = re.sub(r"\b[Mm]ine\b", name, FAMILIES[family])
+    source = re.sub(r"\b[Mm]ine\b", name, TEMPLATES[family])
     files = {f"{module}.py": source, f"test_{module}.py": _test(family, module)}
     taken = [file for file in files if Path(file).exists()]
     if taken:
@@ -127,7 +127,7 @@ def _key(family: str) -> str:
 
 def _name(family: str, module: str) -> str:
     """my_attention -> MyAttention for a class, my_attention for a function."""
-    is_class = "class Mine" in FAMILIES[family]
+    is_class = "class Mine" in TEMPLATES[family]
     return "".join(part.title() for part in module.split("_")) if is_class else module
 
 

@@ -41,7 +41,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.runs.files import write_json
     from transformer_jax.runs.progress import Progress
-    from transformer_jax.studies.asking.noise import as_lines, hash_of
+    from transformer_jax.studies.asking.noise import as_lines, config_hash_of
     from transformer_jax.studies.inference.variance_components import cells_of, ledger
     from transformer_jax.training.evaluation import evaluate, refuse_unknown_bytes, score_of
     from transformer_jax.training.optimizers import evaluated_params
@@ -86,7 +86,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     what = {
         "config": str(path),
         "overrides": arguments.overrides,
-        "config_hash": hash_of(config),
+        "config_hash": config_hash_of(config),
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
     }

@@ -43,7 +43,7 @@ from transformer_jax.studies.reporting.tables import (
     signed,
     spell,
     spell_interval,
-    trend_of,
+    trend_lines,
 )
 
 _LIMITS = "Limits:"  # how a paragraph of a study's docstring begins
@@ -67,7 +67,7 @@ def page_of_study(
         + (f" ({signed(its['mean'])} {spell_interval(its['interval'])})" if its.get("mean") else "")
         for arm, its in verdicts["arms"].items()
     ]
-    means += trend_of(verdicts)
+    means += trend_lines(verdicts)
     lead = "forest.svg"
     if record["sealed"].get("target") is not None:
         means, lead = [words_of(study)], "curves.svg"

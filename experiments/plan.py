@@ -9,6 +9,8 @@ Example:
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
   python -m experiments.plan --config=configs/gpt2_124m.py --device=h100 --remedies
   python -m experiments.plan --config=configs/gpt_1300m.py --device=v5e:4x4 --meshes
+  python -m experiments.plan --config=configs/llama_7b.py --topology=v5p:4x4x4 \
+    --mesh=fsdp=16,tensor=4 --config.training.batch_size=64 --config.training.accumulation=1
   python -m experiments.plan --config=configs/shakespeare.py --device=gpu --steps=20
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e \
     --compare="model.remat=none" --compare="model.remat=none training.accumulation=60"
@@ -46,6 +48,9 @@ ENVIRONMENT = {
 def main(argv: list[str]) -> dict[str, Any]:
     """Compiles the step and its variants, prints what they need, and returns the plans."""
     arguments = _parser().read(argv)
+    if arguments.mesh:
+        arguments.overrides |= {f"mesh.{axis}": str(n) for axis, n in arguments.mesh.items()}
+        arguments.config = arguments.file.config(arguments.overrides)
     out = Path(arguments.out) if arguments.out else None
     if out and (out.is_dir() or not out.parent.is_dir()):
         raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
@@ -91,10 +96,11 @@ def _parser() -> Parser:
     """What the command takes."""
     parser = Parser("plan", __doc__, takes_config=True)
     parser.add_argument(
-        "--device",
+        *("--device", "--topology"),
         default="cpu",
         help="v5e, v5p, v6e, h100, h200, a100, or here: cpu, gpu (cpu); several: v5e:4x4, h100:8",
     )
+    parser.add_mesh()
     parser.add_argument(
         "--steps",
         type=int,

@@ -209,7 +209,7 @@ def _show(journal: Any) -> dict[str, Any]:
 
 def _show_power() -> dict[str, Any]:
     from transformer_jax.studies.inference.evidence import FDR, power
-    from transformer_jax.studies.reporting.tables import as_text
+    from transformer_jax.studies.reporting.tables import table_text
 
     rows, all_found = [], {}
     for tries in _TRIES:
@@ -218,7 +218,7 @@ def _show_power() -> dict[str, Any]:
         all_found[tries] = dict(zip(map(str, _EFFECTS), powers, strict=True))
         rows.append([str(tries), *[f"{each.power:.2f}" for each in powers], f"{falsely:.3f}"])
     heads = ["tries", *[f"power at {effect:g}" for effect in _EFFECTS], "false among kept"]
-    print(as_text(heads, rows))
+    print(table_text(heads, rows))
     print(
         "effects in deviations of a paired difference; a tenth of the changes good, three tenths "
         f"bad; what is promised: at most {FDR:g} of the kept ones false"

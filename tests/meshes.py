@@ -1,7 +1,7 @@
 """Trains cases on one device and over a mesh of several, and prints how far they come apart.
 
 `JAX_NUM_CPU_DEVICES=8 python -m tests.meshes NAME ...`: a process of its own, since jax counts its
-devices once.
+devices once; or several processes, of which the first prints.
 """
 
 import functools
@@ -11,11 +11,15 @@ import sys
 import jax
 import numpy as np
 
-from tests.conftest import _EMITTERS, ROOT, TINY
+from tests.conftest import _EMITTERS, ROOT, TINY, random_params
+from transformer_jax import Decoder
 from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.models.stacking import unstack_blocks
 from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
+from transformer_jax.processes import is_first, join_processes, whole
+from transformer_jax.sharding import AXES, Rules, make_sharding, sharded
+from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.prepared import prepare
 
@@ -127,18 +131,20 @@ def config_of(architecture, changes, mesh):
 @functools.cache
 def on_one_device(architecture, changes):
     """The results of a case without a mesh, which several meshes are compared with."""
-    return trained(config_of(architecture, json.loads(changes), {}))[0]
+    config = config_of(architecture, json.loads(changes), {})
+    return trained(config, devices=jax.local_devices()[:1])[0]
 
 
-def trained(config):
+def trained(config, devices=None):
     """Losses and gradient norms of some steps, scores of some examples, the parameters."""
-    prepared = prepare(config)
+    prepared = prepare(config, devices=devices)
     seed, count = np.uint32(0), min(STEPS, prepared.capacity)
     state = prepared.draw(seed)
-    start = by_path(unstack_blocks(state.params))
+    start = by_path(whole(unstack_blocks(state.params)))
     start = {name: np.asarray(leaf) for name, leaf in start.items()}
-    batches = prepared.stacked_batches(0, 0, count)
-    state, records = prepared.program(seed, state, batches, np.int32(count))
+    rows = in_one_call([prepared.own_batch(0, step) for step in range(count)], prepared.capacity)
+    arguments = prepared.on_devices((seed, state, rows, np.int32(count)))
+    state, records = prepared.program(*arguments)
     params = by_path(unstack_blocks(state.params))
     # The first batch and the last, which is filled up; those between have the same program.
     batches = list(prepared.task.evaluation_batches("validation", 24))
@@ -154,7 +160,7 @@ def trained(config):
         "norms": np.asarray(records.gradient_norm)[:count],
         "score": loss[weight > 0] / weight[weight > 0],
         "start": start,
-        "params": {name: np.asarray(leaf) for name, leaf in params.items()},
+        "params": {name: np.asarray(leaf) for name, leaf in whole(params).items()},
     }, places
 
 
@@ -172,13 +178,55 @@ def compare(case):
     return {"apart": apart, "loss": float(one["losses"][-1]), "places": places}
 
 
+def compare_texts_in_parts():
+    """Logits and gradients of decoders whose texts are cut into four, beside those of one device.
+
+    What keys and values are gathered for, and what comes back to them.
+    """
+    tokens = np.random.default_rng(0).integers(65, size=(4, 32)).astype(np.int32)
+    sizes = dict.fromkeys(AXES, 1) | {"data": 2, "sequence": 4}
+    apart = {}
+    for fields in ({"position": "rotary"}, {"position": "t5", "attention_chunk": 8}):
+        model = Decoder(vocab_size=65, max_length=32, width=32, depth=1, num_heads=4, **fields)
+        params = random_params(model, tokens)
+
+        def results(sharding, model=model, params=params):
+            def loss(params):
+                with sharded(sharding):
+                    logits = model.apply({"params": params}, tokens)
+                return (logits**2).mean(), logits
+
+            (_, logits), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+            return by_path({"logits": logits, **gradients})
+
+        one, many = results(None), results(make_sharding(sizes, Rules()))
+        for name, expected in one.items():
+            difference = np.abs(np.asarray(many[name]) - np.asarray(expected)).max()
+            apart[f"{fields['position']} {name}"] = float(difference / np.abs(expected).max())
+    return {"apart": apart}
+
+
+def holds(one):
+    """Losses, gradients' norms and scores are those of one device; the start is to the bit."""
+    assert "error" not in one, one
+    tolerance = 3e-2 if one["case"] == "bfloat16" else 5e-6
+    apart = one["apart"]
+    assert apart["start"] == 0
+    assert apart["losses"] < tolerance, apart
+    assert apart["score"] < tolerance, apart
+    assert apart["norms"] < tolerance * 10, apart
+
+
 if __name__ == "__main__":
+    join_processes()
     _EMITTERS["on"] = False  # which compiles faster, both ways alike
     for case in sys.argv[1:] or CASES:
         try:
-            print(json.dumps({"case": case, **compare(case)}), flush=True)
+            found = compare_texts_in_parts() if case == "texts in parts" else compare(case)
         except Exception as error:  # the others are tried all the same
             if len(sys.argv) == 2:
                 raise
-            print(json.dumps({"case": case, "error": f"{type(error).__name__}: {error}"[:600]}))
+            found = {"error": f"{type(error).__name__}: {error}"[:600]}
+        if is_first():
+            print(json.dumps({"case": case, **found}), flush=True)
         jax.clear_caches()

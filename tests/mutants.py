@@ -178,7 +178,7 @@ MUTANTS = (
            ("tests/test_step.py::"
             "test_c45_a_gradient_that_is_not_finite_where_sam_looks_touches_nothing",)),
     Mutant("arms that stopped make a look of others",
-           "transformer_jax/studies/judging/judge.py", "judge",
+           "transformer_jax/studies/judging/judge.py", "judge_study",
            "and name not in study.stopped]", "]",
            ("tests/test_studies.py::"
             "test_arms_that_stopped_make_no_look_of_others_that_are_refused",)),
@@ -217,7 +217,7 @@ MUTANTS = (
            ("tests/test_metrics.py::test_a_hook_may_keep_what_it_gets",)),
     Mutant("a cell does not know of a hook that intervenes",
            "transformer_jax/studies/asking/cells.py", "hooks_that_intervene",
-           "if is_own(h) and intervenes(h)", "if not h and intervenes(h)",
+           "if is_own(h) and hook_intervenes(h)", "if not h and hook_intervenes(h)",
            ("tests/test_metrics.py::test_a_hook_that_says_so_changes_what_is_trained_and_cells_know",)),
     Mutant("an older metric's value is kept",
            "transformer_jax/studies/running/details.py", "_unmeasured",

@@ -23,7 +23,7 @@ from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.gate import FLOORS, METHODS, gate_of
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.judging.adequacy import at_an_end, ends_of, passed, whether_learned
-from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training.build import make_task
 
@@ -236,7 +236,7 @@ def test_a_base_above_its_gate_gets_verdicts_and_one_below_none(taught, tmp_path
     shutil.copytree(taught.path.parent, tmp_path / "runs")
     study = load_study(tmp_path / "runs" / "taught")
     study.record["baselines"]["gate"]["score"] = 1e-3
-    found = judge(study)
+    found = judge_study(study)
     assert not found["learned"]["passed"]
     assert found["arms"]["none"]["words"] == "cannot tell: the base has not learned"
     assert found["arms"]["none"]["differences"] == verdicts["arms"]["none"]["differences"]

@@ -13,13 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.conftest import ROOT
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs import checkpoints
 from transformer_jax.runs.checkpoints import Checkpoints, SaveFailed, damage_of
 
-STATE = {"params": {"kernel": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
+
+def over(*shape):
+    """An array's place over all devices: of a mesh's two axes, the second cuts its rows."""
+    mesh = Mesh(np.array(jax.devices()).reshape(shape), ("columns", "rows"))
+    return NamedSharding(mesh, PartitionSpec("rows", "columns"))
+
+
+ALL = jax.device_count()  # one; eight in the last of these tests, which runs all of them again
+KERNEL = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+STATE = {"params": {"kernel": jax.device_put(KERNEL, over(1, ALL))}, "step": jnp.int32(7)}
 
 
 @pytest.fixture
@@ -48,6 +58,15 @@ def test_what_is_saved_comes_back_bit_for_bit(store):
     assert restored.extra == {"pending": [[0.1 * 3, 1.0]]}
     jax.tree.map(np.testing.assert_array_equal, restored.state, at(3))
     assert restored.state["step"].dtype == jnp.int32
+
+
+def test_it_comes_back_on_another_mesh_bit_for_bit(store):
+    save_steps(store, 3)
+    for there in (over(1, ALL), over(ALL // 2 or 1, min(ALL, 2)), over(ALL // 4 or 1, min(ALL, 4))):
+        kernel = jax.ShapeDtypeStruct(KERNEL.shape, KERNEL.dtype, sharding=there)
+        restored = store.restore(STATE | {"params": {"kernel": kernel}}).state
+        assert restored["params"]["kernel"].sharding.is_equivalent_to(there, 2)
+        jax.tree.map(np.testing.assert_array_equal, restored, at(3))
 
 
 def test_a_state_is_written_as_it_was_while_its_memory_goes_on(store, monkeypatch):
@@ -190,14 +209,14 @@ def test_c14_strays_are_named_and_saving_goes_on(store, said):
     ("template", "message"),
     [
         (
-            {"params": {"kernel": jnp.zeros((2, 4))}, "step": jnp.int32(0)},
-            r"params/kernel: stored \(2, 3\) float32, expected \(2, 4\)",
+            {"params": {"kernel": jnp.zeros((8, 5))}, "step": jnp.int32(0)},
+            r"params/kernel: stored \(8, 4\) float32, expected \(8, 5\)",
         ),
         (
-            {"params": {"kernel": jnp.zeros((2, 3), jnp.bfloat16)}, "step": jnp.int32(0)},
+            {"params": {"kernel": jnp.zeros((8, 4), jnp.bfloat16)}, "step": jnp.int32(0)},
             "expected .* bfloat16",
         ),
-        ({"params": {"kernel": jnp.zeros((2, 3))}}, "step: stored .* int32, expected nothing"),
+        ({"params": {"kernel": jnp.zeros((8, 4))}}, "step: stored .* int32, expected nothing"),
         ({**STATE, "ema": jnp.zeros(1)}, "ema: stored nothing"),
     ],
 )
@@ -342,4 +361,18 @@ def test_the_manifest_can_be_read_without_our_code(store):
     save_steps(store, 5)
     manifest = json.loads((store._folder / "00000005" / "manifest.json").read_text())["manifest"]
     assert manifest["step"] == 5
-    assert manifest["leaves"]["params/kernel"] == [[2, 3], "float32"]
+    assert manifest["leaves"]["params/kernel"] == [[8, 4], "float32"]
+
+
+@pytest.mark.thorough
+def test_all_of_it_holds_of_states_that_are_cut_over_eight_devices():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--numprocesses=0", "tests/test_checkpoints.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout

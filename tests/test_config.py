@@ -20,7 +20,13 @@ from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.explained import as_markdown
 from transformer_jax.options.rule import bounded, nearest_divisor
 from transformer_jax.options.schema import OPTIONS, RULES, completed, stated
-from transformer_jax.options.tables import FAMILIES, SECTIONS, TABLES, options_of_section, rows_of
+from transformer_jax.options.tables import (
+    OPTION_SECTIONS,
+    SECTIONS,
+    TABLES,
+    options_of_section,
+    rows_of,
+)
 from transformer_jax.options.task_traits import TRAITS
 from transformer_jax.training.prepared import prepare
 
@@ -126,7 +132,7 @@ def test_what_is_read_from_the_source_is_what_python_makes_of_it():
             fields = inspect.signature(rows[name]).parameters if read.options else {}
             for option, told in read.options.items():
                 assert fields[option].default == told.default, (key, name, option)
-        if key in FAMILIES:
+        if key in OPTION_SECTIONS:
             assert all(read.says for read in rows_of(key).values()), key
 
 

@@ -145,9 +145,11 @@ def test_a_row_says_how_long_a_step_waited_for_its_batch():
 
     batches = BatchesAhead(make)
     assert [batch["step"] for batch in batches.take(range(2))] == [0, 1]
-    log = StepLog(1, 4, lambda count: 0.1, "tokens", lambda: batches.waited)
+    log = StepLog(1, 4, lambda count: 0.1, "tokens", lambda: (batches.waited, batches.seconds))
     (row,) = log.add(1, [3.0], [0.5], 0.1, 100)
     assert row["time/data_ms"] >= 20
+    assert 1000 < row["time/input_tokens_per_second"] <= 5000  # 100 in 20 ms, where it is quiet
+    assert log.told()[1].endswith(f"input {row['time/input_tokens_per_second']:,.0f} tokens/s")
     with batches.making([2]):
         time.sleep(0.1)
     batches.take([2])
@@ -230,10 +232,12 @@ def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_f
     (elsewhere / "precious").write_text("x")
     linked = room / "cells" / ("c" * 16) / "s0"
     (linked / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
+    (linked / "branches").symlink_to(elsewhere)
     attempt("runs", "gc", room, "--checkpoints", "--yes")
     assert (run / "checkpoints" / "damaged-00000010").exists()
     assert (cell / "checkpoints").exists()
     assert (elsewhere / "precious").exists()
+    assert (linked / "branches").is_symlink()
     refused(attempt("runs", "gc", room / "none"), "no such folder")
 
 

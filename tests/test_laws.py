@@ -83,7 +83,7 @@ VARIANTS |= OTHERS
 VARIANTS |= {
     f"template of {family}": {family: importlib.import_module(f"experiments.templates.{family}")}
     for family in FAMILIES
-    if family in new.FAMILIES
+    if family in new.TEMPLATES
 }
 VARIANTS = {
     name: {

@@ -24,7 +24,7 @@ from transformer_jax.studies.asking.suite import EMBEDDED, begin_suite, suite_of
 from transformer_jax.studies.inference import many_tasks
 from transformer_jax.studies.inference.many_tasks import random_effects
 from transformer_jax.studies.judging.suite import judge_suite
-from transformer_jax.studies.reporting.suite import as_text
+from transformer_jax.studies.reporting.suite import suite_text
 from transformer_jax.studies.running import ladder as ladder_room
 from transformer_jax.studies.running import suite as suite_room
 from transformer_jax.studies.running import together as together_room
@@ -193,7 +193,7 @@ def test_data_sets_are_pooled_in_one_unit():
         "guess": 0.1, "simple": 0.9, "method": "nearest neighbour"
     }  # fmt: skip
     assert "aggregates" not in arm  # of 15 cells
-    assert as_text(found).startswith("# What does it give?")
+    assert suite_text(found).startswith("# What does it give?")
 
 
 def test_aggregates_come_with_twenty_cells():
@@ -201,7 +201,7 @@ def test_aggregates_come_with_twenty_cells():
     assert arm["cells"] == 20
     assert arm["aggregates"]["difference"] == pytest.approx(0.115, abs=0.01)
     assert arm["profiles"]["shares"]["arm"][0] <= 1
-    assert "interquartile mean" in as_text(found)
+    assert "interquartile mean" in suite_text(found)
 
 
 def test_a_data_set_whose_base_has_not_learned_is_left_out():
@@ -212,7 +212,7 @@ def test_a_data_set_whose_base_has_not_learned_is_left_out():
     del four["c"]
     arm, found = judged(**four)
     assert arm["word"] == "no verdict: 2 data sets can tell, expected 3 or more"
-    assert "cannot tell: the base has not learned" in as_text(found)
+    assert "cannot tell: the base has not learned" in suite_text(found)
 
 
 def test_a_data_set_that_suits_the_arm_badly_is_not_left_out():
@@ -226,7 +226,7 @@ def test_an_arm_that_the_question_is_not_about_gets_no_word():
     arm, found = judged(**{name: study(0.1, verdict="not primary") for name in "abc"})
     assert arm["word"] == "not primary: no word"
     assert "mean" not in arm
-    assert "not primary" in as_text(found)
+    assert "not primary" in suite_text(found)
 
 
 def test_a_data_set_without_a_simple_method_has_no_unit():

@@ -13,7 +13,7 @@ from tests.conftest import ROOT, TINY, attempt, refused, tree_hash
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import BINS, METRICS
 from transformer_jax.options.config import ConfigFile, flatten, load_config
-from transformer_jax.options.marks import intervenes, metric_facts
+from transformer_jax.options.marks import hook_intervenes, metric_facts
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import Cell, cell_hash, hooks_that_intervene
@@ -351,8 +351,8 @@ def test_a_command_refuses_in_a_few_lines(folder):
 
 
 def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder):
-    assert intervenes("own_looks.shrinks")
-    assert not intervenes("own_looks.looks_on")
+    assert hook_intervenes("own_looks.shrinks")
+    assert not hook_intervenes("own_looks.looks_on")
     ways = (("shrinks", "breaks"), ("breaks", "shrinks"))
     asked = [short(**{"hooks.functions": ",".join(map(own, way))}) for way in ways]
     one, other = (hooks_that_intervene(flatten(config)) for config in asked)

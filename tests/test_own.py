@@ -16,7 +16,7 @@ from transformer_jax.laws import LAWS
 from transformer_jax.options import tables
 from transformer_jax.options.config import changed, flatten, load_config
 from transformer_jax.options.declared import own_files
-from transformer_jax.options.tables import FAMILIES
+from transformer_jax.options.tables import OPTION_SECTIONS
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import cell_hash
@@ -459,8 +459,8 @@ def test_a_pooling_of_ones_own_does_not_see_padding(tmp_path, monkeypatch):
 
 
 def test_there_is_a_template_for_every_family_that_has_options():
-    keys = {new._key(family) for family in new.FAMILIES}
-    assert keys >= set(FAMILIES) - {"model.initialisation", "model.parametrisation"}
+    keys = {new._key(family) for family in new.TEMPLATES}
+    assert keys >= set(OPTION_SECTIONS) - {"model.initialisation", "model.parametrisation"}
     assert keys <= {*tables.OWN, *tables.SEVERAL}
 
 

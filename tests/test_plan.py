@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -288,6 +289,7 @@ def test_the_record_of_a_plan_is_of_its_config(name):
         assert plan["per_step"] == config.training.batch_size * config.data.length
     else:
         assert plan["sent"]
+        assert 0 < plan["sending"] < 0.5
         assert plan["held"]["optimizer"] < 8.1 * plan["parameters"] / math.prod(
             plan["mesh"].values()
         )
@@ -477,9 +479,8 @@ def test_what_cannot_be_linked_is_refused():
 @pytest.mark.commands
 def test_a_step_over_eight_devices_is_planned():
     done = command(
-        *("plan", "--config=tiny", "--device=cpu:8", "--json", "--config.model.num_heads=4"),
-        *("--config.mesh.fsdp=4", "--config.mesh.tensor=2", "--compare=mesh.fsdp=1 mesh.tensor=1"),
-        "--steps=1",
+        *("plan", "--config=tiny", "--topology=cpu:8", "--json", "--config.model.num_heads=4"),
+        *("--mesh=fsdp=4,tensor=2", "--compare=mesh.fsdp=1 mesh.tensor=1", "--steps=1"),
         JAX_NUM_CPU_DEVICES="8",
     )
     assert done.returncode == 0, done.stderr
@@ -492,6 +493,21 @@ def test_a_step_over_eight_devices_is_planned():
     assert {"all-gather", "all-reduce"} <= kinds
     assert not alone["sent"]
     assert len(parted["taken"]["seconds"]) == len(alone["taken"]["seconds"]) == 3
+
+
+@pytest.mark.commands
+def test_the_fastest_mesh_is_looked_for():
+    out = command(
+        *("plan", "--config=tiny", "--device=cpu:2", "--meshes", "--config.model.num_heads=2"),
+        JAX_NUM_CPU_DEVICES="2",
+    ).stdout
+    rows = re.findall(
+        r"^(mesh\.data=\d mesh\.fsdp=\d mesh\.tensor=\d) .* ([\d.]+) +\d+%$", out, re.M
+    )
+    milliseconds = {name: float(time) for name, time in rows}
+    assert len(milliseconds) == 3
+    (fastest,) = re.findall("^fastest that fits: (.*)$", out, re.M)
+    assert milliseconds[fastest] == min(milliseconds.values())
 
 
 def test_a_source_of_ones_own_is_read():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, attempt, command, refused, start_python
+from tests.meshes import SOURCES, holds
 from transformer_jax import load_run
 from transformer_jax.errors import InvalidInput
 from transformer_jax.processes import SILENT_SECONDS, agreed, join_processes, largest
@@ -23,16 +24,22 @@ STEPS = [
     *("--config.hooks.functions=parameter_norms,residual_norms", "--config.hooks.every=20"),
     "--config.evaluation.metrics=brier_score",
 ]
-# Each process says which rows of a batch it makes, and looks whether its devices got theirs; and
-# that a hook that draws for itself gives all of them the same state.
+# Each process says which rows of a batch it makes, and looks whether its devices got theirs; that
+# a hook that draws for itself gives all of them the same state; and that they go on, and agree on
+# something else, while the first is slow to hash what they saved.
 OWN_ROWS = """
-from transformer_jax.processes import join_processes, refuse_other
+import sys
+import time
+from pathlib import Path
+
+from transformer_jax.processes import is_first, join_processes, largest, refuse_other
 
 join_processes()
 import jax
 import numpy as np
 
 from tests.conftest import tiny_config
+from transformer_jax.runs import checkpoints
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.prepared import prepare
@@ -53,6 +60,28 @@ start, run_of = prepared.start(prepared.config)[0], lambda state: prepared.run(s
 names = prepared.config.hooks.functions
 state, _ = call_hooks(run_of, start, names, prepared.task, 0, 0, {"jittering"})
 refuse_other("states", repr([np.asarray(leaf).sum() for leaf in jax.tree.leaves(state)]))
+
+hashes, goes_on = checkpoints._hashes, Path(sys.argv[1]) / "goes on"
+
+
+def hashes_late(folder):
+    while not goes_on.exists():
+        time.sleep(0.1)
+    return hashes(folder)
+
+
+checkpoints._hashes = hashes_late
+saved = checkpoints.Checkpoints(Path(sys.argv[1]) / "saved")
+saved.begin_save(20, state, {})
+assert largest(jax.process_index()) == 1
+assert saved.steps() == []
+largest(0)  # both have looked
+if is_first():
+    goes_on.touch()
+saved.settle()
+assert saved.steps() == [20]
+restored = saved.restore(state).state
+jax.tree.map(np.testing.assert_array_equal, *map(jax.tree.leaves, (restored, state)))
 """
 
 
@@ -180,6 +209,20 @@ def test_arrays_that_no_process_has_whole_give_what_one_device_gives(tmp_path):
         assert {key: theirs[key] for key in numbers} == pytest.approx(numbers, abs=1e-3)
 
 
+@pytest.mark.thorough
+def test_two_processes_of_four_devices_give_what_one_device_gives():
+    """Every architecture, and some mixed rows; test_sharding has the rest of them on eight."""
+    cases = [*SOURCES, "mixed", "experts", "fused", "factored"]
+    both = in_two_processes("-m", "tests.meshes", *cases)
+    with ThreadPoolExecutor() as readers:
+        said = [*readers.map(lambda process: process.communicate(timeout=900)[0], both)]
+    assert [process.returncode for process in both] == [0, 0], said
+    told = [json.loads(line) for line in said[0].splitlines() if line.startswith('{"case"')]
+    assert [one["case"] for one in told] == cases
+    for one in told:
+        holds(one)
+
+
 # The files of the second process may not be larger than 1.5 MB.
 LIMITED = """
 import os
@@ -212,9 +255,10 @@ def test_a_process_that_cannot_write_keeps_no_other_waiting(tmp_path):
 
 
 @pytest.mark.commands
-def test_a_process_makes_the_rows_of_its_own_devices_and_shares_a_hooks_state(tmp_path):
+def test_processes_make_their_own_rows_share_a_hooks_state_and_save_meanwhile(tmp_path):
     (tmp_path / "jittering.py").write_text(JITTERS)
-    both = in_two_processes("-c", OWN_ROWS, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    both = in_two_processes("-c", OWN_ROWS, str(tmp_path), PYTHONPATH=path)
     for process in both:
         said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
@@ -246,7 +290,7 @@ def losses_of(workdir):
 
 @pytest.mark.commands
 def test_two_processes_are_one_run_through_signals_and_kills(tmp_path):
-    """SIGTERM to one saves on both; one that is killed ends the other; one device goes on."""
+    """SIGTERM to one saves on both; either that is killed ends the other; one device goes on."""
     alone, run = tmp_path / "alone", tmp_path / "run"
     assert command("train", "--config=tiny", f"--workdir={alone}", *STEPS).returncode == 0
 
@@ -259,20 +303,21 @@ def test_two_processes_are_one_run_through_signals_and_kills(tmp_path):
     assert "8 devices, data=2 fsdp=4" in said[0]
     assert "loss" not in said[1].partition("stopping")[0]  # the first speaks for both
 
-    both = processes(run, "--config.mesh.data=2", "--config.mesh.fsdp=4")
-    wait_for_step(run, 100, both)
-    both[1].kill()
-    began = time.monotonic()
-    said = both[0].communicate(timeout=3 * SILENT_SECONDS)[0]
-    both[1].communicate()
-    assert time.monotonic() - began < SILENT_SECONDS + 10
-    assert "resuming from step" in said
-    if both[0].returncode == 1:  # else gloo, which joins CPUs, has ended it at once
-        assert "process 1 of this run has ended" in said
-        assert (run / "STATUS").read_text().startswith("failed")
-    else:
-        assert both[0].returncode == -signal.SIGABRT
-        assert "gloo" in said
+    for killed, step in ((1, 100), (0, 180)):
+        both = processes(run, "--config.mesh.data=2", "--config.mesh.fsdp=4")
+        wait_for_step(run, step, both)
+        both[killed].kill()
+        began, other = time.monotonic(), both[1 - killed]
+        said = other.communicate(timeout=3 * SILENT_SECONDS)[0]
+        said_before, _ = both[killed].communicate()
+        assert time.monotonic() - began < SILENT_SECONDS + 10
+        assert "resuming from step" in (said if killed else said_before)
+        if other.returncode == 1:  # else gloo, which joins CPUs, has ended it at once
+            assert f"process {killed} of this run has ended" in said
+            assert not killed or (run / "STATUS").read_text().startswith("failed")
+        else:
+            assert other.returncode == -signal.SIGABRT, said
+            assert "gloo" in said or "distributed service" in said
 
     last = command("train", "--config=tiny", f"--workdir={run}", *STEPS)
     assert last.returncode == 0, last.stderr

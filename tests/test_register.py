@@ -16,7 +16,7 @@ from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.decision import Evidence, decide
-from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.tables import notes_on
 from transformer_jax.studies.running.launch import run
@@ -125,7 +125,7 @@ def test_the_same_seeds_again_are_no_further_look(asked, tmp_path):
     (root / "register.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in Register(root).rows() if row["study"] == "first")
     )
-    (found,) = judge(again)["arms"].values()
+    (found,) = judge_study(again)["arms"].values()
     assert (found["level"], found["interval"]) == (before["level"], before["interval"])
     assert not found["asked_before"]
 
@@ -137,14 +137,14 @@ def test_judging_a_study_again_leaves_out_looks_that_came_after_its_own(asked, t
     rows[-1]["time"] = "2100" + rows[-1]["time"][4:]  # of the second study's look
     (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (before,) = asked[0].verdicts()["arms"].values()
-    (found,) = judge(load_study(root / "first"))["arms"].values()
+    (found,) = judge_study(load_study(root / "first"))["arms"].values()
     assert (found["level"], found["interval"]) == (before["level"], before["interval"])
     assert not found["asked_before"]
     for row in rows:  # as if its own look had been at cells of other code
         if row["event"] == "look" and row["study"] == "first":
             row["cells"] = {arm: "elsewhere" for arm in row["cells"]}
     (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (found,) = judge(load_study(root / "first"))["arms"].values()
+    (found,) = judge_study(load_study(root / "first"))["arms"].values()
     assert [look["study"] for look in found["asked_before"]] == ["second"]
 
 
@@ -170,7 +170,7 @@ def test_an_arm_that_was_changed_after_the_seal_is_not_in_the_register(asked, tm
     study.arms[name]["changes"] = {"model.num_heads": 2}
     study.write()
     before = Register(root).rows()
-    (found,) = judge(study)["arms"].values()
+    (found,) = judge_study(study)["arms"].values()
     assert (found["seeds"], found["asked_before"]) == ([3, 4, 5], [])
     assert all(not row["arms"] for row in Register(root).rows()[len(before) :])
 
@@ -182,7 +182,7 @@ def test_runs_of_other_cells_are_a_look_whose_seeds_do_not_count(asked, tmp_path
     rows = Register(root).rows()
     rows[1]["cells"] = {arm: "elsewhere" for arm in rows[1]["cells"]}
     (root / "register.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    verdicts = judge(load_study(root / "second"))
+    verdicts = judge_study(load_study(root / "second"))
     (found,) = verdicts["arms"].values()
     assert (found["seeds"], found["level"]) == ([3, 4, 5], 0.025 / 2)
     assert any("their seeds, of other cells, do not count" in note for note in notes_on(verdicts))
@@ -199,10 +199,10 @@ def test_a_register_that_cannot_be_written_is_told_and_nothing_is_lost(
         raise PermissionError("read-only")
 
     monkeypatch.setattr(Register, "add", full)
-    verdicts = judge(load_study(root / "first"))
+    verdicts = judge_study(load_study(root / "first"))
     assert any("cannot be written" in note for note in notes_on(verdicts))
     monkeypatch.undo()
-    verdicts = judge(load_study(root / "first"))  # the look is noted as soon as it can be
+    verdicts = judge_study(load_study(root / "first"))  # the look is noted as soon as it can be
     assert not any("cannot be written" in note for note in notes_on(verdicts))
     assert [row["study"] for row in Register(root).rows()] == ["first"]
 
@@ -211,7 +211,7 @@ def test_a_study_that_is_mailed_takes_the_looks_along(asked, tmp_path):
     archive = export_study(asked[1].path, tmp_path / "second.zip")
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(tmp_path / "there")
-    (found,) = judge(load_study(tmp_path / "there" / "second"))["arms"].values()
+    (found,) = judge_study(load_study(tmp_path / "there" / "second"))["arms"].values()
     (before,) = asked[1].verdicts()["arms"].values()
     assert (found["level"], found["interval"]) == (before["level"], before["interval"])
 

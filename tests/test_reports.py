@@ -37,7 +37,7 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.study import as_csv, as_plain, changed_since, load_study
-from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.comparison import Comparison
@@ -142,7 +142,7 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
     (tmp_path / "runs" / "study" / "study.json").write_text(json.dumps(record))
     (tmp_path / "runs" / "study" / "looks.jsonl").unlink()
     study = load_study(tmp_path / "runs" / "study")
-    judge(study)
+    judge_study(study)
     study.write_cells()
     write_report(study)
     page = page_of(study)

@@ -422,7 +422,7 @@ def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
     config = tiny_config()
     scores = simulated(rng, 0.01, 0.005, 0.0, 0.001, 0.0, levels=(4, 4, 1))
     sequences = 3 + rng.normal(size=(32, 50))
-    what = {"config": "configs/tiny.py", "config_hash": noise.hash_of(config)}
+    what = {"config": "configs/tiny.py", "config_hash": noise.config_hash_of(config)}
     found = variance_components.ledger(scores, sequences, "test/loss", what)
     assert sum(found["shares"].values()) == pytest.approx(1)
     counts = list(found["seeds_by_margin"].values())

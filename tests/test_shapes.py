@@ -1,9 +1,13 @@
-"""The shape checker names the argument at fault."""
+"""The shape checker names the argument at fault, and the key of letters is whole."""
+
+import ast
+import re
 
 import jax.numpy as jnp
 import pytest
 
-from transformer_jax.shapes import check_shapes
+from tests.conftest import ROOT
+from transformer_jax.shapes import LETTERS, check_shapes
 
 
 def test_returns_the_size_of_every_letter():
@@ -22,3 +26,14 @@ def test_names_both_arguments_that_disagree():
 def test_refuses_another_number_of_axes(shape, letters):
     with pytest.raises(ValueError, match=r"a: expected \[.*L, D\], got"):
         check_shapes(a=(jnp.zeros(shape), letters))
+
+
+def test_suffixes_of_arrays_are_letters_of_the_key():
+    names = set()
+    for folder in ("layers", "models", "training"):
+        for file in (ROOT / "transformer_jax" / folder).glob("*.py"):
+            nodes = ast.walk(ast.parse(file.read_text()))
+            names |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    suffixes = {found[1] for name in names if (found := re.search("^[a-z]\\w*_([A-Z1]+)$", name))}
+    assert len(suffixes) > 20
+    assert set("".join(suffixes)) <= {*LETTERS, "1"}

@@ -39,7 +39,7 @@ from transformer_jax.studies.asking.tuning import Tuned, tuned_of
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
-from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.report import write_report
 from transformer_jax.studies.running import batched, launch, planning
@@ -401,7 +401,7 @@ def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
     text = "".join(json.dumps(row) + "\n" for row in none)
     (cell.path / "metrics.jsonl").write_text(text)
     assert cell.outcome("loss", 4.0) == outcome
-    found = judge(load_study(study.path))["arms"]["fast"]
+    found = judge_study(load_study(study.path))["arms"]["fast"]
     scores = [study.verdicts()["values"][name]["by_seed"] for name in ("fast", "learned")]
     counts = [sum(value <= 4.0 for value in by_seed.values()) for by_seed in scores]
     assert found["solved"] == [[count, 3] for count in counts] != [[0, 3], [0, 3]]
@@ -420,14 +420,14 @@ def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):
             study.cell(name, seed).path / "evaluation.json" for name in ("learned", "fast")
         )
         shutil.copy(base, arm)
-    found = judge(study)["arms"]["fast"]
+    found = judge_study(study)["arms"]["fast"]
     assert found["words"].startswith("refused: the same score in every seed, though the losses")
     for seed in study.seeds:
         base, arm = (study.cell(name, seed).path / "sequences.npz" for name in ("learned", "fast"))
         shutil.copy(base, arm)
-    assert judge(study)["arms"]["fast"]["verdict"] == "cannot tell"
+    assert judge_study(study)["arms"]["fast"]["verdict"] == "cannot tell"
     del study.record["baselines"]
-    assert judge(study)["arms"]["fast"]["verdict"] == "identical"
+    assert judge_study(study)["arms"]["fast"]["verdict"] == "identical"
 
 
 def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
@@ -436,18 +436,18 @@ def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
     scored = json.loads(path.read_text())
     del scored["test"]["loss"]
     path.write_text(json.dumps(scored))
-    assert "'fast' has no loss for seed 1" in judge(study)["arms"]["fast"]["words"]
+    assert "'fast' has no loss for seed 1" in judge_study(study)["arms"]["fast"]["words"]
     scored["test"] |= {"loss": 2.0, "accuracy": math.nan}  # as a metric of one's own may be
     path.write_text(json.dumps(scored))
     study.record["sealed"]["metric"] = "test/accuracy"
-    assert "'fast' has no accuracy for seed 1" in judge(study)["arms"]["fast"]["refusals"]
+    assert "'fast' has no accuracy for seed 1" in judge_study(study)["arms"]["fast"]["refusals"]
 
 
 def test_arms_that_stopped_make_no_look_of_others_that_are_refused(done, tmp_path):
     study = load_study(copied(done, tmp_path))
     study.record["stopped"], before = {"none": {"seeds": [0, 1], "why": "worse"}}, study.looks()
     (study.cell("learned", 2).path / "evaluation.json").unlink()
-    verdicts = judge(study)
+    verdicts = judge_study(study)
     assert not verdicts["arms"]["none"]["refusals"]
     assert verdicts["arms"]["fast"]["verdict"] == "refused"
     assert study.looks() == before, "a look at seeds that no look was planned for ends --until"
@@ -905,7 +905,7 @@ def test_the_verdict_is_that_of_the_final_test_scores(done, tmp_path):
     assert verdicts["arms"]["fast"]["words"] == "cannot tell: the base has not learned"
     older = load_study(copied(done, tmp_path))
     del older.record["baselines"]
-    words = {name: arm["words"] for name, arm in judge(older)["arms"].items()}
+    words = {name: arm["words"] for name, arm in judge_study(older)["arms"].items()}
     assert words["none"].endswith(", at the base's hyper-parameters")
     assert words["fast"].endswith("(few seeds)")  # an arm that says its own learning rate
 
@@ -950,7 +950,7 @@ def test_what_does_not_compare_is_refused(done, tmp_path, file, change, words):
     held = json.loads(path.read_text())
     change(held)
     path.write_text(json.dumps(held))
-    verdicts = judge(study)
+    verdicts = judge_study(study)
     assert verdicts["arms"]["fast"]["verdict"] == "refused"
     assert words in verdicts["arms"]["fast"]["words"]
     assert verdicts["arms"]["none"]["verdict"] != "refused"
@@ -1002,14 +1002,14 @@ def test_seeds_of_the_base_may_not_be_mixed_either(done, tmp_path):
         path = study.cell(arm, 2).path / "manifest.json"
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps({**manifest, "packages": {"jax": "9"}}))
-    assert "other packages" in judge(study)["arms"]["fast"]["words"]
+    assert "other packages" in judge_study(study)["arms"]["fast"]["words"]
 
 
 def test_a_base_whose_tuning_is_refused_gives_no_verdict(done, tmp_path):
     study = load_study(copied(done, tmp_path))
     refused = Tuned({}, [], 0, "its best rate is at the edge of the grid")
     study.arms["learned"]["tuning"] = refused._asdict()
-    found = judge(study)["arms"]["fast"]
+    found = judge_study(study)["arms"]["fast"]
     assert found["verdict"] == "refused"
     assert "learned: its best rate is at the edge" in found["words"]
 
@@ -1018,14 +1018,14 @@ def test_a_lost_evaluation_is_no_divergence(done, tmp_path):
     study = load_study(copied(done, tmp_path))
     (study.cell("fast", 1).path / "evaluation.json").unlink()
     assert study.cell("fast", 1).state() == "failed"
-    found = judge(study)["arms"]["fast"]
+    found = judge_study(study)["arms"]["fast"]
     assert found["verdict"] == "refused"
     assert "1 failed" in found["words"]
 
 
 def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(done, tmp_path):
     study = load_study(copied(done, tmp_path))
-    judge(study)
+    judge_study(study)
     assert len(study.looks()) == 1
     with (study.path / "looks.jsonl").open("a") as file:
         file.write('{"time": "2026')
@@ -1040,7 +1040,7 @@ def test_looks_are_recorded_when_words_change_and_survive_a_torn_line(done, tmp_
     record["seal"] = seal_of(record["sealed"])
     (study.path / "study.json").write_text(json.dumps(record))
     again = load_study(study.path)
-    words = judge(again)["arms"]["fast"]["words"]
+    words = judge_study(again)["arms"]["fast"]["words"]
     looks = again.looks()
     assert [look["look"] for look in looks] == [1, 1]  # other words about the same cells
     assert looks[-1]["verdicts"]["fast"] == words
@@ -1174,7 +1174,7 @@ def test_a_mailed_study_is_judged_again(done, tmp_path):
     archive = export_study(done.path, tmp_path / "study.zip")
     shutil.unpack_archive(archive, tmp_path / "elsewhere")
     study = load_study(tmp_path / "elsewhere" / "question")
-    assert judge(study)["arms"] == done.verdicts()["arms"]
+    assert judge_study(study)["arms"] == done.verdicts()["arms"]
     assert not list((tmp_path / "elsewhere").rglob("checkpoints"))
     with pytest.raises(InvalidInput, match="exists already"):
         export_study(done.path, archive)

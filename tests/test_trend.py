@@ -208,7 +208,7 @@ def test_a_study_seals_it_judges_it_and_shows_it(tmp_path):
     assert verdicts["trend"]["mean"] == pytest.approx(gains.mean())
     assert verdicts["contrasts"] == 3
     assert verdicts["level"] == level_of_look(3, STUDY["looks"], [])
-    (told,) = tables.trend_of(verdicts)
+    (told,) = tables.trend_lines(verdicts)
     assert told.startswith("more model.num_heads: ")
     assert told in tables.notes_on(verdicts)
     report = write_report(done).read_text()

@@ -71,10 +71,10 @@ def test_intervals_hold_at_every_look(rng):
     outside = 0
     for _ in range(60):
         d = rng.normal(0.3, 1, 12)
-        bounds = [evidence.interval(d[:n]) for n in (3, 6, 12)]
+        bounds = [evidence.anytime_interval(d[:n]) for n in (3, 6, 12)]
         outside += any(not low <= 0.3 <= high for low, high in bounds)
     assert outside / 60 < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 60)
-    assert evidence.interval([1.0]) == (-math.inf, math.inf)
+    assert evidence.anytime_interval([1.0]) == (-math.inf, math.inf)
 
 
 def test_shares_of_the_level_add_up_to_one():

@@ -1,20 +1,21 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
-Reading order, not that of imports; * marks the nine files from attention to a trained model
-(training/objectives, sums and losses say what is made small on the way). examples/one_page.py puts
-them together; CONTRIBUTING.md says what a new component, task, metric or optimizer needs.
-  shapes*, masks*     the letters of the dimensions; who may attend to whom
+Reading order, not that of imports; * marks the eight files from attention to a trained model. On
+the way data/tasks/batch says what a model reads, training/objectives what is made small, and
+training/prepared compiles it. examples/one_page.py puts them together; CONTRIBUTING.md says what a
+new component, task, metric or optimizer needs.
+  shapes, masks*      the letters of the dimensions; who may attend to whom
   sites               the named places of a model: to be read, changed, kept by name
   sharding            which of several devices holds what: by a parameter's path, by a site
   processes           several hosts that are one run: what they agree on, who writes
-  layers/             attention*, weights* (the softmax), core: the mechanism; mixers: what may take
+  layers/             attention*, weights (the softmax), core: the mechanism; mixers: what may take
                       its place; blocks*: the block, and its wirings (pre-norm, post-norm, ...);
                       position_terms: what positions give to attention, rotation; cache: keys and
                       values that are kept; initialisation, positions, norms, ...: what a config can
                       choose
   models/             what the layers add up to: families: a name in a config -> a class; parts*:
-                      fields, attention_mask, the stack; block, layer_list: a block of it, and
-                      which is of which type; decoder*, encoder, encoder_decoder, vision, the
+                      fields, attention_mask, the stack; block*: makes one of it; layer_list: which
+                      is of which type; decoder*, encoder, encoder_decoder, vision, the
                       recurrent baselines
   data/               sources (text, tables, arrays, made-up languages), tokenizers; tasks:
                       examples -> Batch (numpy);

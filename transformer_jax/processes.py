@@ -27,6 +27,7 @@ _OURS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors th
 _BARRIERS = ("async_write_complete", "async_commit_complete")  # of orbax, in this order
 _COUNT = itertools.count()
 _LONGEST_WRITE = 20 * 60_000  # milliseconds, as orbax has it
+_A_DAY = 24 * 3_600_000  # milliseconds; whoever is dead is found sooner, see others_watched
 _MANUAL = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
 
@@ -132,14 +133,16 @@ def others_watched(say: Callable[[str], None]) -> Generator[None]:
                 for key, word in client.key_value_dir_get("alive/"):
                     if seen.get(key, ("", now))[0] != word:
                         seen[key] = (word, now)
-            for key, (_, when) in seen.items():
-                if now - when > SILENT_SECONDS:
-                    reason = f"process {key.rpartition('/')[2]} of this run has ended"
-                    with contextlib.suppress(Exception):  # a full disk must not keep it here
-                        say(reason)
-                    print(f"error: {reason}; start all of them again to resume", file=sys.stderr)
-                    sys.stderr.flush()
-                    os._exit(1)  # the main thread waits for the one that is gone
+            silent = [key for key, (_, when) in seen.items() if now - when > SILENT_SECONDS]
+            if silent:
+                # Words are kept by the first: it is gone where not even one's own is new.
+                gone = "alive/0" if f"alive/{jax.process_index()}" in silent else silent[0]
+                reason = f"process {gone.rpartition('/')[2]} of this run has ended"
+                with contextlib.suppress(Exception):  # a full disk must not keep it here
+                    say(reason)
+                print(f"error: {reason}; start all of them again to resume", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)  # the main thread waits for the one that is gone
             if ended.wait(1.0):
                 return
 
@@ -221,6 +224,7 @@ class Barriers:
 
         self._wait: Any = multihost.get_barrier_sync_fn()
         self._name, self._left = f"checkpoint-{next(_COUNT)}", list(_BARRIERS)
+        self._questions = itertools.count()
 
     def __call__(self, *, key: str, timeout_ms: int) -> None:
         """What orbax calls, by names of its own."""
@@ -229,6 +233,18 @@ class Barriers:
             self._left.remove(name)
             key = f"{self._name}.{name}"
         self._wait(key=key, timeout_ms=timeout_ms)
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether a flag is up in any process.
+
+        The words go by the service of the first process and by no device, so that a thread may ask
+        while another has the devices compute.
+        """
+        client: Any = multihost_utils.distributed.global_state.client
+        question = f"{self._name}/{next(self._questions)}"
+        client.key_value_set(f"{question}/{jax.process_index()}", str(int(flag)))
+        others = (f"{question}/{number}" for number in range(jax.process_count()))
+        return any(client.blocking_key_value_get(key, _A_DAY) == "1" for key in others)
 
     def pass_the_rest(self) -> None:
         """Comes to the barriers that are left."""

@@ -16,12 +16,12 @@ LETTERS = {
     "K": "head size",
     "F": "feed-forward size",
     "V": "vocabulary, or value head size",
-    "C": "classes, channels, or steps of one call",
+    "C": "classes, channels, tokens of a chunk or block, or steps of one call",
     "P": "patches",
     "G": "key and value heads",
     "E": "experts",
     "R": "rotated features, or a table's rows",
-    "N": "examples",
+    "N": "examples, or blocks of tokens",
 }
 
 

@@ -45,7 +45,7 @@ Cuts = tuple[str | EllipsisType | None, ...]
 # How the dimensions of a parameter are cut whose path has this in it, the first that fits. An axis
 # that does not divide a dimension leaves it whole. Arrays that no row fits: the largest dimension
 # over fsdp, if there are two or more. The optimizer's arrays are cut as their parameters are.
-PARAMETERS: tuple[tuple[str, Cuts], ...] = (
+PARAMETER_CUTS: tuple[tuple[str, Cuts], ...] = (
     (r"(query|key|value|\w+_gate|up|gate)/kernel$", ("fsdp", "tensor")),  # [D, H K], [D, F]
     (r"(query|key|value|\w+_gate|up|gate)/bias$", ("tensor",)),
     (r"(out|down)/kernel$", ("tensor", "fsdp")),  # [H V, D], [F, D]
@@ -53,7 +53,7 @@ PARAMETERS: tuple[tuple[str, Cuts], ...] = (
     (r"(output|head)/kernel$", ("fsdp", "tensor")),  # [D, V]
 )
 # How values are cut at sites (see sites.py), `...` for axes between; other values as XLA sees fit.
-SITES: tuple[tuple[str, Cuts], ...] = (
+SITE_CUTS: tuple[tuple[str, Cuts], ...] = (
     ("token_embedding.table", ("tensor", None)),  # [V, D], as it is used: rows are looked up whole
     ("*layer_*.out", ("batch", ...)),  # of a recurrent layer, [B, L, D]
     ("*embedded", ("batch", ..., "sequence", None)),  # [B, L, D]
@@ -76,8 +76,8 @@ class Rules:
       sites: patterns of sites (fnmatch), and the axes that cut a value's dimensions.
     """
 
-    parameters: tuple[tuple[str, Cuts], ...] = PARAMETERS
-    sites: tuple[tuple[str, Cuts], ...] = SITES
+    parameters: tuple[tuple[str, Cuts], ...] = PARAMETER_CUTS
+    sites: tuple[tuple[str, Cuts], ...] = SITE_CUTS
 
     def __post_init__(self) -> None:
         """Takes lists too.

@@ -82,7 +82,7 @@ def outcome_of(statement: Statement) -> Outcome:
     """Decides a statement."""
     seen = run_check(statement.check) if statement.check else None
     names = dict.fromkeys([*(claim.study for claim in statement.claims), *statement.studies])
-    lines = tuple(line for name in names if (line := words_of(name)))
+    lines = tuple(line for name in names if (line := _line_on(name)))
     pairs = [(HOLDS, HOLDS if seen.holds else None)] if seen else []
     pairs += [(claim.wants, kind_of(claim)) for claim in statement.claims]
     word = NOT if seen and seen.holds is False else _word(pairs)
@@ -184,7 +184,7 @@ def _speed(study: str, name: str) -> str | None:
     return FASTER if min(ratios) > 1 else SLOWER if max(ratios) < 1 else OPEN
 
 
-def words_of(study: str) -> str:
+def _line_on(study: str) -> str:
     """A line on a study: what each arm was beside its base, with the difference."""
     times = _stored(study, "speed.json")
     if times is not None:

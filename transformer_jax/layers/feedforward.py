@@ -232,9 +232,9 @@ class Experts(nn.Module):
         return jnp.einsum("...ED,EDF->...EF", repeated, kernel_EDF)
 
     def of_blocks(self, blocks: Array, expert: Array) -> Array:
-        """[n, b, D], each block for one expert [n] -> [n, b, features]."""
+        """[N, C, D], each block for one expert [N] -> [N, C, features]."""
         blocks, kernel_EDF = self._promoted(blocks)
-        return jnp.einsum("nbD,nDF->nbF", blocks, kernel_EDF[expert])
+        return jnp.einsum("NCD,NDF->NCF", blocks, kernel_EDF[expert])
 
     @nn.compact
     def _promoted(self, inputs: Array) -> tuple[Array, Array]:

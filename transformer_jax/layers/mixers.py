@@ -91,24 +91,24 @@ class StateSpace(nn.Module):
         read = jax.nn.silu(self._convolve(read, segment, slot))
         wide = jnp.promote_types(read.dtype, jnp.float32)
         x, key, query = jnp.split(read.astype(wide), (inner, inner + self.state_size), axis=-1)
-        x_HLP = jnp.swapaxes(x.reshape(*x.shape[:-1], heads, self.head_dim), -3, -2)
+        x_HLV = jnp.swapaxes(x.reshape(*x.shape[:-1], heads, self.head_dim), -3, -2)
         rate = self.param("rate", logs_of_counts, (heads,))
         offset = self.param("offset", time_steps, (heads,))
         skip = self.param("skip", nn.initializers.ones, (heads,))
         step_HL = jnp.swapaxes(jax.nn.softplus(step.astype(wide) + offset), -1, -2)
-        empty = jnp.zeros((*x_HLP.shape[:-2], self.state_size, self.head_dim), wide)
-        y_HLP, state = running_sums(
+        empty = jnp.zeros((*x_HLV.shape[:-2], self.state_size, self.head_dim), wide)
+        y_HLV, state = running_sums(
             query[..., None, :, :],
             key[..., None, :, :],
-            x_HLP * step_HL[..., None],
+            x_HLV * step_HL[..., None],
             kept_state(self, 0, slot is not None, empty),
             chunk=self.chunk,
             log_decay=-jnp.exp(rate)[:, None] * step_HL,
             starts=None if segment is None else document_starts(segment)[..., None, :],
         )
         keep_state(self, 0, slot is not None, state)
-        y_HLP = y_HLP + skip[:, None, None] * x_HLP
-        y = jnp.swapaxes(y_HLP, -3, -2).reshape(x.shape)
+        y_HLV = y_HLV + skip[:, None, None] * x_HLV
+        y = jnp.swapaxes(y_HLV, -3, -2).reshape(x.shape)
         y = RMSNorm(self.epsilon, name="norm")(y * jax.nn.silu(gate.astype(wide)))
         out = Linear(width, self.use_bias, self.out_init, self.dtype, name="out")
         return out(y.astype(inputs.dtype))

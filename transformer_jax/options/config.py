@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import SameAs
 from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import intervenes
+from transformer_jax.options.marks import hook_intervenes
 from transformer_jax.options.rule import is_own, suggest
 from transformer_jax.options.schema import (
     DEFAULTS,
@@ -60,7 +60,7 @@ def has_intervening_hooks(config: ConfigDict) -> bool:
 
     def changes(hook: str) -> bool:
         try:
-            return intervenes(hook)
+            return hook_intervenes(hook)
         except LookupError:
             return True
 

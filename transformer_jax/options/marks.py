@@ -76,7 +76,7 @@ def _refuse_unknown_arguments(
         )
 
 
-def intervenes(name: str) -> bool:
+def hook_intervenes(name: str) -> bool:
     """Returns whether a hook, MODULE.NAME, says that it changes what is trained.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from transformer_jax.options import SameAs
 from transformer_jax.options.constraints import problems_between
 from transformer_jax.options.layer_types import letter_of, letters_of, of_type, plain_key
-from transformer_jax.options.marks import intervenes, metric_facts
+from transformer_jax.options.marks import hook_intervenes, metric_facts
 from transformer_jax.options.other_names import OTHER_NAMES
 from transformer_jax.options.rule import Rule, is_own, suggest
 from transformer_jax.options.tables import (
@@ -185,7 +185,7 @@ def _problems_of_own_rows(flat: Mapping[str, Any]) -> list[str]:
                 problems.append(f"{start}{name}: {flat[key]} has no such option{near}")
             elif not options[name].rule.accepts(value):
                 problems.append(refused_value(start + name, value, options[name].rule))
-    for key, read in (("evaluation.metrics", metric_facts), ("hooks.functions", intervenes)):
+    for key, read in (("evaluation.metrics", metric_facts), ("hooks.functions", hook_intervenes)):
         for choice in filter(is_own, flat[key]):
             try:
                 read(choice)

@@ -58,7 +58,7 @@ TABLES = {
     "mesh.rules": ("sharding.py", "RULES"),
 }
 # Those whose rows have options, and the section in which these stand by row.
-FAMILIES = {
+OPTION_SECTIONS = {
     f"model.{name}": f"model.{name}_options"
     for name in (
         *("position", "mixer", "attention", "mask", "feed_forward", "norm", "wiring", "skips"),
@@ -73,7 +73,7 @@ SEVERAL = {
 # Tables whose rows' options stand by row in the section itself: data.synthetic.symbols.
 BY_NAME = {"data.task": "data", "model.architecture": "model"}
 # A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
-OWN_SECTIONS = {**BY_NAME, **FAMILIES}
+OWN_SECTIONS = {**BY_NAME, **OPTION_SECTIONS}
 OWN = (*(key for key in TABLES if key != "model.projections"), "data.source", "data.tokenizer")
 
 # The sections of a config: their prefix, and the classes whose fields are their options.
@@ -146,7 +146,7 @@ def rows_of(key: str) -> dict[str, Row]:
             rows[name] = Row(name, definition, said_of_value(tree, definition), (), {})
             continue
         rows[name] = _row(name, definition, definition_there, f"{BY_NAME.get(key, key)}.{name}.")
-        if key in FAMILIES:
+        if key in OPTION_SECTIONS:
             _refuse_supplied(rows[name])
     return rows
 

@@ -117,7 +117,8 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what JSON takes."""
-        return {**dataclasses.asdict(self), "estimate": self.estimate, "mfu": self.mfu}
+        derived = {name: getattr(self, name) for name in ("estimate", "mfu", "sending")}
+        return {**dataclasses.asdict(self), **derived}
 
     @property
     def sending(self) -> float | None:
@@ -182,31 +183,30 @@ def make_plan(
         bounds["traffic"] = traffic / device.bandwidth
         if sharding is not None and device.links is not None:
             bounds["links"] = sum(each.nbytes for each in sent) / device.links
+    sizes = {} if sharding is None else sharding.mesh.shape
     return Plan(
-        device.name,
-        {}
-        if sharding is None
-        else {n: size for n, size in sharding.mesh.shape.items() if size > 1},
-        changes or {},
-        fits,
-        device.memory,
-        needed,
-        laid_out_bytes(compiled) if compiled else None,
-        held,
-        prepared.num_parameters,
-        prepared.count_of_update,
-        prepared.task.counted,
-        prepared.operations_of_update,
-        step_flops,
-        traffic,
-        tuple(sent),
-        bounds,
-        tuple(program.largest(_LARGEST)) if program else (),
-        seconds,
-        versions_of(_COMPILERS),
-        tuple(kernels_of(prepared, device.target.platform)),
-        task is not None,
-        _take(prepared, compiled, device.target, steps) if fits and steps else None,
+        device=device.name,
+        mesh={name: size for name, size in sizes.items() if size > 1},
+        changes=changes or {},
+        fits=fits,
+        memory=device.memory,
+        needed=needed,
+        laid_out=laid_out_bytes(compiled) if compiled else None,
+        held=held,
+        parameters=prepared.num_parameters,
+        per_step=prepared.count_of_update,
+        counted=prepared.task.counted,
+        model_flops=prepared.operations_of_update,
+        step_flops=step_flops,
+        traffic=traffic,
+        sent=tuple(sent),
+        seconds=bounds,
+        largest=tuple(program.largest(_LARGEST)) if program else (),
+        compile_seconds=seconds,
+        made_with=versions_of(_COMPILERS),
+        kernels=tuple(kernels_of(prepared, device.target.platform)),
+        made_up=task is not None,
+        taken=_take(prepared, compiled, device.target, steps) if fits and steps else None,
     )
 
 

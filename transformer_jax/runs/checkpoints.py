@@ -28,7 +28,7 @@ from jax.sharding import SingleDeviceSharding
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
-from transformer_jax.processes import Barriers, agreed, is_first, largest, wait_for_all
+from transformer_jax.processes import Barriers, agreed, is_first, wait_for_all
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, inside, walk
 
 _FORMAT = 1
@@ -112,8 +112,8 @@ class Checkpoints:
     def begin_save(self, step: int, state: Any, extra: dict) -> None:
         """Copies a state and writes it as `save` does, while the caller goes on; see `settle`.
 
-        One is written at a time. Several processes go on when it is there: they agree on whether
-        all could write, and agree on nothing else meanwhile.
+        One is written at a time. Several processes write each its part, and agree on whether all
+        could.
 
         Args:
           step: optimizer updates so far.
@@ -166,7 +166,10 @@ class Checkpoints:
                 raise
             except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
                 failed = error
-            if largest(failed is not None):  # none goes on where another could not
+            any_failed = (
+                failed is not None if barriers is None else barriers.any(failed is not None)
+            )
+            if any_failed:  # none goes on where another could not
                 if is_first():
                     shutil.rmtree(writing, ignore_errors=True)
                 raise SaveFailed(_why_not_saved(self._folder, step, size, failed)) from failed
@@ -179,10 +182,6 @@ class Checkpoints:
         # Each process its parts. On a CPU orbax reads them where they are: what is donated then is
         # copied by jax.
         do(functools.partial(together, lambda: orbax.save(writing / "state", state)), True)
-        if jax.process_count() > 1:
-            finish()
-            self._remove_old()
-            return
         thread = ThreadPoolExecutor(1, "checkpoint")
         self._being_written = thread.submit(finish)
         thread.shutdown(wait=False)

@@ -29,7 +29,7 @@ from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer
 from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import suggest
-from transformer_jax.runs.files import inside, parsed_object, replace
+from transformer_jax.runs.files import inside, parsed_object, refuse_foreign_files, replace
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
 
@@ -97,21 +97,10 @@ class RunDirectory:
         Raises:
           InvalidInput: it belongs to a run with another config, or to something else.
         """
-        try:
-            names = [entry.name for entry in self.path.iterdir()]
-        except FileNotFoundError:
-            return
-        except NotADirectoryError as error:
-            raise InvalidInput(f"--workdir={self.path}: there is a file of that name") from error
-        except OSError as error:
-            raise InvalidInput(f"--workdir={self.path}: {error.strerror}") from error
-        if "config.json" not in names:
-            allowed = _BEFORE_CONFIG + (("tokenizer.json",) if ".lock" in names else ())
-            if any(name not in allowed and not name.startswith(".") for name in names):
-                raise InvalidInput(
-                    f"--workdir={self.path}: the folder holds files but no run; "
-                    "choose a new or an empty one"
-                )
+        if not os.path.lexists(self.path / "config.json"):
+            was_begun = (self.path / ".lock").exists()
+            allowed = _BEFORE_CONFIG + (("tokenizer.json",) if was_begun else ())
+            refuse_foreign_files(self.path, "--workdir", "run", allowed)
             return
         stored, may = self.config(), (*configs.CADENCE, *configs.PLACEMENT)
         if not any(map(configs.has_intervening_hooks, (stored, config))):

@@ -88,9 +88,14 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
       what: begins there.
       allowed: names that may be there; names that begin with a dot may too.
     """
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{flag}={folder}: there is a file of that name")
-    names = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise InvalidInput(f"{flag}={folder}: there is a file of that name") from error
+    except OSError as error:
+        raise InvalidInput(f"{flag}={folder}: {error.strerror}") from error
     foreign = [name for name in names if name not in allowed and not name.startswith(".")]
     if foreign:
         raise InvalidInput(

@@ -98,7 +98,9 @@ def _left_over(run: Path) -> Iterator[Garbage]:
 
 
 def _of_folder(path: Path, why: str, run: Path) -> list[Garbage]:
-    """A folder with all that is in it, or a file; [] where there is nothing, or a link in it."""
+    """A folder with all that is in it, or a file; [] where there is nothing, or it has a link."""
+    if path.is_symlink():
+        return []
     try:
         files = walk(path) if path.is_dir() else [path]
         size = sum(file.stat().st_size for file in files)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import CADENCE
+from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import parse_status
 from transformer_jax.runs.files import inside
@@ -78,7 +78,7 @@ def facts_of(path: Path, root: Path) -> dict[str, Any]:
     facts["status"] = "died" if has_died else status.word
     facts["when"] = status.when[:16].replace("T", " ")
     facts["step"] = status.step
-    facts |= _flat(_json(path, "config.json"))
+    facts |= flatten(_json(path, "config.json"))
     manifest = _json(path, "manifest.json")
     facts["parameters"], facts["legs"] = manifest.get("parameters"), len(manifest.get("legs", ()))
     newest = _newest_metrics(path)
@@ -125,16 +125,6 @@ def _json(run: Path, name: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for key, value in config.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def _newest_metrics(run: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class StepLog:
         last_step: int,
         learning_rate: Callable,
         counted: str,
-        waited: Callable[[], float] = lambda: 0.0,
+        of_input: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
     ) -> None:
         """Starts with nothing pending.
 
@@ -39,9 +39,10 @@ class StepLog:
           last_step: gets a row in any case.
           learning_rate: of the update that follows `count` earlier ones.
           counted: what speed is counted in, "tokens" say.
-          waited: seconds that the last step waited for its batch.
+          of_input: gives the seconds that the last step waited for its batch, and those that it
+            takes to make one.
         """
-        self._counted, self._waited = counted, waited
+        self._counted, self._of_input = counted, of_input
         self.pending: list[tuple[float, float]] = []
         self._latest: dict[str, float] = {}
         self._losses: list[float] = []
@@ -51,6 +52,8 @@ class StepLog:
         """What a terminal shows beside the last step: the loss by row, and more of the last row."""
         names = {"train/gradient_norm": "gradient norm", "train/learning_rate": "learning rate"}
         shown = [f"{name} {self._latest[key]:.3g}" for key, name in names.items() if self._latest]
+        speed = self._latest.get(f"time/input_{self._counted}_per_second")
+        shown += [f"input {speed:,.0f} {self._counted}/s"] if speed else []
         return [in_a_line(self._losses), "  ".join(shown)]
 
     def add(
@@ -81,7 +84,7 @@ class StepLog:
         return rows
 
     def _row(self, step: int, seconds: float, count: int, mfu: float | None) -> dict:
-        loss, norm = np.mean(self.pending, axis=0)
+        (loss, norm), (waited, making) = np.mean(self.pending, axis=0), self._of_input()
         self.pending = []
         self._losses.append(float(loss))
         self._latest = row = {
@@ -90,8 +93,10 @@ class StepLog:
             "train/gradient_norm": float(norm),
             "train/learning_rate": float(np.asarray(self._learning_rate(step - 1))),
             "time/step_ms": round(seconds * 1e3, 3),
-            "time/data_ms": round(self._waited() * 1e3, 3),
+            "time/data_ms": round(waited * 1e3, 3),
             f"time/{self._counted}_per_second": round(count / seconds, 1),
             **({} if mfu is None else {"time/mfu": round(mfu, 4)}),
         }
+        if making:
+            row[f"time/input_{self._counted}_per_second"] = round(count / making, 1)
         return row

@@ -34,6 +34,7 @@ class BatchesAhead:
 
     Attributes:
       waited: seconds a step that training waited for its batch, of the last call.
+      seconds: that it took to make the newest batch.
     """
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
@@ -44,13 +45,13 @@ class BatchesAhead:
         """
         self._make = make
         self._made: dict[int, Batch] = {}
-        self.waited = 0.0
+        self.waited = self.seconds = 0.0
 
     def take(self, steps: Sequence[int]) -> list[Batch]:
         """Returns the batches of some steps, those that are not there made now."""
         made, started = self._made, time.monotonic()
         self._made = {step: batch for step, batch in made.items() if step > steps[-1]}
-        taken = [made[step] if step in made else self._make(step) for step in steps]
+        taken = [made[step] if step in made else self._make_timed(step) for step in steps]
         self.waited = (time.monotonic() - started) / len(steps)
         return taken
 
@@ -66,7 +67,7 @@ class BatchesAhead:
                     if ended.is_set():
                         return
                     if step not in self._made:
-                        self._made[step] = self._make(step)
+                        self._made[step] = self._make_timed(step)
 
         thread = threading.Thread(target=work, name="batches ahead", daemon=True)
         thread.start()
@@ -75,3 +76,9 @@ class BatchesAhead:
         finally:
             ended.set()
             thread.join()
+
+    def _make_timed(self, step: int) -> Batch:
+        started = time.monotonic()
+        batch = self._make(step)
+        self.seconds = time.monotonic() - started
+        return batch

@@ -1,6 +1,7 @@
 """What a run says before it trains."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -32,15 +33,12 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
       InvalidInput: the step does not fit the device.
     """
     config, task = prepared.config, prepared.task
+    parts = {"training": config.training.accumulation, "evaluation": 1}
     sharing = remarks_on_sharding(
         prepared.sharding,
         prepared.template,
-        config.training.batch_size,
-        config.training.accumulation,
-        {
-            "tensor": {"model.num_heads": config.model.num_heads},
-            "sequence": {"data.length": config.data.length},
-        },
+        {f"{name}.batch_size": (config[name].batch_size, n) for name, n in parts.items()},
+        _heads_and_places(prepared),
     )
     for line in (*prepared.remarks, *remarks_on(flatten(config)), *sharing):
         progress.say(f"note   {line}")
@@ -87,11 +85,18 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
     return list(dict.fromkeys(taken))
 
 
+def _heads_and_places(prepared: Prepared) -> dict[str, dict[str, int]]:
+    """Axis of a mesh -> what it cuts of values, in words, and how many of it there are."""
+    model, inputs = prepared.config.model, prepared.task.batch(0, 0)["inputs"]
+    heads = {f"model.{n}": model[n] for n in ("num_heads", "num_kv_heads") if model[n] is not None}
+    texts = {n: leaf.shape[1] for n, leaf in inputs.items() if leaf.ndim == 2}
+    return {"tensor": heads, "sequence": {f"places of {n}": size for n, size in texts.items()}}
+
+
 def remarks_on_sharding(
     sharding: Sharding | None,
     state: Any,
-    batch_size: int,
-    parts: int,
+    examples: Mapping[str, tuple[int, int]],
     counts: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> list[str]:
     """Returns what a user should know of how a run's arrays lie, one line each.
@@ -99,8 +104,7 @@ def remarks_on_sharding(
     Args:
       sharding: of the run.
       state: its shapes.
-      batch_size: examples of an update.
-      parts: that a batch is computed in.
+      examples: key -> how many examples a batch has, and in how many parts it is computed.
       counts: axis of the mesh -> what it cuts, in words, -> how many of it there are.
     """
     there, used = jax.device_count(), 1 if sharding is None else sharding.mesh.size
@@ -111,13 +115,14 @@ def remarks_on_sharding(
         )
     if sharding is None:
         return remarks
-    rows, devices = batch_size // parts, sharding.num_parts
-    if rows % devices:
-        each = -(-rows // devices)
-        remarks.append(
-            f"{rows} examples at once over {devices} devices: {each} each, some with fewer; a "
-            f"training.batch_size of {each * devices * parts} costs no more time"
-        )
+    for key, (batch_size, parts) in examples.items():
+        rows, devices = batch_size // parts, sharding.num_parts
+        if rows % devices:
+            each = -(-rows // devices)
+            remarks.append(
+                f"{rows} examples at once over {devices} devices: {each} each, some with fewer; "
+                f"{key}={each * devices * parts} costs no more time"
+            )
     for axis, of_axis in counts.items():
         size = sharding.mesh.shape[axis]
         for what, number in of_axis.items():
@@ -126,17 +131,32 @@ def remarks_on_sharding(
                     f"mesh.{axis}={size} does not divide {what}={number}: each of its devices "
                     "computes all of them"
                 )
-    whole = {
-        path: leaf
-        for path, leaf in by_path(state).items()
-        if leaf.size * leaf.dtype.itemsize >= _LARGE
-        and sharding.of_parameter(path, leaf.shape).is_fully_replicated
-    }
-    if whole and sharding.mesh.shape["fsdp"] * sharding.mesh.shape["tensor"] > 1:
-        total = sum(leaf.size * leaf.dtype.itemsize for leaf in whole.values()) / (1 << 20)
-        path, leaf = next(iter(whole.items()))
-        remarks.append(
-            f"{len(whole)} arrays are whole on every device, {total:.0f} MiB: {path} "
-            f"{list(leaf.shape)}, ..., which the mesh does not divide"
-        )
+    return [*remarks, *_remarks_on_arrays(sharding, state)]
+
+
+def _remarks_on_arrays(sharding: Sharding, state: Any) -> list[str]:
+    """A line for each axis that does not divide large arrays, and one for arrays it never cuts."""
+    parts = [axis for axis in ("fsdp", "tensor") if sharding.mesh.shape[axis] > 1]
+    found = defaultdict(list)
+    for path, leaf in by_path(state).items():
+        if not parts or leaf.size * leaf.dtype.itemsize < _LARGE:
+            continue
+        cut = _axes(sharding, path, leaf.shape)
+        meant = _axes(sharding, path, [sharding.mesh.size * size for size in leaf.shape])
+        for axis in meant - cut:
+            found[f"mesh.{axis}={sharding.mesh.shape[axis]} does not divide"].append((path, leaf))
+        if not meant:
+            found["mesh.rules do not cut"].append((path, leaf))
+    remarks = []
+    for who, arrays in found.items():
+        total = sum(leaf.size * leaf.dtype.itemsize for _, leaf in arrays) / (1 << 20)
+        path, leaf = arrays[0]
+        more = f" and {len(arrays) - 1} more" * (len(arrays) > 1)
+        remarks.append(f"{who} {path} {list(leaf.shape)}{more}, in all {total:.0f} MiB")
     return remarks
+
+
+def _axes(sharding: Sharding, path: str, shape: Sequence[int]) -> set[str]:
+    """The axes of a mesh that cut a parameter."""
+    parts = sharding.of_parameter(path, shape).spec
+    return {axis for part in parts if part for axis in ([part] if isinstance(part, str) else part)}

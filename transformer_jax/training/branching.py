@@ -90,7 +90,8 @@ class Extension(NamedTuple):
         manifest = directory.manifest()
         at_end = self.step == directory.config().training.steps
         scores = _means(directory.evaluation()) if at_end else {}
-        leg = _plain({"from": self.step, "changed": self.changed, "scores": scores})
+        told = {"from": self.step, "changed": self.changed, "scores": scores}
+        leg = json.loads(json.dumps(told))  # as it will be read
         legs = manifest.get("legs", [])
         if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
             legs = [*legs, {**leg, "time": now()}]
@@ -154,7 +155,3 @@ def _means(evaluation: dict[str, Any]) -> dict[str, Any]:
         for split, scores in evaluation.items()
         if split in ("validation", "test")
     }
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))

@@ -128,7 +128,7 @@ def call_hooks(
     row: dict[str, float] = {}
     for name in names:
         hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
-        changes = is_own(name) and marks.intervenes(name)
+        changes = is_own(name) and marks.hook_intervenes(name)
         makers = {  # copies, since a hook may keep them and the next update ends the state
             "state": lambda state=state: whole(jax.tree.map(jnp.copy, state)),
             "run": lambda state=state: _copied(run_of(state)),

@@ -52,7 +52,16 @@ def _run_of_huggingface(source: str | Path) -> Run:
     model, params = from_huggingface(folder)
     classes = _classes_of(settings, getattr(model, "num_classes", None) or 0)
     num_texts = 2 if settings.get("num_texts") == 2 else 1  # as export_run says it
-    return Run(config, model, params, tokenizer, 0, classes, num_texts, begins=begins)
+    return Run(
+        config=config,
+        model=model,
+        params=params,
+        tokenizer=tokenizer,
+        step=0,
+        classes=classes,
+        num_texts=num_texts,
+        begins=begins,
+    )
 
 
 def _begin_of_writing(
@@ -146,12 +155,17 @@ def load_run(
     if restored is None:
         raise InvalidInput(f"--workdir={workdir}: no checkpoint yet; train it first")
     directory.refuse_foreign_checkpoint(restored.step, restored.extra)
-    classes = tuple(manifest["data"].get("classes", ()))
-    params = evaluated_params(restored.state.opt_state, restored.state.params)
-    num_texts = sizes.get("num_types", 1)
-    rows = directory.metrics()
-    facts = (restored.step, classes, num_texts, rows)
-    return Run(config, model, params, tokenizer, *facts, sharding=sharding)
+    return Run(
+        config=config,
+        model=model,
+        params=evaluated_params(restored.state.opt_state, restored.state.params),
+        tokenizer=tokenizer,
+        step=restored.step,
+        classes=tuple(manifest["data"].get("classes", ())),
+        num_texts=sizes.get("num_types", 1),
+        metrics=directory.metrics(),
+        sharding=sharding,
+    )
 
 
 def _over(

@@ -77,7 +77,7 @@ def train(
     """Trains what a config describes, in a run directory; again with the same, it resumes.
 
     Args:
-      config: checked, as load_config returns it.
+      config: as load_config returns it; it is checked here too, since it may have been changed.
       workdir: a new or empty directory, or that of the same run.
       progress: where to tell how it goes; standard output if not given.
       allow: modules that may be imported beside those that the config names: of classes in the run
@@ -218,7 +218,8 @@ class Training:
         config, directory = self.config, self.directory
         steps, schedule = config.training.steps, make_schedule(config, prepared.allow)
         self.log = StepLog(
-            config.logging.every, steps, schedule, self.task.counted, lambda: self.batches.waited
+            *(config.logging.every, steps, schedule, self.task.counted),
+            lambda: (self.batches.waited, self.batches.seconds),
         )
         self.progress.details = self.log.told
         # Before the directory is marked as begun: what is refused, weights say, or a step that is
@@ -231,7 +232,11 @@ class Training:
         facts = {
             "seed": config.seed,
             "parameters": prepared.num_parameters,
-            "sizes": {name: _plain(size) for name, size in self.task.sizes.items()},
+            # of a task of one's own they may be numpy's, which JSON does not hold
+            "sizes": {
+                name: size.item() if isinstance(size, np.generic) else size
+                for name, size in self.task.sizes.items()
+            },
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
             "kernels": kernels_of(prepared, jax.devices()[0].platform),
@@ -388,8 +393,8 @@ class Training:
             self.at_end(self._run(state))
             directory.write_status("done")
             return directory.metrics()[-1]
-        run_of = lambda: to_write(self._run(state, whole), self.prepared.sharding)  # noqa: E731
-        shown = show_within_memory(demonstration_of(self.config.data.task), run_of, self.task)
+        demonstration = demonstration_of(self.config.data.task)
+        shown = show_within_memory(demonstration, lambda: self._run(state), self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
@@ -423,8 +428,3 @@ class Training:
             self.stop.signal,
             f"interrupted at step {self.directory.step}, saved; the same command resumes",
         )
-
-
-def _plain(size: Any) -> Any:
-    """A size of a task of one's own as JSON holds it: numpy's numbers are none of Python's."""
-    return size.item() if isinstance(size, np.generic) else size

@@ -175,10 +175,10 @@ def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[st
     stored: dict[str, Any] = {
         split: {**e.means, "protocol": e.protocol, **e.parts} for split, e in scored.items()
     }
-    return stored | ({"metrics": facts_of(asked)} if asked else {})
+    return stored | ({"metrics": facts_of_metrics(asked)} if asked else {})
 
 
-def facts_of(names: Sequence[str]) -> dict[str, Any]:
+def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
     """Returns what is kept of metrics beside their values: so that judging imports nothing."""
     return {
         name: {**metric_facts(name)._asdict(), "code": hash_of_file(name) if is_own(name) else ""}

@@ -20,7 +20,7 @@ from transformer_jax.models.families import row
 from transformer_jax.options.config import flatten
 from transformer_jax.options.declared import own_file, own_files
 from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import intervenes
+from transformer_jax.options.marks import hook_intervenes
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.tables import SEVERAL, names_own, own_row
 
@@ -49,7 +49,7 @@ def own_choices(config: ConfigDict) -> dict[str, str]:
     hooks = [hook for hook in flat["hooks.functions"] if is_own(hook)]
     for hook in hooks:
         with contextlib.suppress(LookupError):  # a stored run's file may be gone
-            choices |= {f"hooks.functions: {hook}": hook} if intervenes(hook) else {}
+            choices |= {f"hooks.functions: {hook}": hook} if hook_intervenes(hook) else {}
     return choices
 
 

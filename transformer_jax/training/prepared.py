@@ -114,13 +114,13 @@ class Prepared:
     def run(self, params: Any, step: int) -> Run:
         """Returns what has these parameters after some updates, as a user would load it."""
         return Run(
-            self.config,
-            self.model,
-            params,
-            self.task.tokenizer,
-            step,
-            tuple(self.task.facts.get("classes", ())),
-            self.task.sizes.get("num_types", 1),
+            config=self.config,
+            model=self.model,
+            params=params,
+            tokenizer=self.task.tokenizer,
+            step=step,
+            classes=tuple(self.task.facts.get("classes", ())),
+            num_texts=self.task.sizes.get("num_types", 1),
             sharding=self.sharding if jax.process_count() == 1 else None,  # else each has it whole
         )
 
@@ -414,8 +414,9 @@ def prepare(
                     f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
                     "can be drawn for"
                 )
-            parts = (config, task, model, optimizer, objective, frozenset(own))
-            prepared = Prepared(*parts, None if devices is None else tuple(devices))
+            over = None if devices is None else tuple(devices)
+            parts = (config, task, model, optimizer, objective)
+            prepared = Prepared(*parts, allow=frozenset(own), devices=over)
             refuse_unknown_prefixes(prepared.template.params, config)
             refuse_what_is_not_kept(prepared)
             refuse_shown_answers(prepared)

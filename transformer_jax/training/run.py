@@ -148,7 +148,7 @@ class Run:
             drawn = generate_from(
                 self.model,
                 self.params,
-                jnp.asarray(tokenizer.encode(begun)),
+                np.asarray(tokenizer.encode(begun)),
                 own_key,
                 num_tokens=num_tokens,
                 temperature=temperature,
@@ -370,7 +370,7 @@ class Run:
             raise InvalidInput(
                 f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
             )
-        logits = logits_of(self.model)(self.params, {"tokens": jnp.asarray(tokens)[None]})
+        logits = whole(logits_of(self.model)(self.params, {"tokens": np.asarray(tokens)[None]}))
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
         ranked = np.argsort(-probabilities[: tokenizer.vocab_size])
         ranked = ranked[~np.isin(ranked, specials[:4])][:5]
@@ -423,7 +423,7 @@ def _several(texts: Iterable[Any]) -> list[Any]:
 
 def _numbers(results: Any) -> np.ndarray:
     """Refuses what a model with NaN in it gives: NaN logits, and -1 for a token."""
-    results = np.asarray(results)
+    results = np.asarray(whole(results))
     if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
         raise InvalidInput("the model's logits are NaN: its parameters are broken")
     return results

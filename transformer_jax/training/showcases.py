@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.tasks import (
+    Batch,
     Classification,
     LanguageModelling,
     SyntheticTask,
@@ -23,6 +24,7 @@ from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageM
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
+from transformer_jax.processes import whole
 from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import without_kernels
 from transformer_jax.training.memory import bytes_refused
@@ -132,7 +134,7 @@ def free_running_scores(run: Run, task: SyntheticTask, split: str) -> Generation
 def show_answers(run: Run, task: SyntheticTask) -> str:
     """Some examples of the test split, and what the model writes."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    written = np.asarray(_writes_answers(run.model)(run.params, batch))
+    written = np.asarray(whole(_writes_answers(run.model)(run.params, batch)))
     lines = []
     for row in np.flatnonzero(batch["weights"].any(1)):
         asked = np.flatnonzero(batch["weights"][row]) + 1
@@ -166,7 +168,7 @@ def show_translations(run: Run, task: Translation) -> str:
 def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
     """Hidden tokens of the test split with the model's guesses."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+    logits = _logits(run, batch)
     lines = []
     for row in range(_SHOWN):
         for place in np.flatnonzero(batch["weights"][row])[:1]:
@@ -179,11 +181,16 @@ def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
     return "\n".join(lines).replace("\n\n", "\n")
 
 
+def _logits(run: Run, batch: Batch) -> np.ndarray:
+    """The logits of a batch, whole, whatever devices have computed them."""
+    return np.asarray(whole(logits_of(run.model)(run.params, batch["inputs"])))
+
+
 def show_confusions(run: Run, task: Classification) -> str:
     """How many examples of each class of the test split the model gives to which."""
     counts = np.zeros((len(task.classes), len(task.classes)), int)
     for batch in task.evaluation_batches("test", 64):
-        logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
+        logits = _logits(run, batch)
         real = batch["weights"] > 0
         np.add.at(counts, (batch["targets"][real], logits.argmax(-1)[real]), 1)
     size = max(len(name) for name in task.classes)
@@ -197,7 +204,7 @@ def show_confusions(run: Run, task: Classification) -> str:
 def show_guesses(run: Run, task: Task) -> str:
     """Some examples of the test split: what the model takes for likeliest, and what is true."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
+    answers = _logits(run, batch).argmax(-1)
     classes = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 
     def named(numbers: np.ndarray) -> str:

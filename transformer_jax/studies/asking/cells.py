@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from transformer_jax.options.config import flatten
 from transformer_jax.options.declared import PACKAGE, own_files
 from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import intervenes
+from transformer_jax.options.marks import hook_intervenes
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import names_own
@@ -100,7 +100,7 @@ def beyond_the_first_batch(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the hooks that decide scores, and when; nothing where none does."""
-    hooks = _hashes_of_own(h for h in flat["hooks.functions"] if is_own(h) and intervenes(h))
+    hooks = _hashes_of_own(h for h in flat["hooks.functions"] if is_own(h) and hook_intervenes(h))
     # Each gets the state that the one before it left; sorted names are what older cells meant.
     order = {"order": list(hooks)} if list(hooks) != sorted(hooks) else {}
     return {"hooks": {**hooks, **order, "every": flat["hooks.every"]}} if hooks else {}

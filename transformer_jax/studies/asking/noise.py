@@ -13,7 +13,7 @@ from transformer_jax.runs.files import read_json
 _CADENCE = ("logging.", "checkpoint.", "sample.", "evaluation.every")
 
 
-def hash_of(config: Any) -> str:
+def config_hash_of(config: Any) -> str:
     """Returns the hash of all that decides a run of a config, but for its seeds and its cadence."""
     kept = {
         key: value
@@ -29,7 +29,7 @@ def known_noise(config: Any, folder: Path, metric: str) -> dict[str, Any] | None
     Raises:
       InvalidInput: a ledger there is damaged.
     """
-    config_hash = hash_of(config)
+    config_hash = config_hash_of(config)
     for path in sorted(folder.glob("*.json")):
         ledger = read_json(path)
         if ledger.get("config_hash") == config_hash and ledger["metric"] == f"test/{metric}":

@@ -51,7 +51,7 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
     return np.where((total == 0) | is_one, 1.0, np.exp(np.minimum(log_e, 700)))
 
 
-def interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
+def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
     """Returns bounds of the mean that hold at whatever number of seeds one stops.
 
     All means are in it against which neither side has an e-value of 2 / level.

@@ -34,7 +34,7 @@ from transformer_jax.studies.judging.trials import regret_of, trials_behind
 _PARTS = 8  # of a text with fewer documents: few and long, so that they are all but independent
 
 
-def judge(study: Study) -> dict[str, Any]:
+def judge_study(study: Study) -> dict[str, Any]:
     """Compares every arm with the base, writes verdicts.json and notes the look.
 
     Returns:

@@ -87,7 +87,7 @@ class Referee:
             outcome, reason = DROPPED, str(error)
         before = (this.ended or {}).get("seconds", 0.0)
         decided = self._beyond_margin(fresh)
-        low, high = evidence.interval(fresh)
+        low, high = evidence.anytime_interval(fresh)
         facts = {
             "try": this.number,
             "change": this.change,

@@ -49,7 +49,7 @@ class Comparison:
       metric: of metrics.jsonl.
       columns: name -> config values and results.
       arms: name -> the runs of one config, by seed.
-      metric_facts: what the runs keep of their metrics, see measuring.facts_of.
+      metric_facts: what the runs keep of their metrics, see measuring.facts_of_metrics.
     """
 
     def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:

@@ -37,7 +37,7 @@ def write_ladder(workdir: str | Path, ladder: Ladder) -> dict[str, Any]:
         judged["forecast"] = read_json(sealed)
     judged = as_plain(judged)
     write_json(workdir, FILE, judged)
-    replace(workdir, "ladder.md", as_text(judged))
+    replace(workdir, "ladder.md", ladder_text(judged))
     _draw(workdir, judged, studies)
     return judged
 
@@ -89,7 +89,7 @@ def _optima(studies: Sequence[Study]) -> dict[str, Any]:
     return optima
 
 
-def as_text(ladder: Mapping[str, Any]) -> str:
+def ladder_text(ladder: Mapping[str, Any]) -> str:
     """The ladder as Markdown: a row an arm and rung, and the word for each arm."""
     rows, lines = [], _best_values(ladder)
     for arm, verdict in ladder["arms"].items():

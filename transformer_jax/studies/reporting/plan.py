@@ -13,13 +13,13 @@ from transformer_jax.studies.inference.sequential import expected_seeds
 from transformer_jax.studies.judging.decision import family_of, level_of_contrast
 from transformer_jax.studies.reporting.tables import (
     BASELINE_HEADS,
-    as_text,
     baseline_rows,
     clock,
     direction,
     signed,
     spell,
     spell_changes,
+    table_text,
 )
 
 _EFFECTS = (0, 1, 2)  # in deviations of a paired difference, of which the plan speaks
@@ -101,7 +101,7 @@ def show_plan(launch: Any) -> None:
                 spell(its["input_rms"], 3),
             ]
         )
-    say(as_text(heads, rows))
+    say(table_text(heads, rows))
     for name, arm in arms.items():
         if arm.changes:
             say(f"  {name}: {spell_changes(arm.changes)}")
@@ -124,7 +124,9 @@ def baselines_as_text(baselines: Mapping[str, Any]) -> str:
             f"gate       the base has to be better than {METHODS[gate['method']]}: "
             f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
         )
-    table = as_text(BASELINE_HEADS, baseline_rows(baselines)) + "\n" if baselines["scores"] else ""
+    table = (
+        table_text(BASELINE_HEADS, baseline_rows(baselines)) + "\n" if baselines["scores"] else ""
+    )
     return table + line
 
 

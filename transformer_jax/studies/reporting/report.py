@@ -133,7 +133,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
     ]
     if len(sentences) > _LISTED:
         sentences[_LISTED:] = [f"and {len(sentences) - _LISTED} more, in the table"]
-    sentences += tables.trend_of(verdicts)
+    sentences += tables.trend_lines(verdicts)
     return "\n".join(
         [
             f"<h1>{escaped(sealed['question'])}</h1>",

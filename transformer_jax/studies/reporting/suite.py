@@ -48,12 +48,12 @@ def write_suite(workdir: str | Path, names: list[str]) -> dict[str, Any]:
     workdir = Path(workdir)
     judged = as_plain(judge_suite({name: Study(study_path(workdir, name)) for name in names}))
     write_json(workdir, FILE, judged)
-    replace(workdir, "suite.md", as_text(judged))
+    replace(workdir, "suite.md", suite_text(judged))
     replace(workdir, "suite.html", page_of(judged))
     return judged
 
 
-def as_text(suite: Mapping[str, Any]) -> str:
+def suite_text(suite: Mapping[str, Any]) -> str:
     """The suite as Markdown."""
     parts = [f"# {suite['question']}", *_told(suite), as_markdown(_ARM_HEADS, _arm_rows(suite))]
     parts += [as_markdown(_DATA_HEADS, _data_rows(suite)), _UNIT]

@@ -98,7 +98,7 @@ def direction(larger_is_better: bool) -> str:
     return "larger is better" if larger_is_better else "smaller is better"
 
 
-def as_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table for a terminal of any width."""
     from rich import box
     from rich.console import Console
@@ -153,9 +153,9 @@ def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
 def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress) -> None:
     """Prints the comparison."""
     progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
-    progress.say(as_text(HEADS, verdict_rows(study, verdicts)))
+    progress.say(table_text(HEADS, verdict_rows(study, verdicts)))
     if verdicts.get("budgets"):
-        progress.say(as_text(BUDGET_HEADS, budget_rows(verdicts)))
+        progress.say(table_text(BUDGET_HEADS, budget_rows(verdicts)))
     for note in notes_on(verdicts):
         progress.say(note)
 
@@ -172,7 +172,7 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
     )
 
 
-def trend_of(verdicts: Mapping[str, Any]) -> list[str]:
+def trend_lines(verdicts: Mapping[str, Any]) -> list[str]:
     """What a declared trend came to, if there is one."""
     trend = verdicts.get("trend")
     if not trend:
@@ -210,7 +210,7 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     """What a reader has to know beside the table."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
-    notes += trend_of(verdicts)
+    notes += trend_lines(verdicts)
     learned = verdicts.get("learned")
     notes += [f"has the base learned? {learned['told']}"] if learned else []
     if not verdicts.get("registered", True):

@@ -44,7 +44,7 @@ def branches_of(
             branches[share].branching = Branching(trunk=arm.hash, step=step)
         arm.branching = Branching(keeps=tuple(sorted(set(points.values()))))
         for share, its in branches.items():
-            its.place(estimate.how)
+            its.find_folder(estimate.how)
             left = (its.config.training.steps - its.branching.step) / arm.config.training.steps
             estimate.seconds[its.name] = left * estimate.seconds_of(name)
             those.append((name, share, its))

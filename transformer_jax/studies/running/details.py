@@ -22,7 +22,7 @@ from transformer_jax.studies.asking.cells import FREQUENCY_BINS, Cell, key_of, r
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import evaluate, score_of
 from transformer_jax.training.losses import cross_entropy
-from transformer_jax.training.measuring import Measured, facts_of, measured
+from transformer_jax.training.measuring import Measured, facts_of_metrics, measured
 from transformer_jax.training.optimizers import evaluated_params
 from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared
@@ -69,7 +69,7 @@ def look_closer(
 
 def _unmeasured(cell: Cell, asked: Sequence[str]) -> list[str]:
     """The metrics that a finished cell has not, or has by an older file of the user's own."""
-    stored, now = cell.metric_facts(), facts_of(asked)
+    stored, now = cell.metric_facts(), facts_of_metrics(asked)
     return [name for name in asked if stored.get(name, {}).get("code") != now[name]["code"]]
 
 
@@ -88,7 +88,7 @@ def _measured_later(
         scored = scored._replace(means={**generated, **scored.means})
         at = Measured(run, prepared.task, split, scored, curve)
         figures[split] = measured(names, at, prepared.allow, again=True)
-    return {**figures, "facts": facts_of(names)}
+    return {**figures, "facts": facts_of_metrics(names)}
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:

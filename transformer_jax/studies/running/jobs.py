@@ -150,7 +150,7 @@ def train_cells(
             if name not in arms:
                 of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
                 arms[name] = ArmBuilder(of_arm).make(name, name)
-                arms[name].place(estimate.how)
+                arms[name].find_folder(estimate.how)
                 arms[name].branching = branching
                 if arms[name].hash != folder:
                     raise Stop(

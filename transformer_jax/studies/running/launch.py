@@ -22,7 +22,7 @@ from transformer_jax.studies.asking.noise import known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, as_plain, changed_since, way_to
 from transformer_jax.studies.asking.tuning import tuned_of
-from transformer_jax.studies.judging.judge import judge
+from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting import plan, tables
 from transformer_jax.studies.running import tuning
 from transformer_jax.studies.running.adoption import adopt as taken_over
@@ -162,7 +162,7 @@ class Launch:
         with progress.busy(f"preparing {len(design.arms)} arms"):
             self.arms = self.builder.arms()
             self._take_tuned()
-            self._place(self.how or "loop")
+            self._find_folders(self.how or "loop")
         to_come = self._cells(self.arms, range(until.looks[-1]) if until else None)
         missing = [cell.arm for cell in to_come if self._has_to_run(cell, True)]
         arms_before = self.study.record.get("arms", {})
@@ -177,7 +177,7 @@ class Launch:
                 else nothing_to_run(self.arms, self.how)
             )
         self.workers = Workers(self.estimate, progress, self.stop, design.also)
-        self._place(self.estimate.how)
+        self._find_folders(self.estimate.how)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
@@ -226,9 +226,9 @@ class Launch:
             return {}  # they were looked at beside another base
         return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
 
-    def _place(self, how: str) -> None:
+    def _find_folders(self, how: str) -> None:
         for arm in self.arms.values():
-            arm.place(how)
+            arm.find_folder(how)
 
     def _cells(self, arms: Iterable[str], seeds: Iterable[int] | None = None) -> list[Cell]:
         """All arms of one seed before the next seed."""
@@ -309,7 +309,7 @@ class Launch:
         study.record["began"] = True
         self._count_seconds()
         study.write()
-        verdicts = judge(study)
+        verdicts = judge_study(study)
         study.write_cells()
         report = write_report(study)
         tables.show_verdicts(study, verdicts, self.progress)
@@ -364,7 +364,7 @@ class Launch:
         def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
             base = self.arms[self.design.base].config.training.steps
             for name, trial in trials.items():
-                trial.place(self.estimate.how)
+                trial.find_folder(self.estimate.how)
                 share = trial.config.training.steps / base
                 self.estimate.seconds[name] = share * self.estimate.seconds[self.design.base]
             cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
@@ -380,7 +380,7 @@ class Launch:
         for name, result in search.run().items():
             self.study.arms[name]["tuning"] = as_plain(result)
         self._take_tuned()
-        self._place(self.estimate.how)
+        self._find_folders(self.estimate.how)
         for name, arm in self.arms.items():
             self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
         self.study.write()

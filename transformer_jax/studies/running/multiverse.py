@@ -144,7 +144,7 @@ def _made(
                 more = asking.changes_of(specification, flat)
                 its = f"{name}: {asking.spelled(specification)}"
                 by_arm[name] = builder.make(its, name, more)
-                by_arm[name].place("loop")
+                by_arm[name].find_folder("loop")
         except InvalidInput as error:
             skipped[index] = str(error).splitlines()[0]
             continue

@@ -78,7 +78,7 @@ class TrainedPairs:
         with progress.busy("preparing base and change"):
             self._arms = builder.arms()
         for arm in self._arms.values():
-            arm.place("loop")
+            arm.find_folder("loop")
         tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
         refuse_unknown_bytes(tasks[_BASE], self._asked["metric"])
         if scored_on_other_data(tasks, _BASE):

@@ -80,8 +80,8 @@ class Arm:
         """Its run of a seed, below what holds `cells`."""
         return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
-    def place(self, how: str) -> None:
-        """Gives the arm its folder for a way of computing."""
+    def find_folder(self, how: str) -> None:
+        """Gives the arm the hash that names its folder, for a way of computing."""
         self.hash, _ = cell_hash(
             self.config,
             self.computation,
