@@ -87,6 +87,11 @@ class Parser(argparse.ArgumentParser):
             help="import this module if the run names a class in it; several times for several",
         )
 
+    def add_run(self) -> None:
+        """Takes --workdir: of a run that was trained."""
+        what = "a run's directory, or a model of Hugging Face"
+        self.add_argument("--workdir", required=True, help=what)
+
     def add_mesh(self) -> None:
         """Takes --mesh: over which devices a run is spread that was trained."""
         what = "spread it over devices: fsdp=8, or data=2,tensor=4 (one device)"
@@ -392,6 +397,6 @@ def _print_json(result: Any) -> None:
     """One line; no number that JSON does not know."""
     import json
 
-    from transformer_jax.studies.asking.study import as_plain
+    from transformer_jax.runs.files import as_plain
 
     print(json.dumps(as_plain(result), allow_nan=False))

@@ -22,9 +22,7 @@ from transformer_jax.runs.directory import RunDirectory
 def main(argv: list[str]) -> dict[str, Any]:
     """Loads the run and its data; prints and returns the means and the protocol."""
     parser = Parser("evaluate", __doc__)
-    parser.add_argument(
-        "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
-    )
+    parser.add_run()
     parser.add_argument(
         "--source", help="other data, of which --split is scored (the run's data.source)"
     )

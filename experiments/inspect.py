@@ -46,9 +46,7 @@ class Seen(NamedTuple):
 def main(argv: list[str]) -> dict[str, Any]:
     """Looks at the example, writes a picture and its arrays, and returns what it prints."""
     parser = Parser("inspect", __doc__)
-    parser.add_argument(
-        "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
-    )
+    parser.add_run()
     parser.add_argument("--prompt", help="text for the model, for runs that read text")
     parser.add_argument(
         "--example",

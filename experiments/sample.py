@@ -14,9 +14,7 @@ from transformer_jax.options.task_traits import traits_of
 def main(argv: list[str]) -> dict[str, str]:
     """Loads the run; prints and returns its answer."""
     parser = Parser("sample", __doc__)
-    parser.add_argument(
-        "--workdir", required=True, help="a run's directory, or a model of Hugging Face"
-    )
+    parser.add_run()
     parser.add_argument("--prompt", default="\n", help="text for the model (a line break)")
     parser.add_argument("--num_tokens", type=int, default=300, help="tokens to add (300)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (0.8)")

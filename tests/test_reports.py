@@ -25,6 +25,7 @@ from tests.conftest import ROOT, TINY, attempt, command, refused, user_environme
 from tests.test_many_tasks import study as made_up_study
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.listing import (
     _newest_metrics,
     facts_of,
@@ -36,7 +37,7 @@ from transformer_jax.runs.pictures import draw_attention, draw_comparison
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
 from transformer_jax.studies.asking.metrics import larger_is_better
-from transformer_jax.studies.asking.study import as_csv, as_plain, changed_since, load_study
+from transformer_jax.studies.asking.study import as_csv, changed_since, load_study
 from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting import tables

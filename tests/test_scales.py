@@ -11,10 +11,10 @@ from scipy import stats
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options.config import load_config
+from transformer_jax.runs.files import as_plain
 from transformer_jax.studies.asking import noise
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of, rung_path
-from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.inference import scales, statistics, variance_components
 from transformer_jax.studies.judging import judge as judging
 from transformer_jax.studies.judging.ladder import axis_of, judge_ladder

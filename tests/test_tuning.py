@@ -14,10 +14,10 @@ from tests.test_studies import STUDY, study_file
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.settings import first_space, grown, with_middles
-from transformer_jax.studies.asking.study import as_plain
 from transformer_jax.studies.asking.tuning import Tuned, Tuning, read_tuning, shortened, tuned_of
 from transformer_jax.studies.inference import statistics, tuned
 from transformer_jax.studies.inference.outcome import Outcome

@@ -5,10 +5,11 @@ comes from `inside`, and every listing from `entries` or `walk`; they refuse lin
 that lead outside. Whether the folder itself is a link is its user's business.
 """
 
+import dataclasses
 import json
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,21 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
             f"{flag}={folder}: the folder holds files but no {what} ({min(foreign)}); choose a new "
             "or an empty one"
         )
+
+
+def as_plain(value: Any) -> Any:
+    """Named tuples as dicts, not-a-number as None, for JSON."""
+    if hasattr(value, "_asdict"):
+        return {key: as_plain(inner) for key, inner in value._asdict().items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return as_plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(inner) for inner in value]
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return value
 
 
 def read_json(path: Path) -> dict[str, Any]:

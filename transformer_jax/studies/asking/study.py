@@ -8,7 +8,6 @@ report.html    all of it as one page
 """
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -379,21 +378,6 @@ def load_study(path: str | Path) -> Study:
 def is_study(path: str | Path) -> bool:
     """Whether a directory holds a study."""
     return (Path(path) / "study.json").exists()
-
-
-def as_plain(value: Any) -> Any:
-    """Named tuples as dicts, not-a-number as None, for JSON."""
-    if hasattr(value, "_asdict"):
-        return {key: as_plain(inner) for key, inner in value._asdict().items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return as_plain(dataclasses.asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): as_plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_plain(inner) for inner in value]
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return value
 
 
 def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.studies.asking.study import as_plain
+from transformer_jax.runs.files import as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets

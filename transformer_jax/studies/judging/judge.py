@@ -11,10 +11,10 @@ import numpy as np
 
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import inside, write_json
+from transformer_jax.runs.files import as_plain, inside, write_json
 from transformer_jax.studies.asking.cells import DONE, OUTCOMES, Cell, key_of, read_details
 from transformer_jax.studies.asking.register import LOOK, Earlier, Register, pooled
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.studies.asking.study import as_plain
+from transformer_jax.runs.files import as_plain
 from transformer_jax.studies.asking.trend import weights_of
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import inside, read_json, replace, write_json
+from transformer_jax.runs.files import as_plain, inside, read_json, replace, write_json
 from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_name, rung_path
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.tuned import moved
 from transformer_jax.studies.judging.adequacy import CANNOT_TELL
 from transformer_jax.studies.judging.ladder import judge_ladder

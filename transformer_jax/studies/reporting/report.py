@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.options.schema import renamed
-from transformer_jax.runs.files import replace
+from transformer_jax.runs.files import as_plain, replace
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
 from transformer_jax.studies.asking.settings import spell_setting
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables

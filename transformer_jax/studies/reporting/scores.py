@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.files import replace, write_json
+from transformer_jax.runs.files import as_plain, replace, write_json
 from transformer_jax.studies.asking.register import Register
-from transformer_jax.studies.asking.study import as_plain, now
+from transformer_jax.studies.asking.study import now
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scores import Result, judge, outcomes_of
 from transformer_jax.studies.inference.statistics import FOR_MEANS

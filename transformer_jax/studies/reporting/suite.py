@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import replace, write_json
+from transformer_jax.runs.files import as_plain, replace, write_json
 from transformer_jax.studies.asking.gate import METHODS
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.asking.suite import FILE, study_path
 from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting.page import (

@@ -18,10 +18,10 @@ from urllib.parse import quote, unquote_to_bytes
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import is_number
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.files import as_plain, inside
 from transformer_jax.runs.listing import CELLS, columns_of, facts_of, find_runs, studies_in
 from transformer_jax.studies.asking.cells import DONE, ENDED, MISSING, UNFINISHED
-from transformer_jax.studies.asking.study import Study, as_plain, load_study
+from transformer_jax.studies.asking.study import Study, load_study
 from transformer_jax.studies.reporting.curves import curves_of
 from transformer_jax.studies.reporting.page import (
     Link,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import inside, write_json
+from transformer_jax.runs.files import as_plain, inside, write_json
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import MISSING
 from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, rung_name, rung_path
-from transformer_jax.studies.asking.study import Study, as_plain, now
+from transformer_jax.studies.asking.study import Study, now
 from transformer_jax.studies.judging.ladder import forecast
 from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
 from transformer_jax.studies.running.launch import Launch

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput, in_one_line
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import inside
+from transformer_jax.runs.files import as_plain, inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.runs.provenance import command_line, surroundings
@@ -20,7 +20,7 @@ from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
 from transformer_jax.studies.asking.noise import known_noise
 from transformer_jax.studies.asking.register import SEALED, Register
-from transformer_jax.studies.asking.study import Study, as_plain, changed_since, way_to
+from transformer_jax.studies.asking.study import Study, changed_since, way_to
 from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting import plan, tables

@@ -10,13 +10,13 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import renamed
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import write_json
+from transformer_jax.runs.files import as_plain, write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking import doubts as asking
 from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
-from transformer_jax.studies.asking.study import Study, as_plain
+from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.judging.multiverse import Curve, curve
 from transformer_jax.studies.reporting.tables import signed
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, nothing_to_run
