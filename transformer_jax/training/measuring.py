@@ -30,7 +30,7 @@ _AT_ANY_TIME = {*_ON_DEVICE, "examples"}
 
 
 class Measured(NamedTuple):
-    """What is at hand when a split was evaluated.
+    """What metrics may ask for after a split was evaluated.
 
     Attributes:
       run: the model as it is.
