@@ -1,44 +1,48 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
-Reading order, not that of imports; * marks the eight files from attention to a trained model. On
-the way data/tasks/batch says what a model reads, training/objectives what is made small, and
-training/prepared compiles it. examples/one_page.py puts them together; CONTRIBUTING.md says what a
-new component, task, metric or optimizer needs.
+Start with examples/one_page.py. Then in this order, not that of imports; * marks the eight files
+from attention to a trained model. On the way data/tasks/batch says what a model reads,
+training/objectives what the loss is, and training/prepared compiles the step. CONTRIBUTING.md says
+what a new component, task, metric or optimizer needs.
   shapes, masks*      the letters of the dimensions; who may attend to whom
   sites               the named places of a model: to be read, changed, kept by name
   sharding            which of several devices holds what: by a parameter's path, by a site
   processes           several hosts that are one run: what they agree on, who writes
-  layers/             attention*, weights (the softmax), core: the mechanism; mixers: what may take
-                      its place; blocks*: the block, and its wirings (pre-norm, post-norm, ...);
+  layers/             attention*, weights (of attention: the softmax), core: the mechanism; mixers:
+                      what may take its place; blocks*: the block, and its wirings (pre-norm, ...);
                       position_terms: what positions give to attention, rotation; cache: keys and
                       values that are kept; initialisation, positions, norms, ...: what a config can
                       choose
   models/             what the layers add up to: families: a name in a config -> a class; parts*:
                       fields, attention_mask, the stack; block*: makes one of it; layer_list: which
-                      is of which type; decoder*, encoder, encoder_decoder, vision, the
-                      recurrent baselines
+                      is of which type; decoder*, encoder, encoder_decoder, vision, the recurrent
+                      baselines
   data/               sources (text, tables, arrays, made-up languages), tokenizers; tasks:
                       examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
                       baselines: simple methods on the same data
-  options/            what may be asked for, no jax: sections: options of a run (those of a model,
-                      layer, optimizer or task are fields or arguments of its class, which tables
-                      and declared read as text); schema: all of them, and how one is refused;
-                      constraints: values that exclude each other; task_traits: what is known of a
-                      task; config: from file and command line to values
-  runs/               runs as directories: their files, checkpoints, records, pictures, a list
+  options/            what may be asked for, no jax: sections: options of a run (those of a model
+                      are fields of models/parts.Transformer, those of a layer, optimizer or task
+                      fields or arguments of its class; tables and declared read them as text);
+                      schema: all of them, and how one is refused; constraints: values that exclude
+                      each other; task_traits: what is known of a task; config: from file and
+                      command line to values
+  runs/               directory: a run's files; records: rows of metrics.jsonl; checkpoints;
+                      pictures; listing
   metrics             what a run is measured by, and the mark of your own; training/measuring asks
   training/           build, prepared: from a config to data, model, optimizer, compiled step;
                       objectives, optimizers (with the clip), schedules, hooks; step*: one update;
                       loop*: a run, top to bottom; coroutine: takes the updates that it asks for;
                       compatibility, leaks: refusals before it starts; evaluation; saving;
-                      pretrained, warm_start: weights to begin with; loading, run: a trained run
+                      pretrained, warm_start: weights to begin with; loading, run: a trained run;
+                      showcases: what it shows, and scores of what it wrote (BLEU)
   planning/           what a training step needs on devices that may not be here
-  studies/            inference: statistics gives each contrast its word, from one interval where
-                      there is a mean; asking: a question as a value, its cells; judging: judge,
-                      what a verdict goes through, decision, adequacy: what may overrule the word;
-                      reporting; running: launch: from plan to verdict, workers: train the cells;
-                      tuning: what each arm chooses; costs of arms; manipulation: their changes took
+  studies/            inference: statistics.read_off gives a contrast its word, from one interval
+                      where there is a mean; asking: a question as a value, its cells; judging:
+                      judge, what a verdict goes through, decision, adequacy: what may overrule the
+                      word; reporting; running: launch: from plan to verdict, workers: train the
+                      cells; tuning: what each arm chooses; costs of arms; manipulation: their
+                      changes took
   sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name

@@ -3,7 +3,8 @@
 Two forms. As an array, [..., L, M] bool: row = query position, column = key position, a 0/1 grid
 that can be printed, compared and tested. As a `Mask`: a rule and the places that it is asked about,
 of which `dense()` makes the array. Nothing of size L x M exists before somebody asks, and who knows
-a faster way reads the rule's `tags`. Attention takes both.
+a faster way (layers/local.py, layers/fused.py) reads the rule's `tags`. MultiHeadAttention takes
+both, pure functions the array.
 """
 
 import dataclasses
@@ -21,9 +22,9 @@ from transformer_jax.options import Count, Natural
 def causal_mask(length: int, key_length: int | None = None) -> Array:
     """Returns the mask that hides the future: query i sees keys j <= i.
 
-    Models join the rule `Causal` instead, which is made an array where weights are.
+    Models use the rule `Causal`, which becomes an array only where attention weights are computed.
     With more keys than queries the *last* query lines up with the last key, which is what decoding
-    behind a cache needs (jax.nn's `is_causal` lines up the first ones).
+    with a KV cache needs (jax.nn's `is_causal` lines up the first ones).
 
     Args:
       length: number of queries, L.
@@ -135,7 +136,7 @@ class Places(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What may be seen, whatever the length; a row of MASKS is a class of these.
+    """What may be seen, whatever the length; MASKS names classes of these, its rows.
 
     Attributes:
       sees_ahead: whether the rule itself says what a causal model may see ahead, which may be
@@ -150,7 +151,7 @@ class Rule:
 
     @property
     def tags(self) -> Tags:
-        """Name and options of each rule that has to allow it: what a kernel may know.
+        """Name and options of each rule that has to allow it, for kernels that skip what is hidden.
 
         A rule of your own, a subclass of these too, has its whole name, with a dot, and no options:
         a kernel that does not know it asks `allowed`.
@@ -185,7 +186,7 @@ class Joined(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Full(Rule):
-    """Everything; in a causal model itself and what came before (Vaswani et al. 2017, 3.2.3)."""
+    """Each sees all; in a causal model itself and earlier ones (Vaswani et al. 2017, 3.2.3)."""
 
     def allowed(self, query: Places, key: Places) -> Array:
         """[..., L] and [..., M] -> [..., L, M] bool."""
@@ -194,11 +195,11 @@ class Full(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Rule):
-    """Itself and what came before, also in an encoder, whose places otherwise see both sides.
+    """Each position sees itself and earlier ones, in an encoder too.
 
-    This is how a model makes its mask; `causal_mask` is the same as an array.
-    To ask what seeing both sides is worth (Devlin et al. 2019, section 5.1, "LTR & No NSP"); a
-    decoder sees no more than this in any case.
+    There it measures what bidirectional attention is worth (Devlin et al. 2019, section 5.1, "LTR &
+    No NSP"). In a decoder it is joined to every rule that does not say itself what may be seen
+    ahead (`sees_ahead`). `causal_mask` is the same as an array.
     """
 
     def allowed(self, query: Places, key: Places) -> Array:

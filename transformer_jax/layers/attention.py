@@ -136,7 +136,7 @@ class MultiHeadAttention(nn.Module):
             a Mask, rules and their places, which is made an array of where weights are.
           terms: what a position encoding gives to attention; a rotation needs as many inputs as
             rows of the memory.
-          slot: where the inputs stand behind a cache of keys and values; M is then its capacity.
+          slot: where in a KV cache the inputs' keys and values go; M is then its capacity.
           train: whether dropout is on; then apply needs rngs={'dropout': key}.
         Returns:
           [..., L, D].
@@ -189,11 +189,12 @@ class MultiHeadAttention(nn.Module):
         query_HLK, key_GMK, value_GMV = arrays
         key_GMK = append_to_cache(self, "keys", key_GMK, slot)
         value_GMV = append_to_cache(self, "values", value_GMV, slot)
+        # To save memory: the same numbers, some queries at a time. The plain way follows.
         if (
             self.chunk is not None
             and slot is None
             and query_HLK.shape[-2] > self.chunk
-            and not is_looked_into(self)  # then somebody reads or changes the weights
+            and not is_looked_into(self)  # as where somebody reads or changes the weights
         ):
             return mix_in_chunks(
                 self._pure(core),
@@ -206,6 +207,7 @@ class MultiHeadAttention(nn.Module):
                 values=terms.values,
                 drop=self._drop_by_chunk() if drops else None,
             )
+        # layers/weights: scores, -inf where the mask hides, softmax.
         weights_HLM = site(self, "weights", weights_by(core, query_HLK, key_GMK, mask, terms.bias))
         kept_HLM = nn.Dropout(self.dropout_rate, deterministic=not drops)(weights_HLM)
         mixed_HLV = weighted_sum(kept_HLM, serve_groups(value_GMV, self.num_heads))

@@ -33,7 +33,7 @@ class Wiring:
 
     @property
     def branch_gain(self) -> float:
-        """Factor on the initial deviation of values and of kernels that write to the stream."""
+        """Factor on the initial standard deviation of value kernels and of those that write out."""
         return 1.0
 
     def __call__(self, hidden: Array, branches: Branches, make_norm: ModuleFactory) -> Array:
@@ -240,7 +240,7 @@ class Block(nn.Module):
           mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a Mask.
           memory_mask: [..., L, M] or [..., H, L, M] bool, the same for the memory.
           terms: what the position encoding gives to self-attention.
-          slot: where the inputs stand behind a cache, for self-attention.
+          slot: where in a KV cache the inputs' keys and values go, for self-attention.
           train: whether dropout is on.
         """
         kind = "attention" if self.mixer is None else "mixer"

@@ -61,8 +61,8 @@ class Transformer(nn.Module):
       attention_chunk: queries whose weights are made at once, to save memory; None: all.
       projections: a row of PROJECTIONS.
       query_key_norm: a row of NORMS, for the queries and the keys of each head.
-      mask: a row of MASKS, for self-attention; causal is for an encoder, unmasked shows a decoder
-        even the answers.
+      mask: a row of MASKS: what self-attention hides beside the future, which a decoder hides
+        anyway: full nothing more. causal is for an encoder, prefix and unmasked show the future.
       mask_options: its arguments.
       feed_forward: a row of FEED_FORWARDS.
       feed_forward_options: its fields.
@@ -75,7 +75,8 @@ class Transformer(nn.Module):
       wiring_options: its fields.
       initialisation: a row of INITIALISATIONS.
       initialisation_options: its arguments.
-      parametrisation: a row of PARAMETRISATIONS.
+      parametrisation: a row of PARAMETRISATIONS: how initial values, rates and logits go with the
+        width; standard, or muP.
       parametrisation_options: its fields.
       use_bias: whether projections, feed-forward maps and norms have a bias.
       dropout_rate: share dropped in training after the embedding, on the attention weights and
@@ -157,8 +158,8 @@ class Transformer(nn.Module):
     def build(self, family: str, **known: Any) -> Any:
         """Makes the component that the field `family` names: `build("position")`, say.
 
-        Its class gets those of the model's sizes and of `known` that it declares, and the options
-        that the user gave it.
+        Its class gets those of the model's sizes and of `known` that it declares, and the user's
+        options: with norm="layer_norm" it is LayerNorm(epsilon=..., **norm_options).
 
         Raises:
           ValueError: no such row.
@@ -256,7 +257,7 @@ class Transformer(nn.Module):
           memory_mask: [..., L, M] bool.
           **known: what a position encoding may want to know, `max_length` say.
         Returns:
-          [..., L, D], normalised. Behind a cache: NaN once more tokens were read than it holds,
+          [..., L, D], normalised. With a KV cache: NaN once more tokens were read than it holds,
           which are max_length, or those of one call where that is not known.
         Raises:
           ValueError: a cache is asked for where a position sees what comes after it, or with more
@@ -313,9 +314,10 @@ class Transformer(nn.Module):
         )
 
     def by_type(self) -> dict[str, "Transformer"]:
-        """Returns for each type of layer the model whose blocks are all of it.
+        """Returns for each type of layer a model all of whose blocks are of it.
 
-        That is the model itself, for a type that changes nothing.
+        That is the model itself, for a type that changes nothing. None is applied: they hold the
+        fields by which make_block and attention_mask make a block of the type.
         """
         fields: dict[str, Any] = {**shared_fields(self), "layers": "", "layer_types": FrozenDict()}
 

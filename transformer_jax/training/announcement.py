@@ -38,7 +38,7 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
         prepared.sharding,
         prepared.template,
         {f"{name}.batch_size": (config[name].batch_size, n) for name, n in parts.items()},
-        _heads_and_places(prepared),
+        _heads_and_places(prepared) if prepared.sharding else {},
     )
     for line in (*prepared.remarks, *remarks_on(flatten(config)), *sharing):
         progress.say(f"note   {line}")

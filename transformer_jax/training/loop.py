@@ -121,7 +121,7 @@ def train(
 
 
 class Training:
-    """One launch of a run: the parts that the config names, and the state that they change."""
+    """One launch of a run, a generator: run_alone takes the steps that its `_advance` yields."""
 
     def __init__(
         self,
@@ -350,7 +350,7 @@ class Training:
             scored[split] = score_split(run, self.task, self.score, split, is_last)
             row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
         asked = self.config.evaluation.metrics
-        run = self._run(state, whole) if asked else run
+        run = self._run(state, whole) if asked else run  # these get all parameters on each host
         for split, prefix in names.items() if asked else ():
             curve = self.prepared.curve([*before, row], self._is_alone) if is_last else None
             at = Measured(run, self.task, split, scored[split], curve)
@@ -414,7 +414,7 @@ class Training:
         return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
     def _run(self, state: TrainState, get: Callable[[Any], Any] | None = None) -> Run:
-        """What is trained, as a user would load it; where it is not gathered, it can write too."""
+        """What is trained, as a user would load it; `get` gathers it, else it can write too."""
         params = unstack_blocks(evaluated_params(state.opt_state, state.params))
         run = self.prepared.run(get(params) if get else params, self.directory.step)
         return run if get else to_write(run, self.prepared.sharding)

@@ -1,4 +1,4 @@
-"""What training makes small: the rows of `objective.name`.
+"""The training loss, by what is called the objective: the rows of `objective.name`.
 
 An objective is any object with the method `sums` of CrossEntropy. If it also has the method
 `prepare` of ScheduledSampling, each part of a batch goes through that first.

@@ -38,8 +38,8 @@ class StepRecord(NamedTuple):
     Attributes:
       loss: the objective's mean over the weighted targets of the batch, before the update.
       gradient_norm: global norm, before clipping.
-      applied: whether both are finite, and gradients that SAM took elsewhere; if not, the step
-        changed nothing.
+      applied: whether the update was made: the two are finite, and so are gradients that the
+        optimizer took at other parameters, as SAM does. If not, the state is what it was.
     """
 
     loss: Array
@@ -78,7 +78,7 @@ def make_mean_gradients(
 
     Args:
       model: takes the batch's inputs and `train`.
-      objective: what is made small, see objectives.
+      objective: gives the training loss, see objectives.
       accumulation: parts that a batch is computed in.
     """
     rewrite_batch = getattr(objective, "prepare", None)  # scheduled sampling replaces inputs
@@ -131,7 +131,7 @@ def make_train_step(
       optimizer: from optax; clipping is a part of it, see make_optimizer.
       seed: of dropout, whose key in a step is fold_in(key, step).
       accumulation: parts that a batch is computed in.
-      objective: what is made small, see objectives.
+      objective: gives the training loss, see objectives.
     """
     _, dropout_key = jax.random.split(jax.random.key(seed))
     mean_gradients = make_mean_gradients(model, objective, accumulation)
@@ -143,7 +143,9 @@ def make_train_step(
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
-        looked_elsewhere = []  # filled while update is traced, where the optimizer asks
+        # Of SAM alone: that it takes gradients elsewhere, which have to be finite too, is known
+        # when `update` has been traced.
+        looked_elsewhere = []
 
         def gradients_at(params: Any, _: int) -> Any:
             """The same batch's gradients elsewhere, for optimizers that look there (SAM, say)."""
@@ -166,6 +168,41 @@ def make_train_step(
         return updated, StepRecord(loss, norm, applied)
 
     return train_step
+
+
+def make_run_steps(train_step: Callable) -> Callable:
+    """Returns a function that takes many steps in one compiled program.
+
+    The number of steps is an argument of the program, so one compilation serves every length, and
+    cutting a run into calls in another way gives the same bits. The first step that is not finite
+    ends the call with the state as it was before it.
+    """
+    step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
+
+    def run_steps(
+        state: TrainState, batches: Batch, num_steps: Array
+    ) -> tuple[TrainState, StepRecord]:
+        """Takes `num_steps` of the stacked batches [C, B, ...]; returns records [C]."""
+        capacity = batches["weights"].shape[0]
+        first = jax.tree.map(lambda leaf: leaf[0], batches)
+        _, shapes = jax.eval_shape(step, state, first)
+        records = jax.tree.map(lambda leaf: jnp.zeros(capacity, leaf.dtype), shapes)
+
+        def take_step(carry: tuple) -> tuple:
+            index, _, state, records = carry
+            batch = jax.tree.map(lambda leaf: leaf[index], batches)
+            state, record = step(state, batch)
+            records = jax.tree.map(lambda row, value: row.at[index].set(value), records, record)
+            return index + 1, record.applied, state, records
+
+        def goes_on(carry: tuple) -> Array:
+            index, applied, _, _ = carry
+            return (index < num_steps) & applied
+
+        start = (jnp.int32(0), jnp.bool_(True), state, records)
+        return jax.lax.while_loop(goes_on, take_step, start)[2:]
+
+    return run_steps
 
 
 def number_of_gradients(optimizer: optax.GradientTransformationExtraArgs, state: TrainState) -> int:
@@ -219,38 +256,3 @@ def on_stacked_blocks(
 
     init = lambda params: stack(optimizer.init(unstack_blocks(params)))  # noqa: E731
     return optax.GradientTransformationExtraArgs(init, update)  # ty: ignore[invalid-argument-type]
-
-
-def make_run_steps(train_step: Callable) -> Callable:
-    """Returns a function that takes many steps in one compiled program.
-
-    The number of steps is an argument of the program, so one compilation serves every length, and
-    cutting a run into calls in another way gives the same bits. The first step that is not finite
-    ends the call with the state as it was before it.
-    """
-    step = jax.jit(train_step, inline=True)  # traced once for its shapes and its operations
-
-    def run_steps(
-        state: TrainState, batches: Batch, num_steps: Array
-    ) -> tuple[TrainState, StepRecord]:
-        """Takes `num_steps` of the stacked batches [C, B, ...]; returns records [C]."""
-        capacity = batches["weights"].shape[0]
-        first = jax.tree.map(lambda leaf: leaf[0], batches)
-        _, shapes = jax.eval_shape(step, state, first)
-        records = jax.tree.map(lambda leaf: jnp.zeros(capacity, leaf.dtype), shapes)
-
-        def take_step(carry: tuple) -> tuple:
-            index, _, state, records = carry
-            batch = jax.tree.map(lambda leaf: leaf[index], batches)
-            state, record = step(state, batch)
-            records = jax.tree.map(lambda row, value: row.at[index].set(value), records, record)
-            return index + 1, record.applied, state, records
-
-        def goes_on(carry: tuple) -> Array:
-            index, applied, _, _ = carry
-            return (index < num_steps) & applied
-
-        start = (jnp.int32(0), jnp.bool_(True), state, records)
-        return jax.lax.while_loop(goes_on, take_step, start)[2:]
-
-    return run_steps
