@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed
 from transformer_jax.runs.files import read_json
+from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.inference.statistics import (
     BETTER,
     IDENTICAL,
     NO_VERDICT,
     NOT_PRIMARY,
     REFUSED,
+    SAME,
     UNRESOLVED,
     WORSE,
 )
@@ -59,6 +61,26 @@ WITHDRAWN = {
     "word_vectors_ladder": "its bases had not learned: a linear model of the same words is better",
     "vocabulary": "as many tokens hold more text where the vocabulary is larger, and the arms have "
     "up to 3.4 times the parameters; as many bytes at as many operations would tell",
+}
+
+# Studies of which some arm has a word, and whose question is open all the same.
+OPEN_ALL_THE_SAME = {
+    "heads_wide": "16 heads are worse beside these runs of the base; beside the same model and "
+    "seeds at a rate a little higher, which depth_wide trained, they would be unresolved",
+    "norms_wide": "where the norm stands, and what warm-up does, is unresolved; no norm is worse "
+    "at pre-norm's initial size, and not told at twice that size (residuals_wide)",
+}
+# What the words of a study leave out, and its page says.
+LEFT_OUT = {
+    "agreement_far_solved": "Each rate is the best of two to five in one run; counted from when "
+    "runs stay at the target, the tanh net's word is not told",
+    "mup_ladder": "Under muP, by a gate of 3-grams: no width is better than 4-grams",
+    "post_norm": "Whether post-norm needs warm-up was not asked: both stand beside pre-norm",
+    "recall_solved": "Each net at three rates, with settings that were made for the transformer",
+    "reverse": "At one length and after few updates: ALiBi may only need longer",
+    "sums": "A decay of 0.01 is nearly none",
+    "text_models_wide": "The base has learned positions; beside rotary ones, which were not judged "
+    "here, the tanh net's lead is not surely more than the margin",
 }
 
 # Studies whose words changed with the procedure, after their scores were seen: what was said.
@@ -137,7 +159,42 @@ def undecided(study: CommittedStudy) -> str:
     """Returns why a study leaves its question open; empty where it does not."""
     said = [*study.verdicts["arms"].values(), *filter(None, [study.verdicts.get("trend")])]
     is_open = all(its["verdict"] in _DECIDES_NOTHING for its in said)
-    return withheld(study) or (words_of(study) if is_open else "")
+    is_open |= study.name in OPEN_ALL_THE_SAME
+    return withheld(study) or (in_the_overview(study) if is_open else "")
+
+
+def in_the_overview(study: CommittedStudy) -> str:
+    """The words of a study, and what these leave out."""
+    further = [OPEN_ALL_THE_SAME.get(study.name), LEFT_OUT.get(study.name), margin_of(study)]
+    return ". ".join([words_of(study), *filter(None, [*further, below_the_gate(study)])])
+
+
+def margin_of(study: CommittedStudy) -> str:
+    """That a margin is more than what the base is ahead of a simple method by; empty if not.
+
+    Then what is "no different" may be as bad as that method.
+    """
+    learned, metric = study.learned, study.verdicts["metric"]
+    if not learned or metric != f"{learned['split']}/{learned['metric']}":
+        return ""
+    if not any(its["verdict"] == SAME for its in study.verdicts["arms"].values()):
+        return ""
+    ahead = abs(learned["base"] - learned["score"])
+    if study.verdicts["margin"] <= ahead:
+        return ""
+    method = METHODS.get(learned["method"], learned["method"])
+    return f"The margin is more than what the base is ahead of {method} by ({ahead:.2g})"
+
+
+def below_the_gate(study: CommittedStudy) -> str:
+    """Which arms are no better than the simple method that the base had to beat; empty if none."""
+    learned = study.learned
+    if not learned or study.verdicts["metric"] != f"{learned['split']}/loss":
+        return ""
+    values = study.verdicts["values"].items()
+    below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
+    named = ", ".join(f"“{arm}”" for arm in below)
+    return f"Arms that are no better than the gate: {named}" if below else ""
 
 
 def words_of(study: CommittedStudy) -> str:
@@ -168,7 +225,9 @@ def _solved_by(study: CommittedStudy) -> str:
             counts.append(f"{solved} of {runs} runs{when}")
         word = its["verdict"] if its["verdict"] in _PLAIN else its["words"].removesuffix(UNTUNED)
         by_words.setdefault(f"{word} ({counts[0]})", []).append(name)
-        of_base = f"of the base {counts[1].replace(' runs', ' runs solve it')}"
+        budget = study.record["arms"][study.verdicts["base"]]["cost"]["updates"]
+        solve = f" runs solve it within {budget:,} updates"
+        of_base = f"of the base {counts[1].replace(' runs', solve)}"
     arms = "; ".join(f"{', '.join(names)}: {words}" for words, names in by_words.items())
     return f"{of_base}; {arms}" if of_base else arms
 

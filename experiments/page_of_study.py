@@ -10,10 +10,14 @@ from experiments.answers import (
     ASKED_AGAIN,
     FIGURES,
     HERE,
+    LEFT_OUT,
+    OPEN_ALL_THE_SAME,
     RESULTS,
     SAID_FIRST,
     CommittedStudy,
+    below_the_gate,
     domain_of,
+    margin_of,
     read_study,
     undecided,
     withheld,
@@ -76,6 +80,8 @@ def page_of_study(
     )
     if undecided(study) and not why_not:
         answer = f"**Not decided.** {answer}"
+    beside = [OPEN_ALL_THE_SAME.get(name), LEFT_OUT.get(name), margin_of(study)]
+    answer += "".join(f" {each}." for each in beside if each and not why_not)
     packages = record["environment"]["packages"]
     lines = [
         f"# {verdicts['question']}",
@@ -102,7 +108,7 @@ def page_of_study(
     came = [] if why_not else expected_of(record["sealed"], verdicts)
     lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
     in_words = not came and not why_not and verdicts["prediction"]
-    lines += ["(It was predicted in words, without ranges: nothing scores it.)", ""] * bool(
+    lines += ["(No ranges were sealed beside these words: nothing scores them.)", ""] * bool(
         in_words
     )
     for heading, sentences in (
@@ -183,8 +189,8 @@ def _measured_by(study: CommittedStudy) -> str:
             "which half of the runs have solved it."
         )
     return (
-        f"Measured by {metric}; + is better. What matters is {sealed['margin']:g} or more: "
-        f"{sealed['margin_reason']}."
+        f"Measured by {metric}; + is better. What matters is {sealed['margin']:g} or more, for the "
+        f"reason that was sealed: {sealed['margin_reason']}."
     )
 
 
@@ -250,13 +256,11 @@ def learned_of(study: CommittedStudy) -> str:
     sentence += f" Better than it are still {' and '.join(better)}." if better else ""
     if study.verdicts["metric"] != f"{learned['split']}/loss":
         return sentence  # arms are judged by something else
-    values = study.verdicts["values"].items()
-    below = [arm for arm, its in values if its["mean"] and its["mean"] >= learned["score"]]
+    values, below = study.verdicts["values"].items(), below_the_gate(study)
     best = min((score for score in of_all.values() if score is not None), default=math.inf)
     above = [arm for arm, its in values if its["mean"] and its["mean"] < best]
     sentence += f" Better than all of them: {', '.join(above)}." if better and above else ""
-    named = ", ".join(f"“{arm}”" for arm in below)
-    return sentence + (f" Arms that are no better than the gate: {named}." if below else "")
+    return sentence + (f" {below}." if below else "")
 
 
 def limits_of(config_path: str) -> list[str]:

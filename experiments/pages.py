@@ -10,13 +10,14 @@ from experiments.answers import (
     ASKED_AGAIN,
     FIGURES,
     HERE,
+    LEFT_OUT,
     NEXT,
     RESULTS,
     WITHDRAWN,
     CommittedStudy,
+    in_the_overview,
     read_study,
     undecided,
-    words_of,
 )
 from experiments.page_of_study import limits_of, page_of_study, to_repeat
 from experiments.speed import RATIOS
@@ -68,7 +69,7 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
     answers = [
         [
             linked(s.name, s.verdicts["question"]),
-            f"Beside {s.verdicts['base']}: {words_of(s)}."
+            f"Beside {s.verdicts['base']}: {in_the_overview(s)}."
             + (f" Asked again by {linked(later, later)}." if later else ""),
         ]
         for s in answered
@@ -88,6 +89,7 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
         + f"{name}: "
         + linked(name, text.splitlines()[0].removeprefix("# "))
         + (f" Not decided: {WITHDRAWN[name]}." if name in WITHDRAWN else _in_short(text))
+        + (f" {LEFT_OUT[name]}." if name in LEFT_OUT else "")
         for name, text in others.items()
     ]
     return "\n".join(
@@ -137,7 +139,9 @@ Each study was sealed before the first cell of its arms was trained (some bases 
 another study, patches_wide's for one), and its arms are compared over paired seeds; [how to
 read a verdict](../docs/verdicts.md) says by which procedure. A question leads to its page: the
 answer and what it speaks for, a picture, the command that repeats it, what was predicted, what was
-found before. A verdict speaks for its sizes, its data and its budget. Older studies sealed no gate
+found before. A verdict speaks for its sizes, its data and its budget. positions, heads_wide,
+depth_wide, norms_wide and text_models_wide have the same seeds, the same text and nearly the same
+base, so they are not independent. Older studies sealed no gate
 that their base has to pass; theirs is the usual one, set after their scores were seen. `python -m
 experiments.results` writes these pages from the scores that lie beside them.
 """

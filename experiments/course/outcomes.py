@@ -19,7 +19,6 @@ SHRINKS = "shrinks"
 FASTER, SLOWER = "faster", "slower"
 # What a wanted kind is met by, if not by itself alone.
 _MEETS = {"no better": ("same", "worse"), "different": ("better", "worse")}
-_LEVEL = 0.05  # of the intervals of further evaluations
 HOLDS, PARTLY, REST_OPEN, NOT, OPEN, UNTESTED = (
     "held",
     "held in part",
@@ -128,9 +127,9 @@ def kind_of(claim: Claim) -> str | None:
     if arm["verdict"] == statistics.UNSTABLE:
         (ours, _), (bases, _) = arm["diverged"]
         return "worse" if ours > bases else "better"
-    if "negligible" in arm["words"]:
-        return "same"
-    return _KINDS.get(arm["verdict"], OPEN)
+    kind = "same" if "negligible" in arm["words"] else _KINDS.get(arm["verdict"], OPEN)
+    # Within a margin that a simple method is within too nothing is told apart.
+    return CANNOT_TELL if kind == "same" and answers.margin_of(study) else kind
 
 
 def _elsewhere(verdicts: dict[str, Any], claim: Claim) -> str:
@@ -145,7 +144,9 @@ def _elsewhere(verdicts: dict[str, Any], claim: Claim) -> str:
     gained = [sign * (ours[seed] - others[seed]) for seed in both]
     if len(gained) < 2:
         return OPEN
-    low, high = statistics.paired_interval(gained, _LEVEL).interval
+    its = verdicts["arms"][claim.arm]
+    level = statistics.FOR_MEANS * its["level"] / max(verdicts["contrasts"], its.get("family", 0))
+    low, high = statistics.paired_interval(gained, level).interval
     if keeps:
         low, high = low + verdicts["margin"], high + verdicts["margin"]
     return (KEEPS if keeps else "better") if low > 0 else "worse" if high < 0 else OPEN

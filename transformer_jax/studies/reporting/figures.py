@@ -66,7 +66,14 @@ def _forest(study: Study, verdicts: Mapping[str, Any]) -> Figure:
     seen = [d for name in names for d in verdicts["arms"][name]["differences"]] or [margin]
     reach = 2 * max(max(map(abs, seen)), margin)
     low, high = axes.get_xlim()
-    axes.set_xlim(max(low, -reach), min(high, reach))
+    low, high = max(low, -reach), min(high, reach)
+    axes.set_xlim(low, high)
+    for row, name in enumerate(names):  # what goes on beyond the picture has an arrow there
+        bounds, height = verdicts["arms"][name]["interval"], len(names) - 1 - row
+        for bound, edge, mark in zip(bounds, (low, high), ("<", ">"), strict=True):
+            if bound is not None and abs(bound) > abs(edge) and bound * edge > 0:
+                colour = f"C{order.index(name) % 10}"
+                axes.plot(edge, height, mark, color=colour, ms=7, clip_on=False)
     difference = f"difference of {verdicts['metric']} from {verdicts['base']} (right is better)"
     axes.set_xlabel(difference, parse_math=False)
     axes.spines[["top", "right"]].set_visible(False)
