@@ -81,6 +81,8 @@ LEFT_OUT = {
     "sums": "A decay of 0.01 is nearly none",
     "text_models_wide": "The base has learned positions; beside rotary ones, which were not judged "
     "here, the tanh net's lead is not surely more than the margin",
+    "vocabulary_by_bytes": "All seeds of an arm have one sign; what is open is how far each rate "
+    "is from its best",
 }
 
 # Studies whose words changed with the procedure, after their scores were seen: what was said.
@@ -104,6 +106,7 @@ ASKED_AGAIN = {
     "recall": "recall_solved",
     "residuals": "residuals_wide",
     "text_models": "text_models_wide",
+    "vocabulary": "vocabulary_by_bytes",
 }
 # What no committed study asks so that it could be answered.
 NEXT = (
@@ -112,8 +115,8 @@ NEXT = (
     "Do eight blocks without residual connections learn from other initial values?",
     "Does a linear map of patches suffice for Fashion-MNIST, of a base that beats the nearest "
     "neighbour there?",
-    "How large should a vocabulary be after as many bytes of text at as many operations? "
-    "(configs/ablations/vocabulary_by_bytes.py is written and not run.)",
+    "How large should a vocabulary be after as many bytes of text at as many operations, with "
+    "learning rates that are known better than in vocabulary_by_bytes?",
     "Are sixteen heads worse than four, with more seeds?",
     "Is post-norm better than pre-norm with fresh seeds, and worse without warm-up than with it?",
 )

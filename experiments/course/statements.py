@@ -408,8 +408,10 @@ STATEMENTS = (
         "bits per byte",
         "data.vocab_size",
         claims=tuple(
-            Claim("vocabulary", f"{size} byte pairs", "better") for size in (512, 1024, 4096)
+            Claim("vocabulary_by_bytes", f"{size} byte pairs", "better") for size in (1024, 4096)
         ),
+        studies=("vocabulary",),
+        note="after as many bytes of one small text at as many operations an update",
     ),
     Statement(
         34,
