@@ -414,9 +414,8 @@ def prepare(
                     f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "
                     "can be drawn for"
                 )
-            over = None if devices is None else tuple(devices)
-            parts = (config, task, model, optimizer, objective)
-            prepared = Prepared(*parts, allow=frozenset(own), devices=over)
+            parts = (config, task, model, optimizer, objective, frozenset(own))
+            prepared = Prepared(*parts, devices=None if devices is None else tuple(devices))
             refuse_unknown_prefixes(prepared.template.params, config)
             refuse_what_is_not_kept(prepared)
             refuse_shown_answers(prepared)
