@@ -375,4 +375,4 @@ def test_all_of_it_holds_of_states_that_are_cut_over_eight_devices():
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
+    assert done.stdout.count(".") > 20

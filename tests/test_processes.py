@@ -212,7 +212,7 @@ def test_arrays_that_no_process_has_whole_give_what_one_device_gives(tmp_path):
 @pytest.mark.thorough
 def test_two_processes_of_four_devices_give_what_one_device_gives():
     """Every architecture, and some mixed rows; test_sharding has the rest of them on eight."""
-    cases = [*SOURCES, "mixed", "experts", "fused", "factored"]
+    cases = [*SOURCES, "mixed", "fused"]
     both = in_two_processes("-m", "tests.meshes", *cases)
     with ThreadPoolExecutor() as readers:
         said = [*readers.map(lambda process: process.communicate(timeout=900)[0], both)]
