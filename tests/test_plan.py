@@ -498,8 +498,7 @@ def test_a_step_over_eight_devices_is_planned():
 def test_the_fastest_mesh_is_looked_for():
     done = command(
         *("plan", "--config=tiny", "--device=cpu:2", "--meshes", "--config.model.num_heads=2"),
-        *("--config.data.tokenizer=bpe", "--config.data.vocab_size=2048", "--json"),
-        *("--config.data.source=absent.txt",),
+        "--json",
         JAX_NUM_CPU_DEVICES="2",
     )
     plans = json.loads(done.stdout)
@@ -507,12 +506,6 @@ def test_the_fastest_mesh_is_looked_for():
     assert len(seconds) == 3
     fastest = min(seconds, key=seconds.__getitem__)
     assert f"fastest that fits: {fastest}\n" in done.stderr
-    # The table of tokens, which is the output layer too, has one gradient: each device of two
-    # sends, by ring, half of all gradients twice.
-    plan = plans["mesh.data=2 mesh.fsdp=1 mesh.tensor=1"]
-    assert sum(each["nbytes"] for each in plan["sent"]) == pytest.approx(
-        4 * plan["parameters"], rel=0.02
-    )
 
 
 def test_a_source_of_ones_own_is_read():

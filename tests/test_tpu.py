@@ -49,6 +49,19 @@ def test_a_step_over_eight_chips_is_planned_for_a_tpu():
     assert whole["seconds"]["links"] == gradients / 100e9
 
 
+def test_the_two_gradients_of_a_tied_table_are_sent_as_one():
+    """By ring 2 x 3 / 4 of all gradients; the compiler of a CPU sends those of the table twice."""
+    (step,) = plan(
+        *("--config=configs/tiny.py", "--topology=v5e:2x2", "--mesh=data=4"),
+        *("--config.data.tokenizer=bpe", "--config.data.vocab_size=2048"),
+        "--config.data.source=absent.txt",
+    ).values()
+    assert step["parameters"] < 1.5 * 2048 * 32  # most of them are the table's
+    assert sum(each["nbytes"] for each in step["sent"]) == pytest.approx(
+        2 * 3 / 4 * 4 * step["parameters"], rel=1e-3
+    )
+
+
 def test_a_step_is_planned_for_a_tpu():
     plans = plan(
         *("--config=configs/shakespeare.py", "--device=v5e", "--config.data.length=256"),
