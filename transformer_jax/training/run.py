@@ -370,7 +370,7 @@ class Run:
             raise InvalidInput(
                 f"{len(tokens)} tokens are beyond model.max_length={self.model.max_length}"
             )
-        logits = whole(logits_of(self.model)(self.params, {"tokens": np.asarray(tokens)[None]}))
+        logits = logits_of(self.model)(self.params, {"tokens": np.asarray(tokens)[None]})
         probabilities = np.asarray(jax.nn.softmax(logits[0, 1 + len(before)]))
         ranked = np.argsort(-probabilities[: tokenizer.vocab_size])
         ranked = ranked[~np.isin(ranked, specials[:4])][:5]
@@ -401,8 +401,9 @@ class Run:
 
 @functools.lru_cache(maxsize=32)
 def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
-    """Returns a compiled function from parameters and inputs to logits; equal models share it."""
-    return jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
+    """Returns a compiled function: parameters, inputs -> whole logits; equal models share it."""
+    apply = jax.jit(lambda params, inputs: model.apply({"params": params}, **inputs))
+    return lambda params, inputs: whole(apply(params, inputs))
 
 
 def _key_of(seed: int) -> jax.Array:

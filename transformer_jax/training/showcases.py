@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.tasks import (
-    Batch,
     Classification,
     LanguageModelling,
     SyntheticTask,
@@ -168,7 +167,7 @@ def show_translations(run: Run, task: Translation) -> str:
 def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
     """Hidden tokens of the test split with the model's guesses."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    logits = _logits(run, batch)
+    logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
     lines = []
     for row in range(_SHOWN):
         for place in np.flatnonzero(batch["weights"][row])[:1]:
@@ -181,16 +180,11 @@ def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
     return "\n".join(lines).replace("\n\n", "\n")
 
 
-def _logits(run: Run, batch: Batch) -> np.ndarray:
-    """The logits of a batch, whole, whatever devices have computed them."""
-    return np.asarray(whole(logits_of(run.model)(run.params, batch["inputs"])))
-
-
 def show_confusions(run: Run, task: Classification) -> str:
     """How many examples of each class of the test split the model gives to which."""
     counts = np.zeros((len(task.classes), len(task.classes)), int)
     for batch in task.evaluation_batches("test", 64):
-        logits = _logits(run, batch)
+        logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
         real = batch["weights"] > 0
         np.add.at(counts, (batch["targets"][real], logits.argmax(-1)[real]), 1)
     size = max(len(name) for name in task.classes)
@@ -204,7 +198,7 @@ def show_confusions(run: Run, task: Classification) -> str:
 def show_guesses(run: Run, task: Task) -> str:
     """Some examples of the test split: what the model takes for likeliest, and what is true."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
-    answers = _logits(run, batch).argmax(-1)
+    answers = np.asarray(logits_of(run.model)(run.params, batch["inputs"])).argmax(-1)
     classes = tuple(task.facts.get("classes", ())) or getattr(task, "words", None)
 
     def named(numbers: np.ndarray) -> str:
