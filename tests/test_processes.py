@@ -25,14 +25,15 @@ STEPS = [
     "--config.evaluation.metrics=brier_score",
 ]
 # Each process says which rows of a batch it makes, and looks whether its devices got theirs; that
-# a hook that draws for itself gives all of them the same state; and that they go on, and agree on
-# something else, while the first is slow to hash what they saved.
+# a hook that draws for itself gives all of them the same state; that a model which neither has whole
+# writes what a whole one does; and that they go on, and agree on something else, while the first is
+# slow to hash what they saved.
 OWN_ROWS = """
 import sys
 import time
 from pathlib import Path
 
-from transformer_jax.processes import is_first, join_processes, largest, refuse_other
+from transformer_jax.processes import is_first, join_processes, largest, refuse_other, whole
 
 join_processes()
 import jax
@@ -43,23 +44,35 @@ from transformer_jax.runs import checkpoints
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.prepared import prepare
+from transformer_jax.training.showcases import show_continuation, show_guesses, to_write
 
 for mesh in ({"data": 8}, {"data": 2, "tensor": 4}, {"fsdp": 4, "sequence": 2}, {"tensor": 8}):
     prepared = prepare(tiny_config(**{f"mesh__{axis}": size for axis, size in mesh.items()}))
-    whole, batch = prepared.stacked_batches(0, 3, 1), prepared.own_batch(0, 3)
+    all_rows, batch = prepared.stacked_batches(0, 3, 1), prepared.own_batch(0, 3)
     own = in_one_call([batch], prepared.capacity)
     _, _, placed, _ = prepared.on_devices((0, None, own, 1))
-    for array, all_of_it in zip(*map(jax.tree.leaves, (placed, whole)), strict=True):
+    for array, all_of_it in zip(*map(jax.tree.leaves, (placed, all_rows)), strict=True):
         assert array.shape == all_of_it.shape
         for shard in array.addressable_shards:
             np.testing.assert_array_equal(shard.data, all_of_it[shard.index])
-    print("rows", len(batch["targets"]), "of", whole["targets"].shape[1])
+    print("rows", len(batch["targets"]), "of", all_rows["targets"].shape[1])
 
 prepared = prepare(tiny_config(hooks__functions="jittering.jitters", mesh__data=8))
 start, run_of = prepared.start(prepared.config)[0], lambda state: prepared.run(state.params, 0)
 names = prepared.config.hooks.functions
 state, _ = call_hooks(run_of, start, names, prepared.task, 0, 0, {"jittering"})
 refuse_other("states", repr([np.asarray(leaf).sum() for leaf in jax.tree.leaves(state)]))
+
+prepared = prepare(tiny_config(mesh__fsdp=8, sample__num_tokens=4))
+parted = prepared.start(prepared.config)[0].params
+assert not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(parted))
+shown = [
+    show(to_write(run, prepared.sharding), prepared.task)
+    for run in (prepared.run(parted, 0), prepared.run(whole(parted), 0))
+    for show in (show_continuation, show_guesses)
+]
+assert shown[:2] == shown[2:], shown
+refuse_other("samples", shown[0])
 
 hashes, goes_on = checkpoints._hashes, Path(sys.argv[1]) / "goes on"
 
