@@ -70,6 +70,7 @@ def decided(results, arms, claims, also=None, learned=None):
         "base": "base",
         "margin": 0.01,
         "seeds": [0, 1, 2],
+        "contrasts": 1,
         "learned": learned,
         "values": {name: {"mean": 2.0, "by_seed": BY_SEED} for name in ("base", *arms)},
         "arms": {
@@ -77,6 +78,7 @@ def decided(results, arms, claims, also=None, learned=None):
                 "verdict": verdict,
                 "words": words,
                 "mean": 0.1,
+                "level": 0.05,
                 "diverged": [[3 * (name == "wild"), 5], [3 * (name == "base wild"), 5]],
             }
             for name, (verdict, words) in arms.items()
@@ -147,6 +149,17 @@ def test_a_base_that_has_not_learned_decides_nothing(results):
     found = decided(results, ARMS, [Claim("made_up", "up", "better")], learned=learned)
     assert found.word == "cannot tell"
     assert "made_up: not decided: the base has not learned: the base's loss" in found.verdicts[0]
+
+
+@pytest.mark.parametrize(("score", "word"), [(2.005, "cannot tell"), (2.02, "held")])
+def test_within_a_margin_that_a_simple_method_is_within_too_nothing_is_told_apart(
+    results, score, word
+):
+    learned = {"passed": True, "told": "", "method": "4-gram", "split": "test", "metric": "loss"}
+    learned |= {"base": 2.0, "score": score}
+    assert decided(results, ARMS, [Claim("made_up", "even", "same")], learned=learned).word == word
+    told = answers.margin_of(answers.read_study("made_up"))
+    assert ("what the base is ahead of a 4-gram model by (0.005)" in told) == (score < 2.01)
 
 
 def test_a_study_that_was_withdrawn_decides_nothing(results, monkeypatch):
