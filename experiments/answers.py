@@ -66,7 +66,7 @@ WITHDRAWN = {
 # Studies of which some arm has a word, and whose question is open all the same.
 OPEN_ALL_THE_SAME = {
     "heads_wide": "16 heads are worse beside these runs of the base; beside the same model and "
-    "seeds at a rate a little higher, which depth_wide trained, they would be unresolved",
+    "seeds at a rate a little higher, which text_models_wide trained, they would be unresolved",
     "norms_wide": "where the norm stands, and what warm-up does, is unresolved; no norm is worse "
     "at pre-norm's initial size, and not told at twice that size (residuals_wide)",
 }
