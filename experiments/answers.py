@@ -168,8 +168,13 @@ def undecided(study: CommittedStudy) -> str:
 
 def in_the_overview(study: CommittedStudy) -> str:
     """The words of a study, and what these leave out."""
+    return ". ".join(filter(None, [words_of(study), *left_out(study), below_the_gate(study)]))
+
+
+def left_out(study: CommittedStudy) -> list[str]:
+    """What the words of a study leave out, a sentence each without its full stop."""
     further = [OPEN_ALL_THE_SAME.get(study.name), LEFT_OUT.get(study.name), margin_of(study)]
-    return ". ".join([words_of(study), *filter(None, [*further, below_the_gate(study)])])
+    return [sentence for sentence in further if sentence]
 
 
 def margin_of(study: CommittedStudy) -> str:

@@ -10,14 +10,12 @@ from experiments.answers import (
     ASKED_AGAIN,
     FIGURES,
     HERE,
-    LEFT_OUT,
-    OPEN_ALL_THE_SAME,
     RESULTS,
     SAID_FIRST,
     CommittedStudy,
     below_the_gate,
     domain_of,
-    margin_of,
+    left_out,
     read_study,
     undecided,
     withheld,
@@ -80,8 +78,7 @@ def page_of_study(
     )
     if undecided(study) and not why_not:
         answer = f"**Not decided.** {answer}"
-    beside = [OPEN_ALL_THE_SAME.get(name), LEFT_OUT.get(name), margin_of(study)]
-    answer += "".join(f" {each}." for each in beside if each and not why_not)
+    answer += "" if why_not else "".join(f" {sentence}." for sentence in left_out(study))
     packages = record["environment"]["packages"]
     lines = [
         f"# {verdicts['question']}",
