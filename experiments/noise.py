@@ -1,5 +1,7 @@
 """Measures where the differences between runs of a config come from, and keeps it for its studies.
 
+A launch that is interrupted goes on after the runs that it had finished, if nothing changed.
+
 Example:
   python -m experiments.noise --config=configs/ablations/quick.py --levels=4
 """
@@ -39,12 +41,14 @@ def main(argv: list[str]) -> dict[str, Any]:
     import jax
     import numpy as np
 
-    from transformer_jax.runs.files import write_json
+    from transformer_jax.runs.files import read_json, write_json
     from transformer_jax.runs.progress import Progress
+    from transformer_jax.studies.asking.cells import code_hash
     from transformer_jax.studies.asking.noise import as_lines, config_hash_of
     from transformer_jax.studies.inference.variance_components import cells_of, ledger
     from transformer_jax.training.evaluation import evaluate, refuse_unknown_bytes, score_of
     from transformer_jax.training.optimizers import evaluated_params
+    from transformer_jax.training.own import fingerprint_of_own
     from transformer_jax.training.prepared import prepare
 
     initial_options = [option for option, value in config.initial.items() if value is not None]
@@ -64,8 +68,23 @@ def main(argv: list[str]) -> dict[str, Any]:
     prepared = prepare(config)
     refuse_unknown_bytes(prepared.task, metric)
     score, progress = score_of(prepared), Progress()
-    scores, sequences = [], []
-    for number, (initial, order, dropout, size) in enumerate(cells, 1):
+    what = {
+        "config": str(path),
+        "overrides": arguments.overrides,
+        "config_hash": config_hash_of(config),
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+    }
+    # What is finished lies beside the ledger until that is written.
+    unfinished, code = out.with_name(f".{out.name}"), [code_hash(), fingerprint_of_own(config)]
+    design = {**what, "metric": metric, "levels": list(levels), "code": code}
+    finished = read_json(unfinished) if unfinished.exists() else {}
+    if finished.get("design") != design:
+        finished = {"design": design, "scores": [], "sequences": []}
+    scores, sequences = finished["scores"], finished["sequences"]
+    if scores:
+        progress.say(f"goes on after {len(scores)} of {len(cells)} runs, from {unfinished}")
+    for number, (initial, order, dropout, size) in list(enumerate(cells, 1))[len(scores) :]:
         own = config.copy_and_resolve_references()
         own.seeds.update(initial=initial, perturbation=size)
         start, _ = prepared.start(own)
@@ -77,22 +96,17 @@ def main(argv: list[str]) -> dict[str, Any]:
         top, below = (columns[name] for name in _METRICS[metric])
         scale = mean * below.sum() / top.sum()  # bits in place of nats
         added = (top * scale - mean * below) / below.mean()
-        sequences.append(mean + added)
-        scores.append(mean)
+        sequences.append((mean + added).tolist())
+        scores.append(float(mean))
+        write_json(out.parent, unfinished.name, finished)
         progress.say(
             f"{number:>3}/{len(cells)}  initial {initial}, order {order}, dropout {dropout}, "
             f"changed by {size:g}: test {metric} {scores[-1]:.5f}"
         )
-    what = {
-        "config": str(path),
-        "overrides": arguments.overrides,
-        "config_hash": config_hash_of(config),
-        "device": jax.devices()[0].device_kind,
-        "jax": jax.__version__,
-    }
     table = np.array(scores).reshape(*levels, 2)
     sums = ledger(table, np.array(sequences), f"test/{metric}", what)
     write_json(out.parent, out.name, sums)
+    unfinished.unlink()
     print("\n".join([*as_lines(sums), f"wrote {out}"]))
     return sums
 

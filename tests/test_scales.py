@@ -2,13 +2,15 @@
 
 import json
 import math
+import signal
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
+from tests.conftest import ROOT, TINY, attempt, command, refused, start_command, tiny_config
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options.config import load_config
 from transformer_jax.runs.files import as_plain
@@ -466,15 +468,26 @@ def test_a_committed_ledger_is_that_of_its_config(path):
 
 
 @pytest.mark.commands
-def test_the_command_measures_a_config(tmp_path):
-    out = tmp_path / "noise.json"
-    given = ("--config=configs/tiny.py", "--levels=2", "--config.training.steps=12", f"--out={out}")
-    result = command("noise", *given, "--metric=accuracy")
+def test_the_command_measures_a_config_and_goes_on_after_it_was_killed(tmp_path):
+    out, unfinished = tmp_path / "noise.json", tmp_path / ".noise.json"
+    given = ("--config=configs/tiny.py", "--levels=2", "--metric=accuracy", f"--out={out}")
+    given = (*given, "--config.training.steps=12")
+    process = start_command("noise", *given)
+    while process.poll() is None and not unfinished.exists():
+        time.sleep(0.1)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    before = json.loads(unfinished.read_text())["scores"]
+    result = command("noise", *given)
     assert result.returncode == 0, result.stderr
+    assert f"goes on after {len(before)} of 16 runs" in result.stdout + result.stderr
+    assert not unfinished.exists()
     found = json.loads(out.read_text())
     assert found["metric"] == "test/accuracy"
     assert 0 < found["mean"] < 1
     scores = np.array(found["scores"])
+    assert 0 < len(before) < 16
+    assert scores.ravel()[: len(before)].tolist() == before
     assert scores.shape == (2, 2, 2, 2)
     assert np.ptp(scores[:, 0, 0, 0]) > 0
     assert np.ptp(scores[0, :, 0, 0]) > 0

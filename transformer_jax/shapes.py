@@ -1,7 +1,8 @@
 """The key of dimension letters, LETTERS, and a checker that names the argument at fault.
 
-Local arrays that meet in an einsum or a mask carry their letters as a suffix (`query_HLK`), which
-names the last axes; others, the batch say, may stand before them, written `...`.
+Local arrays that meet in an einsum or a mask, and what flows through a model, carry their letters
+as a suffix (`query_HLK`), which names the last axes; others, the batch say, may stand before them,
+written `...`.
 """
 
 import jax.numpy as jnp

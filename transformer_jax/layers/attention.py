@@ -58,8 +58,8 @@ def scaled_dot_product_attention(
       ValueError: the shapes disagree, or the mask is not bool; the text names the argument.
     """
     check_shapes(query=(query, "... L K"), key=(key, "... M K"), value=(value, "... M V"))
-    weights = attention_weights(query, key, mask, bias)
-    return weighted_sum(weights, value)
+    weights_LM = attention_weights(query, key, mask, bias)
+    return weighted_sum(weights_LM, value)
 
 
 def _split(flat: Array, heads: int) -> Array:

@@ -58,29 +58,29 @@ def mix_in_chunks(
     def chunk(first: Array | int, count: int, end: int) -> Array:
         """Of the queries from `first` on, over the keys before `end`."""
         rows = lambda array: _rows(array, first, count)  # noqa: E731
-        told_mask = _part_of(mask, first, count, end)
-        told_bias = bias
+        mask_CM = _part_of(mask, first, count, end)
+        bias_CM = bias
         if callable(bias):
-            told_bias = jax.tree_util.Partial(bias, first=first)
+            bias_CM = jax.tree_util.Partial(bias, first=first)
         elif bias is not None:
-            told_bias = rows(bias)[..., :end]
-        weights = weights_by(
-            functools.partial(weigh, first), rows(query), key[..., :end, :], told_mask, told_bias
+            bias_CM = rows(bias)[..., :end]
+        weights_HCM = weights_by(
+            functools.partial(weigh, first), rows(query), key[..., :end, :], mask_CM, bias_CM
         )
-        kept = weights if drop is None else drop(weights, first)
-        mixed = weighted_sum(kept, serve_groups(value[..., :end, :], query.shape[-3]))
+        kept_HCM = weights_HCM if drop is None else drop(weights_HCM, first)
+        mixed_HCV = weighted_sum(kept_HCM, serve_groups(value[..., :end, :], query.shape[-3]))
         if values is not None:
-            mixed += values(kept, first=first).astype(mixed.dtype)
-        return mixed
+            mixed_HCV += values(kept_HCM, first=first).astype(mixed_HCV.dtype)
+        return mixed_HCV
 
     def loop(firsts: Sequence[int], end: int) -> Array:
         """Several chunks of one size, which look at the same keys."""
         run = again(lambda first: chunk(first, size, end))
         if len(firsts) == 1:
             return run(firsts[0])
-        _, parts = jax.lax.scan(lambda _, first: (None, run(first)), None, jnp.asarray(firsts))
-        parts = jnp.moveaxis(parts, 0, -3)  # [..., H, chunks, size, V]
-        return parts.reshape(*parts.shape[:-3], len(firsts) * size, parts.shape[-1])
+        _, parts_HNCV = jax.lax.scan(lambda _, first: (None, run(first)), None, jnp.asarray(firsts))
+        parts_HNCV = jnp.moveaxis(parts_HNCV, 0, -3)  # [..., H, chunks, size, V]
+        return parts_HNCV.reshape(*parts_HNCV.shape[:-3], len(firsts) * size, parts_HNCV.shape[-1])
 
     def again(run: Callable) -> Callable:
         """Of several chunks each is made again for the backward pass."""

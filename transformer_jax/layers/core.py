@@ -96,10 +96,10 @@ def weights_by(
     shape = weights_shape(query, key)
     mask_HLM = _with_heads(as_array(mask), shape)
     bias_HLM = bias(query, key, mask_HLM) if callable(bias) else bias
-    weights = weigh(query, key, mask=mask_HLM, bias=bias_HLM)
-    if weights.shape != shape:  # a row of the user's own; what broadcasts would be taken
-        raise ValueError(f"attention: expected weights {shape}, got {weights.shape}")
-    return weights
+    weights_HLM = weigh(query, key, mask=mask_HLM, bias=bias_HLM)
+    if weights_HLM.shape != shape:  # a row of the user's own; what broadcasts would be taken
+        raise ValueError(f"attention: expected weights {shape}, got {weights_HLM.shape}")
+    return weights_HLM
 
 
 def _with_heads(mask: Array | None, shape: tuple[int, ...]) -> Array | None:

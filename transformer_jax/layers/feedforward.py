@@ -186,8 +186,8 @@ class MixtureOfExperts(nn.Module):
         gates_LE = shares_LE * taken_LE
         if self.num_chosen > 1:  # of one alone it would be 1, and teach the router nothing
             gates_LE = gates_LE / gates_LE.sum(-1, keepdims=True)
-        used, asked = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
-        balance = self.num_experts * (jax.lax.stop_gradient(used) * asked).sum(-1)
+        used_E, asked_E = taken_LE.mean(-2) / self.num_chosen, shares_LE.mean(-2)
+        balance = self.num_experts * (jax.lax.stop_gradient(used_E) * asked_E).sum(-1)
         self.sow("losses", "balance", self.balance * balance)
         up = Experts(self.num_experts, mlp_dim, self.kernel_init, self.dtype, name="up")
         out_init = self.out_init or self.kernel_init
@@ -195,9 +195,9 @@ class MixtureOfExperts(nn.Module):
         if self.computed == "chosen" and chosen.size:  # without tokens there are no blocks
             gates_Lk = jnp.take_along_axis(gates_LE, chosen, axis=-1)
             return self._of_chosen(inputs, chosen, gates_Lk, up, down)
-        hidden = site(self, "hidden", self.activation(up(inputs[..., None, :])))
-        written = down(hidden)
-        return (written * gates_LE[..., None].astype(written.dtype)).sum(-2)
+        hidden_LEF = site(self, "hidden", self.activation(up(inputs[..., None, :])))
+        written_LED = down(hidden_LEF)
+        return (written_LED * gates_LE[..., None].astype(written_LED.dtype)).sum(-2)
 
     def _of_chosen(
         self, inputs: Array, chosen: Array, gates: Array, up: "Experts", down: "Experts"
@@ -205,12 +205,12 @@ class MixtureOfExperts(nn.Module):
         """The chosen experts' sum: [..., L, D], [..., L, k] twice -> [..., L, D]."""
         k = self.num_chosen
         routes = routes_of(chosen.reshape(-1, k), self.num_experts, self.block)
-        blocks = routes.to_blocks(inputs.reshape(-1, inputs.shape[-1]))
-        read = routes.to_pairs(up.of_blocks(blocks, routes.expert))
+        blocks_NCD = routes.to_blocks(inputs.reshape(-1, inputs.shape[-1]))
+        read = routes.to_pairs(up.of_blocks(blocks_NCD, routes.expert))
         read = read.reshape(*chosen.shape, read.shape[-1])
         hidden = site(self, "hidden", self.activation(read))
-        filled = routes.pairs_to_blocks(hidden.reshape(-1, k, hidden.shape[-1]))
-        written = routes.to_pairs(down.of_blocks(filled, routes.expert))
+        filled_NCF = routes.pairs_to_blocks(hidden.reshape(-1, k, hidden.shape[-1]))
+        written = routes.to_pairs(down.of_blocks(filled_NCF, routes.expert))
         weighted = written.reshape(*chosen.shape, -1) * gates[..., None].astype(written.dtype)
         return weighted.sum(-2)
 
@@ -226,10 +226,10 @@ class Experts(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """[..., E, D] (or [..., 1, D] for all of them) -> [..., E, features]."""
         inputs, kernel_EDF = self._promoted(inputs)
-        repeated = jnp.broadcast_to(
+        repeated_ED = jnp.broadcast_to(
             inputs, (*inputs.shape[:-2], self.num_experts, inputs.shape[-1])
         )
-        return jnp.einsum("...ED,EDF->...EF", repeated, kernel_EDF)
+        return jnp.einsum("...ED,EDF->...EF", repeated_ED, kernel_EDF)
 
     def of_blocks(self, blocks: Array, expert: Array) -> Array:
         """[N, C, D], each block for one expert [N] -> [N, C, features]."""

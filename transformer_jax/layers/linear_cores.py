@@ -65,24 +65,25 @@ class LinearAttention(Core):
         _refuse_bias(bias, "linear attention")
         query, key = _elu_plus_one(query), _elu_plus_one(serve_groups(key, query.shape[-3]))
         # A further value of 1 sums up the weights.
-        counted = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1).astype(key.dtype)
+        counted_MV = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1).astype(key.dtype)
         if mask is None:
-            state = jnp.einsum("...MK,...MV->...KV", key, counted)
-            mixed, state = jnp.einsum("...LK,...KV->...LV", query, state), None
+            state = jnp.einsum("...MK,...MV->...KV", key, counted_MV)
+            mixed_LV, state = jnp.einsum("...LK,...KV->...LV", query, state), None
         else:
-            shape = (*key.shape[:-2], key.shape[-1], counted.shape[-1])
+            shape = (*key.shape[:-2], key.shape[-1], counted_MV.shape[-1])
             state = jnp.zeros(shape, key.dtype) if state is None else state
-            mixed, state = running_sums(query, key, counted, state, chunk=self.chunk)
-        total = mixed[..., -1:]
-        return (mixed[..., :-1] / jnp.where(total == 0, 1, total)).astype(value.dtype), state
+            mixed_LV, state = running_sums(query, key, counted_MV, state, chunk=self.chunk)
+        total_L1 = mixed_LV[..., -1:]
+        mean_LV = mixed_LV[..., :-1] / jnp.where(total_L1 == 0, 1, total_L1)
+        return mean_LV.astype(value.dtype), state
 
     def weights(self, query: Array, key: Array, *, mask: Array | None, bias: Array | None) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M], to be looked at."""
         _refuse_bias(bias, "linear attention")
-        agreement = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
-        kept = agreement if mask is None else jnp.where(mask, agreement, 0)
-        total = kept.sum(-1, keepdims=True)
-        return kept / jnp.where(total == 0, 1, total)
+        agreement_LM = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
+        kept_LM = agreement_LM if mask is None else jnp.where(mask, agreement_LM, 0)
+        total_L1 = kept_LM.sum(-1, keepdims=True)
+        return kept_LM / jnp.where(total_L1 == 0, 1, total_L1)
 
 
 def _refuse_bias(bias: Bias | None, who: str) -> None:
@@ -144,10 +145,10 @@ class GatedDeltaRule(Core):
         dtype, wide = value.dtype, jnp.promote_types(query.dtype, jnp.float32)
         query, key = (_of_length_one(array.astype(wide)) for array in (query, key))
         key, value = (serve_groups(array, self.num_heads) for array in (key, value.astype(wide)))
-        rate = self.param("rate", logs_of_counts, (self.num_heads,))
-        offset = self.param("offset", time_steps, (self.num_heads,))
-        step = jax.nn.softplus(gates["decay"][..., 0].astype(wide) + offset[:, None])
-        decay_HL = jnp.exp(-jnp.exp(rate)[:, None] * step)
+        rate_H = self.param("rate", logs_of_counts, (self.num_heads,))
+        offset_H = self.param("offset", time_steps, (self.num_heads,))
+        step_HL = jax.nn.softplus(gates["decay"][..., 0].astype(wide) + offset_H[:, None])
+        decay_HL = jnp.exp(-jnp.exp(rate_H)[:, None] * step_HL)
         write_HL = jax.nn.sigmoid(gates["write"][..., 0].astype(wide))
         if segment is not None:
             decay_HL = jnp.where(document_starts(segment)[..., None, :], 0, decay_HL)
@@ -156,17 +157,17 @@ class GatedDeltaRule(Core):
         state = jnp.zeros(shape, wide) if state is None else state
 
         def read(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
-            query_K, key_K, value_V, decay, write = token
-            state = state * decay[..., None, None]
+            query_K, key_K, value_V, decay_H, write_H = token
+            state = state * decay_H[..., None, None]
             wrong_V = value_V - jnp.einsum("...K,...KV->...V", key_K, state)
-            state = state + write[..., None, None] * key_K[..., :, None] * wrong_V[..., None, :]
+            state = state + write_H[..., None, None] * key_K[..., :, None] * wrong_V[..., None, :]
             return state, jnp.einsum("...K,...KV->...V", query_K, state)
 
         tokens = [jnp.moveaxis(array, -2, 0) for array in (query, key, value)]
         tokens += [jnp.moveaxis(array, -1, 0) for array in (decay_HL, write_HL)]
-        state, mixed = jax.lax.scan(read, state, tuple(tokens))
-        mixed = jnp.moveaxis(mixed, 0, -2) / query.shape[-1] ** 0.5
-        return mixed.astype(dtype), state
+        state, mixed_HLV = jax.lax.scan(read, state, tuple(tokens))
+        mixed_HLV = jnp.moveaxis(mixed_HLV, 0, -2) / query.shape[-1] ** 0.5
+        return mixed_HLV.astype(dtype), state
 
 
 def _of_length_one(array: Array) -> Array:

@@ -42,21 +42,25 @@ class LocalAttention(Core):
         assert isinstance(mask, Mask)
         key = serve_groups(key, query.shape[-3])
         after = 0 if "causal" in mask.names else 1
-        of_query, of_key = (in_blocks(array, window, -2) for array in (query, key))
+        query_NCK, key_NCK = (in_blocks(array, window, -2) for array in (query, key))
         ours, theirs = jax.tree.map(
             lambda part: in_blocks(part, window, -1), (mask.query, mask.key)
         )
-        is_token = in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
+        is_token_NC = in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
         near = jax.tree.map(lambda part: _near(part, after, -1), theirs)
-        allowed = Mask(ours, near, mask.rule).dense() & _near(is_token, after, -1)[:, None, :]
-        # [..., blocks, b, keys] -> with an axis of heads before the blocks
-        allowed = allowed[..., None, :, :, :]
-        weights = self.weights(of_query, _near(of_key, after, -2), mask=allowed, bias=None)
-        weights = weights if dropout is None else dropout(weights)
-        mixed = weighted_sum(weights, _near(in_blocks(value, window, -2), after, -2))
-        mixed = mixed.reshape(*value.shape[:-2], -1, value.shape[-1])[..., : query.shape[-2], :]
+        allowed_NCM = (
+            Mask(ours, near, mask.rule).dense() & _near(is_token_NC, after, -1)[:, None, :]
+        )
+        allowed_NCM = allowed_NCM[..., None, :, :, :]  # an axis of heads before the blocks
+        weights_NCM = self.weights(
+            query_NCK, _near(key_NCK, after, -2), mask=allowed_NCM, bias=None
+        )
+        weights_NCM = weights_NCM if dropout is None else dropout(weights_NCM)
+        mixed_NCV = weighted_sum(weights_NCM, _near(in_blocks(value, window, -2), after, -2))
+        mixed_LV = mixed_NCV.reshape(*value.shape[:-2], -1, value.shape[-1])
+        mixed_LV = mixed_LV[..., : query.shape[-2], :]
         counts = count_by_one(mask.query)[..., None, None, None]
-        return jnp.where(counts, mixed, jnp.nan), None
+        return jnp.where(counts, mixed_LV, jnp.nan), None
 
     def weights(self, query: Array, key: Array, *, mask: Array | None, bias: Array | None) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""

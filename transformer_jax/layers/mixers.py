@@ -90,28 +90,30 @@ class StateSpace(nn.Module):
         gate, read, step = jnp.split(reads(inputs), (inner, inner + channels), axis=-1)
         read = jax.nn.silu(self._convolve(read, segment, slot))
         wide = jnp.promote_types(read.dtype, jnp.float32)
-        x, key, query = jnp.split(read.astype(wide), (inner, inner + self.state_size), axis=-1)
-        x_HLV = jnp.swapaxes(x.reshape(*x.shape[:-1], heads, self.head_dim), -3, -2)
-        rate = self.param("rate", logs_of_counts, (heads,))
-        offset = self.param("offset", time_steps, (heads,))
-        skip = self.param("skip", nn.initializers.ones, (heads,))
-        step_HL = jnp.swapaxes(jax.nn.softplus(step.astype(wide) + offset), -1, -2)
+        x_LF, key_LK, query_LK = jnp.split(
+            read.astype(wide), (inner, inner + self.state_size), axis=-1
+        )
+        x_HLV = jnp.swapaxes(x_LF.reshape(*x_LF.shape[:-1], heads, self.head_dim), -3, -2)
+        rate_H = self.param("rate", logs_of_counts, (heads,))
+        offset_H = self.param("offset", time_steps, (heads,))
+        skip_H = self.param("skip", nn.initializers.ones, (heads,))
+        step_HL = jnp.swapaxes(jax.nn.softplus(step.astype(wide) + offset_H), -1, -2)
         empty = jnp.zeros((*x_HLV.shape[:-2], self.state_size, self.head_dim), wide)
         y_HLV, state = running_sums(
-            query[..., None, :, :],
-            key[..., None, :, :],
+            query_LK[..., None, :, :],
+            key_LK[..., None, :, :],
             x_HLV * step_HL[..., None],
             kept_state(self, 0, slot is not None, empty),
             chunk=self.chunk,
-            log_decay=-jnp.exp(rate)[:, None] * step_HL,
+            log_decay=-jnp.exp(rate_H)[:, None] * step_HL,
             starts=None if segment is None else document_starts(segment)[..., None, :],
         )
         keep_state(self, 0, slot is not None, state)
-        y_HLV = y_HLV + skip[:, None, None] * x_HLV
-        y = jnp.swapaxes(y_HLV, -3, -2).reshape(x.shape)
-        y = RMSNorm(self.epsilon, name="norm")(y * jax.nn.silu(gate.astype(wide)))
+        y_HLV = y_HLV + skip_H[:, None, None] * x_HLV
+        y_LF = jnp.swapaxes(y_HLV, -3, -2).reshape(x_LF.shape)
+        y_LF = RMSNorm(self.epsilon, name="norm")(y_LF * jax.nn.silu(gate.astype(wide)))
         out = Linear(width, self.use_bias, self.out_init, self.dtype, name="out")
-        return out(y.astype(inputs.dtype))
+        return out(y_LF.astype(inputs.dtype))
 
     def _convolve(self, inputs: Array, segment: Array | None, slot: CacheSlot | None) -> Array:
         """Each channel with itself over the last tokens of the same document."""
@@ -122,14 +124,14 @@ class StateSpace(nn.Module):
         reads_on = slot is not None
         read = jnp.concatenate([kept_state(self, 1, reads_on, before), inputs], axis=-2)
         keep_state(self, 1, reads_on, read[..., read.shape[-2] - (size - 1) :, :])
-        length, mixed = inputs.shape[-2], bias.astype(inputs.dtype)
+        length, mixed_LC = inputs.shape[-2], bias.astype(inputs.dtype)
         for back in range(size):
             first = size - 1 - back
-            shifted = read[..., first : first + length, :] * kernel[first].astype(inputs.dtype)
+            shifted_LC = read[..., first : first + length, :] * kernel[first].astype(inputs.dtype)
             if segment is not None and back:
-                shifted = jnp.where(_same_document(segment, back)[..., None], shifted, 0)
-            mixed = mixed + shifted
-        return mixed
+                shifted_LC = jnp.where(_same_document(segment, back)[..., None], shifted_LC, 0)
+            mixed_LC = mixed_LC + shifted_LC
+        return mixed_LC
 
 
 def _same_document(segment: Array, back: int) -> Array:

@@ -59,12 +59,12 @@ class MeanOfPlaces(Pooling):
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] -> [..., D]."""
-        wide = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
+        wide_LD = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
         if is_token is None:
-            return wide.mean(-2).astype(hidden.dtype)
-        kept = jnp.where(is_token[..., None], wide, 0).sum(-2)
+            return wide_LD.mean(-2).astype(hidden.dtype)
+        kept_D = jnp.where(is_token[..., None], wide_LD, 0).sum(-2)
         count = is_token.sum(-1, keepdims=True)
-        return (kept / jnp.maximum(count, 1)).astype(hidden.dtype)
+        return (kept_D / jnp.maximum(count, 1)).astype(hidden.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +78,8 @@ class LargestOfPlaces(Pooling):
         """[..., L, D] -> [..., D]."""
         if is_token is None:
             return hidden.max(-2)
-        largest = jnp.where(is_token[..., None], hidden, -jnp.inf).max(-2)
-        return jnp.where(is_token.any(-1, keepdims=True), largest, 0)
+        largest_D = jnp.where(is_token[..., None], hidden, -jnp.inf).max(-2)
+        return jnp.where(is_token.any(-1, keepdims=True), largest_D, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +91,8 @@ class AllPlaces(Pooling):
 
     def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
         """[..., L, D] -> [..., L * D]."""
-        kept = hidden if is_token is None else jnp.where(is_token[..., None], hidden, 0)
-        return kept.reshape(*kept.shape[:-2], -1)
+        kept_LD = hidden if is_token is None else jnp.where(is_token[..., None], hidden, 0)
+        return kept_LD.reshape(*kept_LD.shape[:-2], -1)
 
 
 POOLINGS = {

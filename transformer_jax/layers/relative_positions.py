@@ -36,9 +36,9 @@ class _BiasOfDistances:
         mask: Array | None,
         first: int | Array = 0,
     ) -> Array:
-        of_queries = jax.lax.dynamic_slice_in_dim(positions, first, query.shape[-2], axis=-1)
-        distances = positions[..., None, :] - of_queries[..., :, None]
-        return self.function(table, distances[..., None, :, :], query, *self.options)
+        position_L = jax.lax.dynamic_slice_in_dim(positions, first, query.shape[-2], axis=-1)
+        distances_LM = positions[..., None, :] - position_L[..., :, None]
+        return self.function(table, distances_LM[..., None, :, :], query, *self.options)
 
     def terms(self, table: Array, positions: Array) -> PositionTerms:
         """What attention calls."""
@@ -195,26 +195,26 @@ class ShawPositions(nn.Module):
 def _shaw_bias(table: Array, distances: Array, query: Array) -> Array:
     """Agreement of each query with each vector, [..., H, L, 2k+1], then read out by distance."""
     longest = len(table) // 2
-    places = jnp.clip(distances, -longest, longest) + longest
-    agreement = _with_vectors(query, table)
-    shape = (*agreement.shape[:-1], places.shape[-1])
-    return jnp.take_along_axis(agreement, jnp.broadcast_to(places, shape), axis=-1)
+    rows_LM = jnp.clip(distances, -longest, longest) + longest
+    agreement_LR = _with_vectors(query, table)
+    shape = (*agreement_LR.shape[:-1], rows_LM.shape[-1])
+    return jnp.take_along_axis(agreement_LR, jnp.broadcast_to(rows_LM, shape), axis=-1)
 
 
-def _with_vectors(query: Array, table: Array) -> Array:
+def _with_vectors(query_LK: Array, table_RK: Array) -> Array:
     """[..., L, K] and [R, K] -> [..., L, R], at least as wide as float32, as scores are."""
-    wide = jnp.promote_types(query.dtype, jnp.float32)
-    table = table.astype(query.dtype)
-    return jnp.einsum("...LK,RK->...LR", query, table, preferred_element_type=wide)
+    wide = jnp.promote_types(query_LK.dtype, jnp.float32)
+    table_RK = table_RK.astype(query_LK.dtype)
+    return jnp.einsum("...LK,RK->...LR", query_LK, table_RK, preferred_element_type=wide)
 
 
 def _shaw_values(table: Array, positions: Array, weights: Array, first: int | Array = 0) -> Array:
     """Each weight goes to the vector of its distance: [..., H, L, M] -> [..., H, L, V]."""
-    of_queries = jax.lax.dynamic_slice_in_dim(positions, first, weights.shape[-2], axis=-1)
-    distances = positions[..., None, :] - of_queries[..., :, None]
+    position_L = jax.lax.dynamic_slice_in_dim(positions, first, weights.shape[-2], axis=-1)
+    distances_LM = positions[..., None, :] - position_L[..., :, None]
     longest = len(table) // 2
-    places = jnp.clip(distances, -longest, longest)[..., None, :, :] + longest
-    by_vector = [jnp.where(places == row, weights, 0).sum(-1) for row in range(len(table))]
+    rows_LM = jnp.clip(distances_LM, -longest, longest)[..., None, :, :] + longest
+    by_vector = [jnp.where(rows_LM == row, weights, 0).sum(-1) for row in range(len(table))]
     return jnp.stack(by_vector, -1) @ table.astype(weights.dtype)
 
 
@@ -264,19 +264,19 @@ def _contextual_bias(
 ) -> Array:
     """The mask tells where the queries stand, so `first` does not have to."""
     wide = jnp.promote_types(query.dtype, jnp.float32)
-    gates = jax.nn.sigmoid(
+    gates_LM = jax.nn.sigmoid(
         jnp.einsum("...LK,...MK->...LM", query * scale, key, preferred_element_type=wide)
     )
     if mask is not None:
-        gates = jnp.where(mask, gates, 0)
-    counted = jnp.flip(jnp.cumsum(jnp.flip(gates, -1), axis=-1), -1)
-    places = jnp.minimum(counted, table.shape[0] - 1)
-    below = jnp.floor(places)
-    agreement = _with_vectors(query, table)
+        gates_LM = jnp.where(mask, gates_LM, 0)
+    counted_LM = jnp.flip(jnp.cumsum(jnp.flip(gates_LM, -1), axis=-1), -1)
+    places_LM = jnp.minimum(counted_LM, table.shape[0] - 1)
+    below_LM = jnp.floor(places_LM)
+    agreement_LR = _with_vectors(query, table)
 
     def read_out(at: Array) -> Array:
-        return jnp.take_along_axis(agreement, at.astype(jnp.int32), axis=-1)
+        return jnp.take_along_axis(agreement_LR, at.astype(jnp.int32), axis=-1)
 
-    above = jnp.minimum(below + 1, table.shape[0] - 1)
-    part = places - below
-    return (1 - part) * read_out(below) + part * read_out(above)
+    above_LM = jnp.minimum(below_LM + 1, table.shape[0] - 1)
+    part_LM = places_LM - below_LM
+    return (1 - part_LM) * read_out(below_LM) + part_LM * read_out(above_LM)

@@ -77,13 +77,13 @@ def attention_scores(
         )
     wide = jnp.promote_types(query.dtype, jnp.float32)
     # Scaling the query costs L*K products, scaling the scores would cost L*M.
-    scaled = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
-    scores = product("...LK,...MK->...LM", scaled, key, preferred_element_type=wide)
+    scaled_LK = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
+    scores_LM = product("...LK,...MK->...LM", scaled_LK, key, preferred_element_type=wide)
     if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
+        scores_LM = soft_cap * jnp.tanh(scores_LM / soft_cap)
     if bias is not None:
-        scores = scores + bias.astype(wide)
-    return scores if mask is None else jnp.where(mask, scores, -jnp.inf)
+        scores_LM = scores_LM + bias.astype(wide)
+    return scores_LM if mask is None else jnp.where(mask, scores_LM, -jnp.inf)
 
 
 def product(axes: str, left: Array, right: Array, **options: Any) -> Array:
@@ -186,11 +186,11 @@ class SinkAttention(nn.Module):
         self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
     ) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
-        sinks = self.param("sink", nn.initializers.zeros, (self.num_heads,))
-        scores = attention_scores(query, key, mask, bias, scale=self.scale)
-        sink = jnp.broadcast_to(sinks[:, None, None], (*scores.shape[:-1], 1))
-        with_sink = jnp.concatenate([scores, sink.astype(scores.dtype)], axis=-1)
-        return masked_softmax(with_sink)[..., :-1]
+        sinks_H = self.param("sink", nn.initializers.zeros, (self.num_heads,))
+        scores_HLM = attention_scores(query, key, mask, bias, scale=self.scale)
+        sink_HL1 = jnp.broadcast_to(sinks_H[:, None, None], (*scores_HLM.shape[:-1], 1))
+        with_sink_HLM = jnp.concatenate([scores_HLM, sink_HL1.astype(scores_HLM.dtype)], axis=-1)
+        return masked_softmax(with_sink_HLM)[..., :-1]
 
 
 class SigmoidAttention(nn.Module):
@@ -212,9 +212,11 @@ class SigmoidAttention(nn.Module):
         self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
     ) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
-        scores = attention_scores(query, key, mask, bias, scale=self.scale, soft_cap=self.soft_cap)
-        seen = jnp.maximum((scores > -jnp.inf).sum(-1, keepdims=True), 1)
-        return jax.nn.sigmoid(scores - jnp.log(seen.astype(scores.dtype)))
+        scores_HLM = attention_scores(
+            query, key, mask, bias, scale=self.scale, soft_cap=self.soft_cap
+        )
+        seen_HL1 = jnp.maximum((scores_HLM > -jnp.inf).sum(-1, keepdims=True), 1)
+        return jax.nn.sigmoid(scores_HLM - jnp.log(seen_HL1.astype(scores_HLM.dtype)))
 
 
 class TalkingHeadsAttention(nn.Module):
@@ -238,10 +240,12 @@ class TalkingHeadsAttention(nn.Module):
         self, query: Array, key: Array, *, mask: Array | None, bias: Array | None
     ) -> Array:
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
-        scores = attention_scores(query, key, None, bias, scale=self.scale)
-        scores = HeadMixture(self.num_heads, self.kernel_init, name="scores")(scores)
-        weights = masked_softmax(scores if mask is None else jnp.where(mask, scores, -jnp.inf))
-        return HeadMixture(self.num_heads, self.kernel_init, name="weights")(weights)
+        scores_HLM = attention_scores(query, key, None, bias, scale=self.scale)
+        scores_HLM = HeadMixture(self.num_heads, self.kernel_init, name="scores")(scores_HLM)
+        weights_HLM = masked_softmax(
+            scores_HLM if mask is None else jnp.where(mask, scores_HLM, -jnp.inf)
+        )
+        return HeadMixture(self.num_heads, self.kernel_init, name="weights")(weights_HLM)
 
 
 class HeadMixture(nn.Module):
@@ -253,8 +257,8 @@ class HeadMixture(nn.Module):
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
         """[..., H, L, M] -> [..., H, L, M]."""
-        drawn = self.param("kernel", self.kernel_init, (self.num_heads, self.num_heads))
-        matrix_HG = (drawn + jnp.eye(self.num_heads)).astype(inputs.dtype)
+        drawn_HG = self.param("kernel", self.kernel_init, (self.num_heads, self.num_heads))
+        matrix_HG = (drawn_HG + jnp.eye(self.num_heads)).astype(inputs.dtype)
         return jnp.einsum("HG,...GLM->...HLM", matrix_HG, inputs)
 
 
@@ -287,5 +291,5 @@ class DifferentialAttention(nn.Module):
         start = nn.initializers.constant(self.initial_lambda)
         lambda_H11 = self.param("lambda", start, (self.num_heads,))[:, None, None]
         halves = zip(jnp.split(query, 2, axis=-1), jnp.split(key, 2, axis=-1), strict=True)
-        first, second = (attention_weights(q, k, mask, bias) for q, k in halves)
-        return first - lambda_H11 * second
+        first_HLM, second_HLM = (attention_weights(q, k, mask, bias) for q, k in halves)
+        return first_HLM - lambda_H11 * second_HLM

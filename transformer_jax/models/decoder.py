@@ -74,10 +74,9 @@ class Decoder(Transformer, kw_only=True):
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        hidden = self.scale_for_logits(hidden)
-        tied = self.tie_embeddings
-        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
-        return site(self, "logits", logits)
+        hidden_D, tied = self.scale_for_logits(hidden), self.tie_embeddings
+        logits_V = self.token_embedding.attend(hidden_D) if tied else self.output(hidden_D)
+        return site(self, "logits", logits_V)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

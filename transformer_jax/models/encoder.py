@@ -93,28 +93,28 @@ class Encoder(Transformer, kw_only=True):
             check_tokens(
                 self.max_length, tokens, segments=segments, types=types, positions=positions
             )
-            hidden = self.token_embedding(tokens)
+            embedded_LD = self.token_embedding(tokens)
         else:
-            hidden, segments, positions = self._project(vectors, segments, positions, pooling)
-        positions = jnp.arange(hidden.shape[-2]) if positions is None else positions
+            embedded_LD, segments, positions = self._project(vectors, segments, positions, pooling)
+        positions = jnp.arange(embedded_LD.shape[-2]) if positions is None else positions
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
         if self.num_types:
-            types = jnp.zeros(hidden.shape[:-1], jnp.int32) if types is None else types
-            hidden = hidden + self.make_embedding(self.num_types, name="type_embedding")(types)
+            types = jnp.zeros(embedded_LD.shape[:-1], jnp.int32) if types is None else types
+            embedded_LD += self.make_embedding(self.num_types, name="type_embedding")(types)
         most = self.max_length + (self.vocab_size is None and pooling.adds_token)  # a class token
-        hidden = self.run_blocks(
-            hidden, positions, causal=False, segments=segments, train=train, max_length=most
+        hidden_LD = self.run_blocks(
+            embedded_LD, positions, causal=False, segments=segments, train=train, max_length=most
         )
         if not self.num_classes:
-            return hidden if return_hidden else self.project(hidden)
-        pooled = pooling(hidden, None if segments is None else segments > 0)
+            return hidden_LD if return_hidden else self.project(hidden_LD)
+        pooled_D = pooling(hidden_LD, None if segments is None else segments > 0)
         if pooling.adds_token and self.vocab_size is not None:
             pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
-            pooled = jnp.tanh(pooler(pooled))
-        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
-        pooled = site(self, "pooled", pooled)
-        return pooled if return_hidden else self.project(pooled)
+            pooled_D = jnp.tanh(pooler(pooled_D))
+        pooled_D = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled_D)
+        pooled_D = site(self, "pooled", pooled_D)
+        return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
         """Returns what `num_classes` asks for, of any part of `hidden`: [..., D] -> [..., V or C].
@@ -127,9 +127,9 @@ class Encoder(Transformer, kw_only=True):
         if self.num_classes is not None:
             return site(self, "logits", self.head(self.scale_for_logits(hidden)))
         activation = row(ACTIVATIONS, self.activation, "activation")
-        hidden = self.transform_norm(activation(self.transform(hidden)))
-        logits = self.token_embedding.attend(self.scale_for_logits(hidden))
-        return site(self, "logits", self.output_bias(logits))
+        hidden_D = self.transform_norm(activation(self.transform(hidden)))
+        logits_V = self.token_embedding.attend(self.scale_for_logits(hidden_D))
+        return site(self, "logits", self.output_bias(logits_V))
 
     def _project(
         self,
@@ -144,13 +144,13 @@ class Encoder(Transformer, kw_only=True):
             raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
         check_tokens(self.max_length, vectors[..., 0], segments=segments, positions=positions)
         projection = Linear(self.width, True, self.embedding_init, self.dtype, name="projection")
-        hidden = projection(vectors)
+        embedded_LD = projection(vectors)
         if not pooling.adds_token:
-            return hidden, segments, positions
-        hidden = ClassToken(self.embedding_init, name="class_token")(hidden)
+            return embedded_LD, segments, positions
+        embedded_LD = ClassToken(self.embedding_init, name="class_token")(embedded_LD)
         if segments is not None:
             segments = _with_first(segments, 1)
-        return hidden, segments, None if positions is None else _with_first(positions + 1, 0)
+        return embedded_LD, segments, None if positions is None else _with_first(positions + 1, 0)
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

@@ -106,12 +106,12 @@ class EncoderDecoder(Transformer, kw_only=True):
         """
         check_tokens(self.max_length, source, source_segments=source_segments)
         memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
-        embedded = self._scaled(self.token_embedding(source))
+        embedded_MD = self._scaled(self.token_embedding(source))
         positions = jnp.arange(source.shape[-1])
-        hidden = self.encoder(
-            embedded, positions, False, source_segments, train, max_length=self.max_length
+        memory_MD = self.encoder(
+            embedded_MD, positions, False, source_segments, train, max_length=self.max_length
         )
-        return hidden, memory_mask
+        return memory_MD, memory_mask
 
     def decode(
         self,
@@ -135,19 +135,20 @@ class EncoderDecoder(Transformer, kw_only=True):
         """
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
-        embedded = self._scaled(embedding(tokens))
+        embedded_LD = self._scaled(embedding(tokens))
         seen = memory if self.cross_attention else ()
-        hidden = self.decoder(
-            embedded, None, True, segments, train, *seen, max_length=self.max_length
+        hidden_LD = self.decoder(
+            embedded_LD, None, True, segments, train, *seen, max_length=self.max_length
         )
-        return hidden if return_hidden else self.project(hidden)
+        return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
-        hidden = self.scale_for_logits(hidden)
-        hidden = hidden * self.width**-0.5 if self.scale_logits else hidden
-        logits = self.token_embedding.attend(hidden) if self._is_tied() else self.output(hidden)
-        return site(self, "logits", self.logits_bias(logits) if self.output_bias else logits)
+        hidden_D, tied = self.scale_for_logits(hidden), self._is_tied()
+        if self.scale_logits:
+            hidden_D *= self.width**-0.5
+        logits_V = self.token_embedding.attend(hidden_D) if tied else self.output(hidden_D)
+        return site(self, "logits", self.logits_bias(logits_V) if self.output_bias else logits_V)
 
     def _is_tied(self) -> bool:
         return self.share_embeddings and self.tie_output

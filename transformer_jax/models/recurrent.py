@@ -84,27 +84,27 @@ class RecurrentDecoder(nn.Module):
         if segments is not None and reads_on:
             raise ValueError("cache: it holds one text; give no segments")
         segments = jnp.ones_like(tokens) if segments is None else segments
-        embedded = self.token_embedding(tokens)
-        hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded)
-        hidden = site(self, "embedded", hidden)
+        embedded_LD = self.token_embedding(tokens)
+        hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded_LD)
+        hidden_LD = site(self, "embedded", hidden_LD)
         is_fresh = None if reads_on else fresh_places(segments)
         for layer in range(self.depth):
             recurrence = Recurrence(
                 row(CELLS, self.cell, "cell"), self.width, dtype=self.dtype, name=f"layer_{layer}"
             )
             before = kept_state(self, layer, reads_on)
-            state, hidden = recurrence(hidden, segments, before, is_fresh=is_fresh)
+            state, hidden_LD = recurrence(hidden_LD, segments, before, is_fresh=is_fresh)
             keep_state(self, layer, reads_on, state)
-            hidden = site(self, f"layer_{layer}.out", hidden)
-            hidden = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden)
-        hidden = site(self, "hidden", hidden)
-        return hidden if return_hidden else self.project(hidden)
+            hidden_LD = site(self, f"layer_{layer}.out", hidden_LD)
+            hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(hidden_LD)
+        hidden_LD = site(self, "hidden", hidden_LD)
+        return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         tied = self.tie_embeddings
-        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
-        return site(self, "logits", logits)
+        logits_V = self.token_embedding.attend(hidden) if tied else self.output(hidden)
+        return site(self, "logits", logits_V)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""
@@ -182,12 +182,12 @@ class RecurrentEncoder(nn.Module, kw_only=True):
                 f"pooling: a recurrent net has no class token for {self.pooling}; expected last, "
                 "mean or max"
             )
-        hidden = self._embed(tokens, vectors, types)
-        check_tokens(self.max_length, hidden[..., 0], segments=segments, types=types)
-        segments = jnp.ones(hidden.shape[:-1], jnp.int32) if segments is None else segments
+        hidden_LD = self._embed(tokens, vectors, types)
+        check_tokens(self.max_length, hidden_LD[..., 0], segments=segments, types=types)
+        segments = jnp.ones(hidden_LD.shape[:-1], jnp.int32) if segments is None else segments
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
-        hidden = site(self, "embedded", dropout(hidden))
-        outputs = [hidden]
+        hidden_LD = site(self, "embedded", dropout(hidden_LD))
+        outputs = [hidden_LD]  # of each direction
         cell = row(CELLS, self.cell, "cell")
         for layer in range(self.depth):
             ways = {"layer": False} | ({"backward": True} if self.bidirectional else {})
@@ -195,15 +195,15 @@ class RecurrentEncoder(nn.Module, kw_only=True):
                 Recurrence(cell, self.width, reverse, self.dtype, name=f"{way}_{layer}")
                 for way, reverse in ways.items()
             ]
-            outputs = [recurrence(hidden, segments)[1] for recurrence in read]
-            hidden = jnp.concatenate(outputs, axis=-1)
-            hidden = dropout(site(self, f"layer_{layer}.out", hidden))
-        forward, *backward = jnp.split(hidden, len(outputs), axis=-1)
-        is_token = jnp.broadcast_to(segments > 0, hidden.shape[:-1])
-        pooled = [pooling(forward, is_token)]
-        pooled += [pooling(jnp.flip(b, -2), jnp.flip(is_token, -1)) for b in backward]
-        hidden = site(self, "pooled", jnp.concatenate(pooled, axis=-1))
-        return hidden if return_hidden else self.project(hidden)
+            outputs = [recurrence(hidden_LD, segments)[1] for recurrence in read]
+            hidden_LD = jnp.concatenate(outputs, axis=-1)
+            hidden_LD = dropout(site(self, f"layer_{layer}.out", hidden_LD))
+        forward_LD, *backward = jnp.split(hidden_LD, len(outputs), axis=-1)
+        is_token_L = jnp.broadcast_to(segments > 0, hidden_LD.shape[:-1])
+        pooled = [pooling(forward_LD, is_token_L)]
+        pooled += [pooling(jnp.flip(b_LD, -2), jnp.flip(is_token_L, -1)) for b_LD in backward]
+        pooled_D = site(self, "pooled", jnp.concatenate(pooled, axis=-1))
+        return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of what is pooled: [..., D or 2 D] -> [..., C]."""
@@ -318,18 +318,18 @@ class RecurrentEncoderDecoder(nn.Module):
         """Reads the source [..., M]; returns the state that each decoder layer starts with."""
         check_tokens(self.max_length, source, source_segments=source_segments)
         segments = jnp.ones_like(source) if source_segments is None else source_segments
-        hidden = self.dropout(self.token_embedding(source), deterministic=not train)
-        hidden = site(self, "encoder.embedded", hidden)
+        hidden_MD = self.dropout(self.token_embedding(source), deterministic=not train)
+        hidden_MD = site(self, "encoder.embedded", hidden_MD)
         carries = []
         for layer, forward in enumerate(self.encoder):
-            carry, outputs = forward(hidden, segments)
+            carry, output_MD = forward(hidden_MD, segments)
             if self.bidirectional:
-                back, back_outputs = self.backward[layer](hidden, segments)
+                back, backward_MD = self.backward[layer](hidden_MD, segments)
                 carry = self._join(layer, carry, back)
-                outputs = jnp.concatenate([outputs, back_outputs], axis=-1)
+                output_MD = jnp.concatenate([output_MD, backward_MD], axis=-1)
             carries.append(carry)
-            outputs = site(self, f"encoder.layer_{layer}.out", outputs)
-            hidden = self.dropout(outputs, deterministic=not train)
+            output_MD = site(self, f"encoder.layer_{layer}.out", output_MD)
+            hidden_MD = self.dropout(output_MD, deterministic=not train)
         return carries
 
     def _join(self, layer: int, forward: Any, backward: Any) -> Any:
@@ -356,22 +356,22 @@ class RecurrentEncoderDecoder(nn.Module):
         segments = jnp.ones_like(tokens) if segments is None else segments
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         reads_on = uses_cache(self)
-        hidden = self.dropout(embedding(tokens), deterministic=not train)
-        hidden = site(self, "decoder.embedded", hidden)
+        hidden_LD = self.dropout(embedding(tokens), deterministic=not train)
+        hidden_LD = site(self, "decoder.embedded", hidden_LD)
         for layer, recurrence in enumerate(self.decoder):
             before = kept_state(self, layer, reads_on, memory[layer])
-            state, hidden = recurrence(hidden, segments, before)
+            state, hidden_LD = recurrence(hidden_LD, segments, before)
             keep_state(self, layer, reads_on, state)
-            hidden = site(self, f"decoder.layer_{layer}.out", hidden)
-            hidden = self.dropout(hidden, deterministic=not train)
-        hidden = site(self, "decoder.hidden", hidden)
-        return hidden if return_hidden else self.project(hidden)
+            hidden_LD = site(self, f"decoder.layer_{layer}.out", hidden_LD)
+            hidden_LD = self.dropout(hidden_LD, deterministic=not train)
+        hidden_LD = site(self, "decoder.hidden", hidden_LD)
+        return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         tied = self.share_embeddings
-        logits = self.token_embedding.attend(hidden) if tied else self.output(hidden)
-        return site(self, "logits", logits)
+        logits_V = self.token_embedding.attend(hidden) if tied else self.output(hidden)
+        return site(self, "logits", logits_V)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""

@@ -90,29 +90,29 @@ class VisionTransformer(Transformer, kw_only=True):
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
         pooling = row(POOLINGS, self.pooling, "pooling")()
-        stem = row(STEMS, self.stem, "stem")
-        hidden = stem(self.patch_size, self.width, self.embedding_init, self.dtype, name="patches")(
-            images
+        make_stem = row(STEMS, self.stem, "stem")
+        stem = make_stem(
+            self.patch_size, self.width, self.embedding_init, self.dtype, name="patches"
         )
-        grid = grid_of(images, self.patch_size)
+        embedded_PD = stem(images)
         if pooling.adds_token:
-            hidden = ClassToken(self.embedding_init, name="class_token")(hidden)
-        places = hidden.shape[-2]
-        hidden = self.run_blocks(
-            hidden,
-            jnp.arange(places),
+            embedded_PD = ClassToken(self.embedding_init, name="class_token")(embedded_PD)
+        length = embedded_PD.shape[-2]
+        hidden_PD = self.run_blocks(
+            embedded_PD,
+            jnp.arange(length),
             causal=False,
             segments=None,
             train=train,
-            max_length=places,
-            grid=grid,
+            max_length=length,
+            grid=grid_of(images, self.patch_size),
         )
         if self.num_classes == 0:
-            return hidden
-        pooled = pooling(hidden, None)
-        pooled = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled)
-        pooled = site(self, "pooled", pooled)
-        return pooled if return_hidden else self.project(pooled)
+            return hidden_PD
+        pooled_D = pooling(hidden_PD, None)
+        pooled_D = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled_D)
+        pooled_D = site(self, "pooled", pooled_D)
+        return pooled_D if return_hidden else self.project(pooled_D)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of the classes, [..., D] -> [..., C]; without any, `hidden` itself."""
