@@ -8,18 +8,18 @@ from transformer_jax.options.config import flatten
 from transformer_jax.options.schema import completed
 from transformer_jax.runs.files import read_json
 from transformer_jax.studies.asking.gate import METHODS
-from transformer_jax.studies.inference.statistics import (
+from transformer_jax.studies.inference.words import (
     BETTER,
+    CANNOT_TELL,
     IDENTICAL,
     NO_VERDICT,
     NOT_PRIMARY,
     REFUSED,
     SAME,
     UNRESOLVED,
+    UNTUNED,
     WORSE,
 )
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL
-from transformer_jax.studies.judging.decision import UNTUNED
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -78,7 +78,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     # What is finished lies beside the ledger until that is written.
     unfinished, code = out.with_name(f".{out.name}"), [code_hash(), fingerprint_of_own(config)]
     design = {**what, "metric": metric, "levels": list(levels), "code": code}
-    finished = read_json(unfinished) if unfinished.exists() else {}
+    finished: dict[str, Any] = read_json(unfinished) if unfinished.exists() else {}
     if finished.get("design") != design:
         finished = {"design": design, "scores": [], "sequences": []}
     scores, sequences = finished["scores"], finished["sequences"]

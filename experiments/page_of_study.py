@@ -27,10 +27,10 @@ from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.tuning import Tuned, tuned_of
-from transformer_jax.studies.inference.statistics import BETTER, FOR_MEANS, UNRESOLVED
+from transformer_jax.studies.inference.statistics import FOR_MEANS
 from transformer_jax.studies.inference.tuned import Regrets, reach
+from transformer_jax.studies.inference.words import BETTER, UNRESOLVED, UNTUNED
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
-from transformer_jax.studies.judging.decision import UNTUNED
 from transformer_jax.studies.reporting.tables import (
     BUDGET_HEADS,
     NOT_BY_SEEDS,

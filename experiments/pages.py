@@ -22,7 +22,8 @@ from experiments.answers import (
 from experiments.page_of_study import limits_of, page_of_study, to_repeat
 from experiments.speed import RATIOS
 from transformer_jax.runs.files import read_json
-from transformer_jax.studies.inference.statistics import REFUSED, benjamini_hochberg
+from transformer_jax.studies.inference.statistics import benjamini_hochberg
+from transformer_jax.studies.inference.words import REFUSED
 from transformer_jax.studies.reporting.tables import as_markdown
 
 

@@ -22,10 +22,10 @@ from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.study import changed_since, load_study, plain_cell
 from transformer_jax.studies.asking.suite import FILE as SUITE
-from transformer_jax.studies.asking.suite import study_path
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import FOR_MEANS, IDENTICAL
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL, whether_learned
+from transformer_jax.studies.inference.statistics import FOR_MEANS
+from transformer_jax.studies.inference.words import CANNOT_TELL, IDENTICAL
+from transformer_jax.studies.judging.adequacy import whether_learned
 from transformer_jax.studies.judging.judge import Scores, decided, look_of
 from transformer_jax.studies.reporting.figures import draw_forest
 
@@ -67,7 +67,7 @@ def add(path: Path) -> None:
         return
     if (path / SUITE).exists():
         suite = read_json(inside(path, SUITE))
-        studies = [load_study(study_path(path, name)) for name in suite["configs"]]
+        studies = [load_study(inside(path, name)) for name in suite["configs"]]
         _copy(path, studies, (SUITE, "suite.md", "suite.html"))
         return
     study = load_study(path)

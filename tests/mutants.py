@@ -974,7 +974,7 @@ MUTANTS = (
            "[list(leaf.shape), str(leaf.dtype)]", "[[], str(leaf.dtype)]",
            ("tests/test_checkpoints.py::test_c16_c17_another_model_is_refused",)),
     Mutant("the oldest checkpoint is restored",
-           "transformer_jax/runs/checkpoints.py", "Checkpoints._newest_whole",
+           "transformer_jax/runs/checkpoints.py", "Checkpoints.newest_whole",
            "reversed([step for step in self.steps() if at in (None, step)])", "self.steps()",
            ("tests/test_checkpoints.py::test_c13_damage_to_any_file_falls_back_loudly[flip]",)),
     Mutant("a run ends before its last checkpoint is there",

@@ -20,8 +20,8 @@ from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regret, Regrets
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL
-from transformer_jax.studies.judging.budgets import NOT_TESTED, over_budgets
+from transformer_jax.studies.inference.words import CANNOT_TELL, NOT_TESTED
+from transformer_jax.studies.judging.budgets import over_budgets
 from transformer_jax.studies.judging.comparability import RunFacts, computed_otherwise
 from transformer_jax.studies.judging.decision import Evidence, decide, share_of_level
 from transformer_jax.studies.reporting.export import export_study

@@ -416,7 +416,7 @@ def test_a_cell_that_failed_ends_neither_a_suite_nor_a_ladder(kind, tmp_path, mo
     monkeypatch.setattr(
         ladder_room, "_seal_forecast", lambda *_: sealed.append(len(ran)), raising=True
     )
-    monkeypatch.setattr(room, "planned_together", planned)
+    monkeypatch.setattr(together_room, "planned_together", planned)
     monkeypatch.setattr(room, f"begin_{kind}", lambda *_, **__: None)
     monkeypatch.setattr(room, f"write_{kind}", lambda *given: written.append(given) or {"a": 1})
     rungs = SimpleNamespace(key="model.width", rungs={16: None, 32: None})

@@ -12,7 +12,7 @@ def path_text(path: tuple) -> str:
 
 def by_path(tree: Any) -> dict[str, Any]:
     """Returns path -> leaf, in the tree's order."""
-    return {path_text(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {path_text(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def begins(path: str, prefix: str) -> bool:

@@ -162,7 +162,7 @@ class Sharding:
 
     def of_state(self, state: Any) -> Any:
         """Returns where each array of a tree of parameters lies, or of a whole TrainState."""
-        return jax.tree_util.tree_map_with_path(
+        return jax.tree.map_with_path(
             lambda path, leaf: self.of_parameter(path_text(path), leaf.shape), state
         )
 

@@ -139,7 +139,7 @@ def _sow(module: nn.Module, name: str, value: Array) -> None:
 def values_by_site(intermediates: Mapping[str, Any]) -> dict[str, Array]:
     """Returns what was sown, by the names of sites; of a site called twice, the last value."""
     values = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(intermediates):
+    for path, leaf in jax.tree.leaves_with_path(intermediates):
         names = [str(part.key) for part in path if hasattr(part, "key")]
         values[".".join(names).removesuffix(_BEHIND_A_MODULE)] = leaf
     return values

@@ -11,8 +11,7 @@ from experiments.course.checks import NotInstalled
 from experiments.course.statements import Claim, Statement
 from transformer_jax.runs.files import read_json
 from transformer_jax.studies.inference import statistics
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL
-from transformer_jax.studies.judging.decision import UNTUNED
+from transformer_jax.studies.inference.words import CANNOT_TELL, UNTUNED
 
 FORECAST, KEEPS = "forecast", "keeps"
 SHRINKS = "shrinks"

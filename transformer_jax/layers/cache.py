@@ -66,7 +66,7 @@ def advance_cache(module: nn.Module, count: int, capacity: int) -> CacheSlot | N
     """
     if not uses_cache(module):
         return None
-    kept = jax.tree_util.tree_leaves_with_path(module.variables.get("cache", {}))
+    kept = jax.tree.leaves_with_path(module.variables.get("cache", {}))
     capacity = next((rows.shape[1] for path, rows in kept if _is_by_place(path)), capacity)
     held = module.variable("cache", "length", lambda: jnp.int32(0))
     slot = CacheSlot(held.value, count, capacity)
@@ -90,7 +90,7 @@ def with_capacity(cache: Any, capacity: int) -> Any:
         more = max(0, capacity - rows.shape[1])
         return jnp.pad(rows[:, :capacity], ((0, 0), (0, more), (0, 0)))
 
-    return jax.tree_util.tree_map_with_path(resized, cache)
+    return jax.tree.map_with_path(resized, cache)
 
 
 def _is_by_place(path: tuple) -> bool:

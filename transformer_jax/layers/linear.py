@@ -38,6 +38,14 @@ def linear(
     return flat.reshape(*inputs.shape[:-1], kernel.shape[-1])
 
 
+def logits_layer(
+    features: int, use_bias: bool, kernel_init: Initializer, dtype: DTypeLike | None
+) -> "Linear":
+    """Makes the map to logits, whose sums are float32 or wider whatever the dtype."""
+    wide = jnp.promote_types(dtype or jnp.float32, jnp.float32)
+    return Linear(features, use_bias, kernel_init, dtype, wide)
+
+
 class Linear(nn.Module):
     """Owns the kernel [D, F] and the bias [F] of an affine map.
 

@@ -16,7 +16,7 @@ from transformer_jax.layers.blocks import Block, ModuleFactory, Wiring
 from transformer_jax.layers.cache import CacheSlot, advance_cache, nan_on_overflow
 from transformer_jax.layers.embeddings import TokenEmbedding
 from transformer_jax.layers.initialisation import Initializers
-from transformer_jax.layers.linear import Initializer, Linear
+from transformer_jax.layers.linear import Initializer, Linear, logits_layer
 from transformer_jax.layers.parametrisation import Standard
 from transformer_jax.layers.position_terms import PositionTerms, add_positions
 from transformer_jax.layers.projections import Projections
@@ -219,8 +219,7 @@ class Transformer(nn.Module):
 
     def make_output(self, features: int, use_bias: bool) -> Linear:
         """Makes the map to logits, whose sums are float32 or wider whatever the dtype."""
-        wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
-        return Linear(features, use_bias, self.embedding_init, self.dtype, wide)
+        return logits_layer(features, use_bias, self.embedding_init, self.dtype)
 
     def scale_for_logits(self, hidden: Array) -> Array:
         """Multiplies by the parametrisation's gain what the output layer reads, [..., D]."""

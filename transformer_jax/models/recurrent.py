@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.layers.cache import keep_state, kept_state, uses_cache
 from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.linear import Linear
+from transformer_jax.layers.linear import Linear, logits_layer
 from transformer_jax.layers.pooling import POOLINGS, Pooling
 from transformer_jax.layers.recurrence import CELLS, Recurrence, fresh_places
 from transformer_jax.models.families import row
@@ -52,8 +52,7 @@ class RecurrentDecoder(nn.Module):
         init = nn.initializers.normal(self.init_std)
         self.token_embedding = TokenEmbedding(self.vocab_size, self.width, init, self.dtype)
         if not self.tie_embeddings:
-            wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
-            self.output = Linear(self.vocab_size, False, init, self.dtype, wide)
+            self.output = logits_layer(self.vocab_size, False, init, self.dtype)
 
     @nn.compact
     def __call__(
@@ -152,9 +151,8 @@ class RecurrentEncoder(nn.Module, kw_only=True):
 
     def setup(self) -> None:
         """Makes what gives logits."""
-        wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
         init = nn.initializers.normal(self.init_std)
-        self.head = Linear(self.num_classes, True, init, self.dtype, wide)
+        self.head = logits_layer(self.num_classes, True, init, self.dtype)
 
     @nn.compact
     def __call__(
@@ -272,7 +270,6 @@ class RecurrentEncoderDecoder(nn.Module):
     def setup(self) -> None:
         """Makes embeddings, the layers of both sides, and the bridge between them."""
         init = nn.initializers.normal(self.init_std)
-        wide = jnp.promote_types(self.dtype or jnp.float32, jnp.float32)
 
         def layers(reverse: bool = False) -> list[Recurrence]:
             cell = row(CELLS, self.cell, "cell")
@@ -285,7 +282,7 @@ class RecurrentEncoderDecoder(nn.Module):
         self.token_embedding = embedding()
         if not self.share_embeddings:
             self.target_embedding = embedding()
-            self.output = Linear(self.vocab_size, False, init, self.dtype, wide)
+            self.output = logits_layer(self.vocab_size, False, init, self.dtype)
         self.encoder = layers()
         self.decoder = layers()
         self.dropout = nn.Dropout(self.dropout_rate)

@@ -73,12 +73,6 @@ class Checkpoints:
         """Returns the steps that have a checkpoint with a manifest, ascending."""
         return [int(entry.name) for entry in entries(self._folder) if _is_checkpoint(entry)]
 
-    def newest_whole(self) -> int | None:
-        """Returns the step of the newest checkpoint that is whole; reads it, and moves nothing."""
-        newest_first = reversed(self.steps())
-        whole = (s for s in newest_first if damage_of(self._folder / f"{s:08d}") is None)
-        return next(whole, None)
-
     def tidy(self) -> None:
         """Removes what killed processes left half written, and names what does not belong here."""
         wait_for_all("nobody writes a checkpoint")
@@ -228,7 +222,8 @@ class Checkpoints:
           InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
             read or does not fit the template.
         """
-        whole = agreed(self._newest_whole(read_only, at) if is_first() else _NONE)
+        found = self.newest_whole(read_only, at) if is_first() else None
+        whole = agreed(_NONE if found is None else found)
         if whole != _NONE:
             return self._read(self._folder / f"{whole:08d}", template)
         damaged = [e for e in entries(self._folder) if e.name.startswith(DAMAGED)]
@@ -240,8 +235,8 @@ class Checkpoints:
             )
         return None
 
-    def _newest_whole(self, read_only: bool, at: int | None) -> int:
-        """The step of the newest checkpoint that is whole, _NONE without one."""
+    def newest_whole(self, read_only: bool = True, at: int | None = None) -> int | None:
+        """Returns the step of the newest checkpoint that is whole; None without one."""
         for step in reversed([step for step in self.steps() if at in (None, step)]):
             path = self._folder / f"{step:08d}"
             damage = damage_of(path)
@@ -251,7 +246,7 @@ class Checkpoints:
                 self._say(f"checkpoints: SKIPPED {path.name}: {damage}")
             else:
                 self._set_aside(path, damage)
-        return _NONE
+        return None
 
     def _read(self, path: Path, template: Any) -> Restored:
         manifest = _read_manifest(inside(path, "manifest.json"))

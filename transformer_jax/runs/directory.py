@@ -213,6 +213,10 @@ class RunDirectory:
         """The stored config, checked against today's rules; nothing that it names is imported."""
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"))
 
+    def is_alone(self) -> bool:
+        """Whether its times are its own, and not those of runs that were computed with it."""
+        return self.has_begun() and self.manifest().get("how", "loop") == "loop"
+
     def manifest(self) -> dict:
         """What ran."""
         manifest = parsed_object(self._text("manifest.json"), self.path / "manifest.json")

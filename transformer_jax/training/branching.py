@@ -131,7 +131,7 @@ def extension_of(
             f"{where}: --extend changes {other[0]}, {there} there, {now} now\n"
             "it may change training.steps, optimizer.learning_rate and schedule"
         )
-    checkpoints = Checkpoints(directory.file("checkpoints"))
+    checkpoints = Checkpoints(directory.file("checkpoints"), say=lambda message: None)
     step = checkpoints.newest_whole() if changed else max(checkpoints.steps(), default=0)
     if step is None:
         raise InvalidInput(

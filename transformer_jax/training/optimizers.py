@@ -141,12 +141,12 @@ def muon(
 
     def matrices(params: Any) -> Any:
         numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
-        return jax.tree_util.tree_map_with_path(
+        return jax.tree.map_with_path(
             lambda path, leaf: numbers if is_hidden_kernel(path) else None, params
         )
 
     def labels(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(
+        return jax.tree.map_with_path(
             lambda path, _: "muon" if is_hidden_kernel(path) else "adam", params
         )
 
@@ -235,7 +235,7 @@ def is_hidden_kernel(path: tuple) -> bool:
 
 def frozen_mask(params, prefixes: tuple[str, ...]):
     """Returns a tree of bools: which parameters stay as they are, by their path's beginning."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: _is_frozen(path, prefixes), params)
+    return jax.tree.map_with_path(lambda path, _: _is_frozen(path, prefixes), params)
 
 
 def _is_frozen(path: tuple, prefixes: tuple[str, ...]) -> bool:
@@ -269,7 +269,7 @@ def _by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transfo
     """A transformation without state that treats each parameter by its path."""
 
     def update(updates: Any, params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(function, updates, params)
+        return jax.tree.map_with_path(function, updates, params)
 
     return optax.stateless(update)
 
@@ -377,7 +377,7 @@ def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> 
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, state = same.update(updates, state, params)
-        return jax.tree_util.tree_map_with_path(scaled, updates), state
+        return jax.tree.map_with_path(scaled, updates), state
 
     return optax.GradientTransformation(same.init, update)
 
@@ -388,6 +388,6 @@ def _decay_by_path(config: ConfigDict, gain: float) -> Transformation:
         return update + decay_of(path, config, gain) * param
 
     def decays(params: Any) -> Any:
-        return jax.tree_util.tree_map_with_path(lambda path, _: decay_of(path, config) > 0, params)
+        return jax.tree.map_with_path(lambda path, _: decay_of(path, config) > 0, params)
 
     return optax.masked(_by_path(decayed), decays)

@@ -78,10 +78,8 @@ def cell_hash(
         ),
         "initial": initial,
         **beyond_the_first_batch(flat),
-        "packages": {name: around["packages"].get(name) for name in DECIDING},
         "numerics": numerics_of(flat),
-        "environment": around["environment"],
-        "device": device_of(around["device"]),
+        **deciding(around),
         "computed": computed,
     }
     text = json.dumps(parts, sort_keys=True, default=str)
@@ -123,6 +121,15 @@ def _hash_of_code_in(file: Path) -> str:
         return hash_of_code(file.read_bytes())
     except (SyntaxError, ValueError):  # of a module that is never reached, say
         return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what of a manifest's packages, environment and device is anything to a result."""
+    return {
+        "packages": {name: around["packages"].get(name) for name in DECIDING},
+        "environment": around.get("environment", {}),
+        "device": device_of(around["device"]),
+    }
 
 
 def device_of(facts: Mapping[str, Any]) -> str:

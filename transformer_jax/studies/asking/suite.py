@@ -103,8 +103,3 @@ def begin_suite(workdir: str | Path, designs: Mapping[str, Design], write: bool 
         raise InvalidInput(
             f"--workdir={workdir}: its suite is of {of}; choose another --workdir for another"
         )
-
-
-def study_path(workdir: str | Path, name: str) -> Path:
-    """Returns the directory of a data set's study."""
-    return inside(Path(workdir), name)

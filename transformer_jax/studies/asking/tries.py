@@ -59,6 +59,11 @@ class Try(NamedTuple):
     confirmation: Confirmation | None
     ended: dict[str, Any] | None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it ended as a part of the base."""
+        return self.ended is not None and self.ended["outcome"] == KEPT
+
 
 class Journal:
     """Everything that was tried in a folder.
@@ -136,7 +141,7 @@ class Journal:
         """What was kept so far, full key -> text of the value."""
         base: dict[str, str] = {}
         for each in self.tries():
-            if each.ended is not None and each.ended["outcome"] == KEPT:
+            if each.is_kept:
                 base |= each.change
         return base
 
@@ -160,8 +165,11 @@ class Journal:
         after = made(change)
         is_part = flatten(before) == after
         for each in self.tries():
-            kept = each.ended is not None and each.ended["outcome"] == KEPT
-            may_be = kept and each.change.keys() == change.keys() if is_part else each.base == base
+            may_be = (
+                each.is_kept and each.change.keys() == change.keys()
+                if is_part
+                else each.base == base
+            )
             # However a value is spelled: .01 is 1e-2.
             if may_be and made(each.change) == after:
                 return each
@@ -178,7 +186,7 @@ class Journal:
         """Spends a confirmation on a try; returns its fresh seeds and what it needs."""
         tries = self.tries()
         confirmations = [each.confirmation for each in tries if each.confirmation is not None]
-        kept = sum(each.ended is not None and each.ended["outcome"] == KEPT for each in tries)
+        kept = sum(each.is_kept for each in tries)
         test = len(confirmations) + 1
         first = max((each.seeds.stop for each in confirmations), default=_FIRST_FRESH)
         confirmation = Confirmation(

@@ -18,26 +18,26 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy import stats
 
+from transformer_jax.studies.inference import solved
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.power import ALPHA, FEWEST_FOR_EQUIVALENCE, seeds_needed
-from transformer_jax.studies.inference.solved import (
-    Reached,
-    boschloo_p,
-    difference_of_counts_p,
-    ranks_p,
-    reached_by,
-    sooner_p,
-)
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets, with_regrets
+from transformer_jax.studies.inference.words import (
+    BETTER,
+    IDENTICAL,
+    NO_VERDICT,
+    NOT_PRIMARY,
+    REFUSED,
+    SAME,
+    UNRESOLVED,
+    UNSTABLE,
+    WORSE,
+)
 
 FEWEST_FOR_A_VERDICT = 3
 _MOST_SIGN_FLIPS = 20  # 2^20 sums at most
 _ROUNDING = 16 * np.finfo(float).eps
 FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
-
-BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
-UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
-NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
 
 
 class Contrast(NamedTuple):
@@ -255,7 +255,9 @@ def compare(
         pair = _Pair(base, outcomes, sign, paired)
         contrast = pair.contrast(name, margin, level, size if is_asked else 1, regrets)
         if target is not None:
-            runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
+            runs = [
+                solved.reached_by(group, target, larger_is_better) for group in (outcomes, base)
+            ]
             contrast = _by_target(contrast, *runs, level, size if is_asked else 1)
         if not is_asked:
             words = f"{NOT_PRIMARY}: an interval and no word"
@@ -265,12 +267,12 @@ def compare(
 
 
 def _by_target(
-    contrast: Contrast, ours: Reached, theirs: Reached, level: float, size: int
+    contrast: Contrast, ours: solved.Reached, theirs: solved.Reached, level: float, size: int
 ) -> Contrast:
     """The same contrast, judged by how many runs reach a target, and when."""
     counts, medians = (ours.share, theirs.share), (ours.median, theirs.median)
-    p_count = difference_of_counts_p(*counts)
-    p_sooner, gain = sooner_p(ours, theirs)
+    p_count = solved.difference_of_counts_p(*counts)
+    p_sooner, gain = solved.sooner_p(ours, theirs)
     p_alone = min(1.0, 2 * min(p_count, p_sooner))
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
     shown = (
@@ -353,9 +355,9 @@ class _Pair:
         p_equivalence = equivalence_p(mean, *of_seeds, margin)
         if any(regrets) and self.error > 0:
             low, high, p, p_equivalence = with_regrets(mean, *of_seeds, margin, own, regrets)
-        p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
+        p_divergence = min(1.0, solved.boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
         verdict, words = self._without_mean(p_divergence <= level)
-        p_ranks = ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
+        p_ranks = solved.ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
         if not verdict:
             verdict, words = read_off(low, high, margin)
             words += " (few seeds)" * (count < FEWEST_FOR_EQUIVALENCE)

@@ -11,16 +11,16 @@ import numpy as np
 
 from transformer_jax.studies.asking.gate import FLOORS, METHODS
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import (
+from transformer_jax.studies.inference.statistics import paired_t
+from transformer_jax.studies.inference.words import (
     BETTER,
+    CANNOT_TELL,
     IDENTICAL,
     SAME,
     UNRESOLVED,
     WORSE,
-    paired_t,
 )
 
-CANNOT_TELL = "cannot tell"  # a verdict beside those of inference/statistics
 _ABOUT_MODELS = (BETTER, WORSE, SAME, UNRESOLVED, IDENTICAL)  # words for what was trained
 LEVEL = 0.05  # at which a base is above its gate
 

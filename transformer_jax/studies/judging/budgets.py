@@ -9,13 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import BETTER, SAME, WORSE
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL, cannot_tell
-from transformer_jax.studies.judging.decision import UNTUNED, Evidence, decide
+from transformer_jax.studies.inference.words import (
+    BETTER,
+    CANNOT_TELL,
+    NOT_TESTED,
+    SAME,
+    UNTUNED,
+    WORSE,
+)
+from transformer_jax.studies.judging.adequacy import cannot_tell
+from transformer_jax.studies.judging.decision import Evidence, decide
 
 _GO_ON = (BETTER, WORSE, SAME)  # words that can hold at a shorter budget
-NOT_TESTED = "not tested"
 
 
 def over_budgets(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.studies.asking.cells import DECIDING, device_of
+from transformer_jax.studies.asking.cells import ALONE, deciding, device_of
 
 _COUNTS = ("targets", "examples", "bytes", "sentences")
 _BYTES_APART = 1e-3  # a share: parts of a text end with a token, elsewhere for two vocabularies
@@ -85,9 +85,7 @@ def computed_otherwise(
     ours, theirs = one.manifest, other.manifest
     reasons = []
     if cells:
-        packages = [
-            {name: run["packages"].get(name) for name in DECIDING} for run in (ours, theirs)
-        ]
+        packages = [deciding(run)["packages"] for run in (ours, theirs)]
     else:
         packages = [run.get("packages", {}) for run in (ours, theirs)]
         same = "code" if "code" in ours and "code" in theirs else "git"
@@ -95,7 +93,7 @@ def computed_otherwise(
             reasons.append("computed by other code")
     if packages[0] != packages[1]:
         reasons.append("other packages")
-    if ours.get("computed", "alone") != theirs.get("computed", "alone"):
+    if ours.get("computed", ALONE) != theirs.get("computed", ALONE):
         reasons.append("one was computed alone, the other together with others")
     if device_of(ours["device"]) != device_of(theirs["device"]):
         reasons.append("other device")

@@ -7,9 +7,17 @@ from transformer_jax.runs.files import as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets
+from transformer_jax.studies.inference.words import (
+    BETTER,
+    IDENTICAL,
+    REFUSED,
+    SAME,
+    UNRESOLVED,
+    UNSTABLE,
+    UNTUNED,
+    WORSE,
+)
 
-# Stands behind verdicts between untuned arms, but for one that says its own rate.
-UNTUNED = ", at the base's hyper-parameters"
 _RATE = "optimizer.learning_rate"
 
 
@@ -62,7 +70,7 @@ def decide(
     for name, (base, arm, level, computes_the_same, regrets, before) in evidence.items():
         if refusals[name]:
             words = f"refused: {refusals[name][0]}"
-            verdicts[name] = {"arm": name, "verdict": statistics.REFUSED, "words": words}
+            verdicts[name] = {"arm": name, "verdict": REFUSED, "words": words}
         else:
             (contrast,) = statistics.compare(
                 base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level,
@@ -70,13 +78,13 @@ def decide(
                 regrets=regrets,
             )  # fmt: skip
             verdicts[name] = as_plain(contrast)
-            if contrast.verdict == statistics.IDENTICAL:
+            if contrast.verdict == IDENTICAL:
                 if _is_perfect(arm, sealed["metric"]):
                     verdicts[name]["words"] = "identical: every answer of both is right"
                 elif computes_the_same is False:
                     words = "refused: the same score in every seed, though the losses differ: the "
                     words += "metric does not tell them apart"
-                    verdicts[name] |= {"verdict": statistics.REFUSED, "words": words}
+                    verdicts[name] |= {"verdict": REFUSED, "words": words}
             verdicts[name]["words"] += (
                 ""
                 if sealed["tuning"]
@@ -105,6 +113,6 @@ def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:
 
 def untuned(verdict: str) -> str:
     """What limits a verdict between arms that were not tuned."""
-    gives_one = verdict in (statistics.BETTER, statistics.WORSE, statistics.SAME)
-    limited = gives_one or verdict in (statistics.UNRESOLVED, statistics.UNSTABLE)
+    gives_one = verdict in (BETTER, WORSE, SAME)
+    limited = gives_one or verdict in (UNRESOLVED, UNSTABLE)
     return UNTUNED if limited else ""

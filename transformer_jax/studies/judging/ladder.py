@@ -16,8 +16,7 @@ from transformer_jax.studies.inference.scales import (
     over_scales,
     over_splits,
 )
-from transformer_jax.studies.inference.statistics import IDENTICAL, NOT_PRIMARY, REFUSED
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL
+from transformer_jax.studies.inference.words import CANNOT_TELL, IDENTICAL, NOT_PRIMARY, REFUSED
 
 _LAW_REJECTED = 0.05  # level at which power laws do not describe the scores
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import BETTER, SAME, WORSE
+from transformer_jax.studies.inference.words import BETTER, SAME, WORSE
 
 
 class Curve(NamedTuple):

@@ -18,15 +18,15 @@ from transformer_jax.studies.inference.many_tasks import (
     performance_profile,
     random_effects,
 )
-from transformer_jax.studies.inference.statistics import (
-    FOR_MEANS,
+from transformer_jax.studies.inference.statistics import FOR_MEANS, read_off
+from transformer_jax.studies.inference.words import (
+    CANNOT_TELL,
     IDENTICAL,
     NO_VERDICT,
     NOT_PRIMARY,
     REFUSED,
-    read_off,
 )
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL, ends_of
+from transformer_jax.studies.judging.adequacy import ends_of
 
 _THRESHOLDS = 61  # of a performance profile
 

@@ -8,7 +8,8 @@ from transformer_jax.studies.asking.trend import weights_of
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import Regret, Regrets
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL, at_an_end, ends_of
+from transformer_jax.studies.inference.words import CANNOT_TELL, IDENTICAL, NO_VERDICT, REFUSED
+from transformer_jax.studies.judging.adequacy import at_an_end, ends_of
 from transformer_jax.studies.judging.decision import family_of, untuned
 
 _DUST = 1e-9  # what rounding leaves of a weight of 0
@@ -49,7 +50,7 @@ def trend_of(
     if not weights.keys() <= {sealed["base"], *as_sealed} & outcomes.keys():
         refused.append("arms changed after the first cell")
     if refused:
-        return _said(key, statistics.REFUSED, f"refused: {refused[0]}")
+        return _said(key, REFUSED, f"refused: {refused[0]}")
     seeds = set.intersection(*(set(outcomes[arm]) for arm in weights))
     values = {
         seed: {arm: v for arm in weights if (v := outcomes[arm][seed].value) is not None}
@@ -58,7 +59,7 @@ def trend_of(
     lost = sum(len(its) < len(weights) for its in values.values())
     if lost:  # a line through those that are left would be another question
         words = f"no verdict: in {lost} of {len(values)} seeds an arm diverged"
-        return _said(key, statistics.NO_VERDICT, words)
+        return _said(key, NO_VERDICT, words)
     flat, leant = {}, {}  # the same mean, and with what the line gains
     for seed, its in values.items():
         mean = sum(its.values()) / len(its)
@@ -81,7 +82,7 @@ def trend_of(
     )  # fmt: skip
     trend = as_plain(contrast)
     trend["words"] += "" if sealed["tuning"] else untuned(trend["verdict"])
-    if contrast.verdict == statistics.IDENTICAL:
+    if contrast.verdict == IDENTICAL:
         trend["words"] = "identical: the same score in all arms"
     why_not = _nothing_to_see(sealed, values, learned, baselines)
     if why_not:

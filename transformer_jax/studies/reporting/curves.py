@@ -47,7 +47,7 @@ def curves_of(
         per_update = {arm: cost["counted"] / cost["updates"] for arm, cost in costs.items()}
         axes[counted] = {arm: per_update[arm] for arm in runs}
         axes["FLOPs"] = {arm: per_update[arm] * costs[arm]["flops"] for arm in runs}
-    if all(_is_alone(path) for paths in runs.values() for path in paths):
+    if all(RunDirectory(path).is_alone() for paths in runs.values() for path in paths):
         seconds = {arm: _seconds_per_update(seeds) for arm, seeds in rows.items()}
         axes["seconds of training"] = seconds
     return {"metrics": metrics, "axes": axes}
@@ -60,12 +60,6 @@ def _others(rows: Mapping[str, Sequence[list[dict]]]) -> list[str]:
     return [
         name for name in names if name not in excluded and not name.startswith(("time/", "test/"))
     ][:_MOST_METRICS]
-
-
-def _is_alone(path: Path) -> bool:
-    """Whether a run's times are its own, and not those of members that were computed with it."""
-    directory = RunDirectory(path)
-    return directory.has_begun() and directory.manifest().get("how", "loop") == "loop"
 
 
 def _band(seeds: Sequence[list[dict]], metric: str) -> dict[str, list]:

@@ -9,7 +9,7 @@ from transformer_jax.runs.files import as_plain, inside, read_json, replace, wri
 from transformer_jax.studies.asking.ladder import FILE, SPLITS, Ladder, rung_name, rung_path
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.tuned import moved
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL
+from transformer_jax.studies.inference.words import CANNOT_TELL
 from transformer_jax.studies.judging.ladder import judge_ladder
 from transformer_jax.studies.reporting.charts import optimum_of, sweep_charts, sweeps_of
 from transformer_jax.studies.reporting.tables import as_markdown, signed, spell, spell_interval

@@ -31,6 +31,7 @@ from transformer_jax.studies.reporting.charts import (
 )
 from transformer_jax.studies.reporting.curves import curves_of
 from transformer_jax.studies.reporting.page import (
+    aside,
     escaped,
     listed,
     paragraph,
@@ -90,10 +91,9 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 "Verdicts",
                 table(tables.HEADS, rows, tables.how_judged(verdicts)),
                 place_for("forest"),
-                paragraph(
+                aside(
                     "Line: the interval that the word is read off, simultaneous over all "
-                    "contrasts. Rings: each seed. Shaded: within the margin.",
-                    soft=True,
+                    "contrasts. Rings: each seed. Shaded: within the margin."
                 ),
                 listed(tables.notes_on(verdicts)),
             ),
@@ -101,7 +101,7 @@ def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, d
                 "Score over an option", *_places(swept), listed(best_of_sweeps(study, verdicts))
             ),
             section("Has the base learned?", *_baselines(study)),
-            section("Learning curves", place_for("curves"), paragraph(band, soft=True)),
+            section("Learning curves", place_for("curves"), aside(band)),
             section("What each arm costs", *_ledger(study)),
             section("Did the change take?", *_certificates(study)),
             section("Tuning", *_tuning_table(study), *_places(tuned)),
@@ -142,7 +142,7 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
             *([listed(came)] if (came := tables.expected_of(sealed, verdicts)) else []),
             paragraph(f"Against {verdicts['base']}:"),
             listed(sentences),
-            paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.", soft=True),
+            aside(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}."),
         ]
     )
 
@@ -182,7 +182,7 @@ def _ledger(study: Study) -> list[str]:
         "FLOPs are those of matrix products, three times a forward pass. Memory is what the "
         "compiled training program needs for one member, its batches included."
     )
-    return [table(heads, rows), listed(flagged), listed(matched), paragraph(note, soft=True)]
+    return [table(heads, rows), listed(flagged), listed(matched), aside(note)]
 
 
 def _certificates(study: Study) -> list[str]:
@@ -207,7 +207,7 @@ def _certificates(study: Study) -> list[str]:
         "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
         "values. Δ: relative difference of logits and gradients from the base, and the loss's."
     )
-    return [table(heads, rows), paragraph(note, soft=True)]
+    return [table(heads, rows), aside(note)]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -228,7 +228,7 @@ def _baselines(study: Study) -> list[str]:
         "that is not better than the gate gives no verdict."
     )
     rows = tables.baseline_rows(baselines)
-    return [paragraph(sentence), table(tables.BASELINE_HEADS, rows), paragraph(note, soft=True)]
+    return [paragraph(sentence), table(tables.BASELINE_HEADS, rows), aside(note)]
 
 
 # ---------------------------------------------------------------- tuning
@@ -250,7 +250,7 @@ def _tuning_table(study: Study) -> list[str]:
         "quite the true one; the intervals of the verdicts hold it. Expected best: of k trials "
         "drawn from those that were made, on average and with the standard deviation."
     )
-    return [table(heads, rows), paragraph(note, soft=True)]
+    return [table(heads, rows), aside(note)]
 
 
 def _budgets(verdicts: Mapping[str, Any]) -> list[str]:
@@ -266,7 +266,7 @@ def _budgets(verdicts: Mapping[str, Any]) -> list[str]:
         for budget in verdicts["budgets"].values()
         if budget["learned"]
     ]
-    return [table(tables.BUDGET_HEADS, rows), listed(learned), paragraph(note, soft=True)]
+    return [table(tables.BUDGET_HEADS, rows), listed(learned), aside(note)]
 
 
 def _multiverse(study: Study) -> list[str]:
@@ -283,7 +283,7 @@ def _multiverse(study: Study) -> list[str]:
     return [
         listed(sentences),
         table(*tables.multiverse_rows(multiverse)),
-        paragraph(note, soft=True),
+        aside(note),
     ]
 
 
@@ -316,7 +316,7 @@ def _where(study: Study) -> list[str]:
 def _also(verdicts: Mapping[str, Any]) -> list[str]:
     heads, rows = also_table(verdicts)
     note = "Secondary: intervals of each contrast alone, and no verdicts."
-    return [table(heads, rows), paragraph(note, soft=True)] if rows else []
+    return [table(heads, rows), aside(note if rows else "")]
 
 
 # ---------------------------------------------------------------- the rest
@@ -362,7 +362,7 @@ def _looks(study: Study) -> str:
         ]
         for look in study.looks()
     ]
-    return table(["time", "look", "seeds", "level", "verdicts"], rows) if rows else ""
+    return table(["time", "look", "seeds", "level", "verdicts"], rows)
 
 
 def _environment(study: Study) -> list[str]:

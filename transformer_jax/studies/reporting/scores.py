@@ -19,8 +19,8 @@ from transformer_jax.studies.inference.statistics import FOR_MEANS
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.charts import forest_of
 from transformer_jax.studies.reporting.page import (
+    aside,
     escaped,
-    paragraph,
     place_for,
     section,
     table,
@@ -134,7 +134,7 @@ def _page(
         [
             f"<h1>{escaped(title)}</h1>",
             section("Verdicts", table(HEADS, rows, how), place_for("forest")),
-            paragraph("How to read a verdict: docs/verdicts.md of transformer_jax.", soft=True),
+            aside("How to read a verdict: docs/verdicts.md of transformer_jax."),
         ]
     )
     return whole_page(

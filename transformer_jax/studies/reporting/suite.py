@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import as_plain, replace, write_json
+from transformer_jax.runs.files import as_plain, inside, replace, write_json
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.study import Study
-from transformer_jax.studies.asking.suite import FILE, study_path
+from transformer_jax.studies.asking.suite import FILE
 from transformer_jax.studies.judging.suite import judge_suite
 from transformer_jax.studies.reporting.page import (
+    aside,
     escaped,
     listed,
     paragraph,
@@ -46,7 +47,7 @@ def write_suite(workdir: str | Path, names: list[str]) -> dict[str, Any]:
       What suite.json holds.
     """
     workdir = Path(workdir)
-    judged = as_plain(judge_suite({name: Study(study_path(workdir, name)) for name in names}))
+    judged = as_plain(judge_suite({name: Study(inside(workdir, name)) for name in names}))
     write_json(workdir, FILE, judged)
     replace(workdir, "suite.md", suite_text(judged))
     replace(workdir, "suite.html", page_of(judged))
@@ -152,24 +153,20 @@ def page_of(suite: Mapping[str, Any]) -> str:
                 "Verdicts",
                 table(_ARM_HEADS, _arm_rows(suite)),
                 place_for("forest"),
-                paragraph(
+                aside(
                     "Rings: each seed. Of one data set the line is the interval of its study; of "
-                    "all, that of the mean over data sets; below it, of one more data set.",
-                    soft=True,
+                    "all, that of the mean over data sets; below it, of one more data set."
                 ),
                 listed(left),
             ),
-            section(
-                "Data sets", table(_DATA_HEADS, _data_rows(suite)), paragraph(_UNIT, soft=True)
-            ),
+            section("Data sets", table(_DATA_HEADS, _data_rows(suite)), aside(_UNIT)),
             section(
                 "Scores of all runs",
-                table(_SCORE_HEADS, scores) if scores else "",
+                table(_SCORE_HEADS, scores),
                 *[place_for(chart) for chart in charts],
-                paragraph(
+                aside(
                     "Intervals are percentiles of a bootstrap over seeds and no test (Agarwal et "
-                    "al. 2021). The curve is the share of runs above a score.",
-                    soft=True,
+                    "al. 2021). The curve is the share of runs above a score."
                 )
                 if scores
                 else "",

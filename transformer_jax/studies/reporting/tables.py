@@ -12,6 +12,16 @@ from transformer_jax.runs.files import replace
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.expected import TREND, how_it_came
 from transformer_jax.studies.asking.study import Study, as_csv
+from transformer_jax.studies.inference.words import (
+    BETTER,
+    CANNOT_TELL,
+    NO_VERDICT,
+    REFUSED,
+    SAME,
+    UNSTABLE,
+    UNTUNED,
+    WORSE,
+)
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
@@ -186,13 +196,6 @@ def trend_lines(verdicts: Mapping[str, Any]) -> list[str]:
 
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
     """What was expected of each arm as a range, and whether it came true."""
-    from transformer_jax.studies.inference.statistics import (  # brings scipy
-        NO_VERDICT,
-        REFUSED,
-        UNSTABLE,
-    )
-    from transformer_jax.studies.judging.adequacy import CANNOT_TELL
-
     said = {**verdicts["arms"], TREND: verdicts.get("trend") or {}}
     sentences = []
     for name, ends in sealed.get("expected", {}).items():
@@ -302,8 +305,6 @@ def multiverse_rows(multiverse: Mapping[str, Any]) -> tuple[list[str], Rows]:
 
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
-    from transformer_jax.studies.judging.decision import UNTUNED  # which scipy comes with
-
     shown = dict.fromkeys(
         f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds, said then: "
         + look["words"].removesuffix(UNTUNED)
@@ -317,14 +318,14 @@ def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
 def beyond_this_text(arm: Mapping[str, Any]) -> str:
     """Whether better or worse is shown for new text too; empty of other words."""
     interval = arm.get("beyond_this_text")
-    if not interval or arm["verdict"] not in ("better", "worse"):
+    if not interval or arm["verdict"] not in (BETTER, WORSE):
         return ""
     return "yes" if interval["holds"] else "not shown"
 
 
 def shown_p(arm: Mapping[str, Any]) -> float | None:
     """The adjusted p that belongs to an arm's word: of equivalence, if that is what it says."""
-    return arm.get("p_equivalence" if arm["verdict"].startswith("no different") else "p")
+    return arm.get("p_equivalence" if arm["verdict"] == SAME else "p")
 
 
 def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:

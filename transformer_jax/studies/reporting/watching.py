@@ -137,8 +137,8 @@ class Pages:
         body = [
             f"<h1>{_TITLE}</h1>",
             "" if asked or rows else paragraph("There is none here yet."),
-            section("Studies", table(["question", "directory", "cells"], asked) if asked else ""),
-            section("Runs", table(heads, rows) if rows else ""),
+            section("Studies", table(["question", "directory", "cells"], asked)),
+            section("Runs", table(heads, rows)),
         ]
         return whole_page(_TITLE, "\n".join(body), _charts({}))
 
@@ -163,7 +163,7 @@ class Pages:
             _head(name),
             paragraph("; ".join(filter(None, facts_shown))),
             section("Curves", place_for("curves")),
-            section("Its newest metrics", table(["metric", "value"], last) if last else ""),
+            section("Its newest metrics", table(["metric", "value"], last)),
             section("Config", table(["option", "value"], config)),
         ]
         data = _charts(curves_of({name: [path]}, {}, "tokens"), [name])

@@ -20,14 +20,7 @@ from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import entries, inside, walk
 from transformer_jax.runs.provenance import surroundings
-from transformer_jax.studies.asking.cells import (
-    DECIDING,
-    DONE,
-    OUTCOMES,
-    Cell,
-    cell_path,
-    device_of,
-)
+from transformer_jax.studies.asking.cells import ALONE, DONE, OUTCOMES, Cell, cell_path, deciding
 from transformer_jax.studies.running.planning import Arm
 
 
@@ -80,11 +73,7 @@ def _of_the_same_config(arm: Arm, root: Path) -> list[str]:
             continue
         with contextlib.suppress(InvalidInput):  # a config that is none any more
             its = begun.manifest()
-            is_here = device_of(its["device"]) == device_of(around["device"])
-            is_here &= its.get("environment", {}) == around["environment"]
-            packages = (its["packages"], around["packages"])
-            is_here &= all(packages[0].get(name) == packages[1].get(name) for name in DECIDING)
-            if is_here and _meant(flatten(begun.config())) == meant:
+            if deciding(its) == deciding(around) and _meant(flatten(begun.config())) == meant:
                 adopted.append(folder.name)
     return adopted
 
@@ -106,7 +95,7 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
         return False
     if None in states or runs[0].evaluation() != runs[1].evaluation():
         return False
-    if runs[0].manifest().get("computed", "alone") != runs[1].manifest().get("computed", "alone"):
+    if runs[0].manifest().get("computed", ALONE) != runs[1].manifest().get("computed", ALONE):
         return False
     ours, theirs = (jax.tree.leaves(restored.state) for restored in states if restored)
     return all(

@@ -78,8 +78,7 @@ def _measured_later(
 ) -> dict[str, dict[str, Any]]:
     """Metrics of a finished cell: their values by split, and what is known of them."""
     directory, figures = RunDirectory(cell.path), {}
-    alone = directory.manifest().get("how", "loop") == "loop"
-    curve = prepared.curve(directory.metrics(), alone)
+    curve = prepared.curve(directory.metrics(), directory.is_alone())
     for split in ("validation", "test"):
         size = prepared.config.evaluation.batch_size
         scored = evaluate(score_of(run), run.params, prepared.task, split, size)

@@ -1,7 +1,7 @@
 """Studies that belong together: all are planned before the first of them runs."""
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,66 @@ from transformer_jax.studies.running.planning import ArmBuilder
 from transformer_jax.studies.running.workers import CellsLost
 
 _NAMED = 5  # studies whose cells failed
+
+
+def run_together(
+    studies: Mapping[str, tuple[Design, Path]],
+    workdir: Path,
+    seeds: Sequence[int],
+    *,
+    each: str,
+    begin: Callable[[bool], None],
+    judge: Callable[[], dict[str, Any]],
+    before: Callable[[str, Launch], None] = lambda name, launch: None,
+    dry_run: bool = False,
+    retry: bool = False,
+    adopt: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Runs and judges studies one after the other, and then what they say together.
+
+    Args:
+      studies: by what each is called, with its directory.
+      workdir: in which they lie; its parent's `cells` are shared if no other root is given.
+      seeds: of every study.
+      each: what one of them is, on the terminal.
+      begin: refuses a directory that another question was asked in; True: notes this one there.
+      judge: writes what they say together, and returns it.
+      before: called before each of them.
+      dry_run: whether to stop after the plans.
+      retry: whether cells that failed are tried again.
+      adopt: whether cells that have another key are taken over; see launch.run.
+      progress: where to tell how it goes; standard output if not given.
+      options: of launch.planned.
+    Returns:
+      What `judge` returns; {} of a dry run.
+    Raises:
+      InvalidInput: some data is not there, or an arm does not fit it; nothing ran.
+      CellsLost: some cells failed; all others ran, and what can be said was written.
+    """
+    progress = progress or Progress()
+    begin(False)
+    with planned_together(
+        studies, workdir, seeds, progress, dry_run=dry_run, **options
+    ) as launches:
+        if dry_run:
+            return {}
+        begin(True)
+        lost: list[str] = []
+        for name, launch in launches.items():
+            progress.say(f"{each:<6} {name}")
+            before(name, launch)
+            try:
+                launch.run(retry, adopt)
+            except CellsLost as error:  # the others go on
+                lost.append(f"{name}: {str(error).splitlines()[0]}")
+    judged = judge()
+    if lost:
+        more = [f"and in {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
+        tried = "--retry tries them again; each directory has error.txt"
+        raise CellsLost("\n".join([*lost[:_NAMED], *more, tried]))
+    return judged
 
 
 @contextlib.contextmanager
@@ -60,23 +120,6 @@ def planned_together(
         seconds = sum(sum(seconds_to_come(launch).values()) for launch in launches.values())
         progress.say(f"total  {len(launches)} studies, in all about {clock(seconds)}")
         yield launches
-
-
-def run_one(name: str, launch: Launch, retry: bool, adopt: bool) -> list[str]:
-    """Runs and judges one of them; returns a line about cells that failed: the others go on."""
-    try:
-        launch.run(retry, adopt)
-    except CellsLost as error:
-        return [f"{name}: {str(error).splitlines()[0]}"]
-    return []
-
-
-def refuse_lost(lost: Sequence[str]) -> None:
-    """Raises CellsLost where cells of some of them failed."""
-    if lost:
-        more = [f"and in {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
-        tried = "--retry tries them again; each directory has error.txt"
-        raise CellsLost("\n".join([*lost[:_NAMED], *more, tried]))
 
 
 @contextlib.contextmanager

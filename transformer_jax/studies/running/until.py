@@ -15,8 +15,8 @@ from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word
-from transformer_jax.studies.inference.statistics import NO_VERDICT, UNRESOLVED
-from transformer_jax.studies.judging.adequacy import CANNOT_TELL, may_have_learned
+from transformer_jax.studies.inference.words import CANNOT_TELL, NO_VERDICT, UNRESOLVED
+from transformer_jax.studies.judging.adequacy import may_have_learned
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.reporting.tables import clock
 

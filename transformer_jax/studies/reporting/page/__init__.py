@@ -33,17 +33,17 @@ def as_html(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table that scrolls by itself where the window is narrow."""
-    title = paragraph(caption, soft=True) if caption else ""  # outside of what scrolls
+    """A table that scrolls by itself where the window is narrow; nothing at all without rows."""
     kept = [list(row) for row in rows]
+    if not kept:
+        return ""
     right = numeric(heads, kept)
     head = _row("th scope=col", "th", heads, right)
     body = "".join(f"<tr>{_row('td', 'td', row, right)}</tr>" for row in kept)
     inside = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     label = escaped(caption or heads[0])
-    return (
-        f'{title}<div class="scroll" tabindex="0" role="region" aria-label="{label}">{inside}</div>'
-    )
+    scrolls = f'class="scroll" tabindex="0" role="region" aria-label="{label}"'
+    return f"{aside(caption)}<div {scrolls}>{inside}</div>"
 
 
 def _row(opening: str, name: str, cells: Sequence[str], right: Sequence[bool]) -> str:
@@ -59,9 +59,14 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{escaped(title)}</h2>\n{inside}\n</section>" if inside else ""
 
 
-def paragraph(text: str, soft: bool = False) -> str:
-    """A paragraph."""
-    return f"<p{' class=soft' if soft else ''}>{escaped(text)}</p>" if text else ""
+def paragraph(text: str) -> str:
+    """A paragraph; nothing at all without a text."""
+    return f"<p>{escaped(text)}</p>" if text else ""
+
+
+def aside(text: str) -> str:
+    """A paragraph in small print; nothing at all without a text."""
+    return f"<p class=soft>{escaped(text)}</p>" if text else ""
 
 
 def listed(items: Iterable[str]) -> str:
