@@ -58,7 +58,8 @@ WITHDRAWN = {
     "updates and a rate for each, has the LSTM, worst here, ahead of the transformer",
     "translations": "without cross-attention true by construction; the LSTM has the transformer's "
     "learning rate",
-    "word_vectors_ladder": "its bases had not learned: a linear model of the same words is better",
+    "word_vectors_ladder": "its bases have no gate; at 3,200 labels a linear model of the same "
+    "words is better (word_vectors)",
     "vocabulary": "as many tokens hold more text where the vocabulary is larger, and the arms have "
     "up to 3.4 times the parameters; as many bytes at as many operations would tell",
 }
@@ -67,23 +68,30 @@ WITHDRAWN = {
 OPEN_ALL_THE_SAME = {
     "heads_wide": "16 heads are worse beside these runs of the base; beside the same model and "
     "seeds at a rate a little higher, which text_models_wide trained, they would be unresolved",
-    "norms_wide": "where the norm stands, and what warm-up does, is unresolved; no norm is worse "
-    "at pre-norm's initial size, and not told at twice that size (residuals_wide)",
+    "norms_wide": "Where the norm stands, and what warm-up does, is unresolved; no norm is worse "
+    "at pre-norm's initial size, and not told in another model (8 blocks of width 96) at twice "
+    "that size (residuals_wide)",
+    "post_norm": "Both were unresolved by the procedure that it was sealed with, and are better by "
+    "one that changed after its scores were seen: fresh seeds have to confirm it",
 }
 # What the words of a study leave out, and its page says.
 LEFT_OUT = {
-    "agreement_far_solved": "Each rate is the best of two to five in one run; counted from when "
-    "runs stay at the target, the tanh net's word is not told",
+    "agreement_far_solved": "Counted from when runs stay at the target, the tanh net's word is not "
+    "told",
     "mup_ladder": "Under muP, by a gate of 3-grams: no width is better than 4-grams",
     "post_norm": "Whether post-norm needs warm-up was not asked: both stand beside pre-norm",
     "recall_solved": "Each net at three rates, with settings that were made for the transformer",
-    "reverse": "At one length and after few updates: ALiBi may only need longer",
+    "reverse": "Judged with the right answers before each given; at one length and after few "
+    "updates: ALiBi may only need longer",
+    "standard_ladder": "At 128 all seeds at twice the rate fall apart, which bends the parabola",
     "sums": "A decay of 0.01 is nearly none",
     "text_models_wide": "The base has learned positions; beside rotary ones, which were not judged "
     "here, the tanh net's lead is not surely more than the margin",
-    "vocabulary_by_bytes": "All seeds of an arm have one sign; what is open is how far each rate "
-    "is from its best",
+    "vocabulary_by_bytes": "All seeds of an arm have one sign; five seeds leave it open, and so "
+    "does how far each rate may be from its best",
 }
+# How arms of studies without a tuning got their rates.
+BY_HAND = {"agreement_far_solved": "each rate the best of two to five in one run"}
 
 # Studies whose words changed with the procedure, after their scores were seen: what was said.
 SAID_FIRST = {
@@ -116,7 +124,7 @@ NEXT = (
     "Does a linear map of patches suffice for Fashion-MNIST, of a base that beats the nearest "
     "neighbour there?",
     "How large should a vocabulary be after as many bytes of text at as many operations, with "
-    "learning rates that are known better than in vocabulary_by_bytes?",
+    "more seeds, and learning rates that are known better, than in vocabulary_by_bytes?",
     "Are sixteen heads worse than four, with more seeds?",
     "Is post-norm better than pre-norm with fresh seeds, and worse without warm-up than with it?",
 )
@@ -161,8 +169,9 @@ def withheld(study: CommittedStudy) -> str:
 def undecided(study: CommittedStudy) -> str:
     """Returns why a study leaves its question open; empty where it does not."""
     said = [*study.verdicts["arms"].values(), *filter(None, [study.verdicts.get("trend")])]
-    is_open = all(its["verdict"] in _DECIDES_NOTHING for its in said)
-    is_open |= study.name in OPEN_ALL_THE_SAME
+    # Within a margin that a simple method is within too nothing is told apart.
+    nothing = (*_DECIDES_NOTHING, *([SAME] if margin_of(study) else []))
+    is_open = all(its["verdict"] in nothing for its in said) or study.name in OPEN_ALL_THE_SAME
     return withheld(study) or (in_the_overview(study) if is_open else "")
 
 
@@ -254,7 +263,8 @@ def domain_of(study: CommittedStudy) -> str:
     seeds = f"{count} seeds" + f" ({pooled} with those of an earlier look)" * (pooled > count)
     tuning = record["sealed"].get("tuning")
     keys = (tuning.get("options") or [tuning["key"]]) if tuning else []
-    tuned = f"{', '.join(keys)} tuned for each arm" if keys else "no arm tuned"
+    tuned = f"{', '.join(keys)} tuned for each arm" if keys else ""
+    tuned = tuned or BY_HAND.get(study.name, "no arm tuned")
     share = tuning["rungs"][-1][0] if tuning and tuning.get("rungs") else 1
     tuned += f" in runs of {share:.0%} of the updates" if share < 1 else ""
     windows = f" in windows of {flat['data.length']}" if record["counted"] == "tokens" else ""

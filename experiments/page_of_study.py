@@ -27,6 +27,7 @@ from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.asking.register import Register
 from transformer_jax.studies.asking.settings import spell_setting
 from transformer_jax.studies.asking.tuning import Tuned, tuned_of
+from transformer_jax.studies.inference.power import seeds_needed
 from transformer_jax.studies.inference.statistics import FOR_MEANS
 from transformer_jax.studies.inference.tuned import Regrets, reach
 from transformer_jax.studies.inference.words import BETTER, UNRESOLVED, UNTUNED
@@ -48,7 +49,7 @@ from transformer_jax.studies.reporting.tables import (
     trend_lines,
 )
 
-_LIMITS = "Limits:"  # how a paragraph of a study's docstring begins
+_LIMITS, _COMMAND = "Limits:", "Command:"  # how paragraphs of a study's docstring begin
 _MOST_SEEDS = 64  # of which a page says that they would decide something
 
 
@@ -93,7 +94,12 @@ def page_of_study(
         "",
         *[f"{line}\n" for line in limits_of(record["config_path"])],
         *[f"{line}\n" for line in ([] if why_not else _seeds_needed(verdicts))],
-        *to_repeat(record["seconds"], record["environment"], record["commands"][0]),
+        *to_repeat(
+            record["seconds"],
+            record["environment"],
+            "\n".join([*commands_before(record["config_path"]), record["commands"][0]]),
+        ),
+        *_alone(verdicts),
         f"**Predicted beforehand:** {verdicts['prediction']}",
         "",
     ]
@@ -166,7 +172,8 @@ def _of_other_data_and_budgets(study: CommittedStudy) -> list[str]:
         lines += ["After fewer updates:", "", as_markdown(BUDGET_HEADS, rows)]
     heads, rows = also_table(verdicts)
     if rows:
-        lines += ["Further evaluations, with intervals and no verdicts:", ""]
+        lines += ["Further evaluations, with the interval of each contrast alone and no verdicts:"]
+        lines += [""]
         lines += [as_markdown(heads, rows)]
     for breakdown, its in BREAKDOWNS.items():
         if verdicts.get(breakdown):
@@ -196,6 +203,18 @@ def to_repeat(seconds: float, environment: Mapping[str, Any], command: str) -> l
     device = environment["device"]
     on = f"{device['count']} {device['kind']} ({environment['cores']} cores)"
     return [f"**To repeat it**, {clock(seconds)} on {on}:", "", f"```sh\n{command}\n```", ""]
+
+
+def _alone(verdicts: Mapping[str, Any]) -> list[str]:
+    """That earlier looks count here, and not in a folder that knows of none."""
+    arms = verdicts["arms"].values()
+    if not any(its["level"] < verdicts["level"] for its in arms):
+        return []
+    return [
+        "In a folder of its own it knows nothing of the earlier looks that count here: its "
+        f"intervals then are of {len(verdicts['seeds'])} seeds, at the level of a first look.",
+        "",
+    ]
 
 
 def _said_first(name: str, verdicts: Mapping[str, Any]) -> list[str]:
@@ -262,28 +281,50 @@ def learned_of(study: CommittedStudy) -> str:
 
 def limits_of(config_path: str) -> list[str]:
     """What its author says would change the answer, in the docstring of the study's file."""
+    return [f"**What would change it:** {' '.join(t.split())}" for t in _told(config_path, _LIMITS)]
+
+
+def commands_before(config_path: str) -> list[str]:
+    """What has to be run, or fetched, before a study can be, by the docstring of its file."""
+    lines = [line.strip() for text in _told(config_path, _COMMAND) for line in text.splitlines()]
+    return list(itertools.takewhile(lambda line: "experiments.ablate" not in line, lines))
+
+
+def _told(config_path: str, heading: str) -> list[str]:
+    """The paragraphs under a heading in the docstring of a study's file, without it."""
     file = HERE.parent / config_path
     if not file.is_file():  # of somebody else's study
         return []
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    paragraphs = [part for part in text.split("\n\n") if part.startswith(_LIMITS)]
-    return [
-        f"**What would change it:** {' '.join(t.removeprefix(_LIMITS).split())}" for t in paragraphs
-    ]
+    paragraphs = [part for part in text.split("\n\n") if part.startswith(heading)]
+    return [part.removeprefix(heading) for part in paragraphs]
 
 
 def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
     """How many seeds would decide what is unresolved, by the spread that was seen."""
-    needs, not_by_seeds = [], []
+    needs, not_by_seeds = [], {}
     for arm, its in verdicts["arms"].items():
         count = its.get("seeds_needed")
         if its["verdict"] == UNRESOLVED and count:
-            needs.append(f"{arm}: {f'about {count}' if count <= _MOST_SEEDS else 'more than 64'}")
+            needs.append(f"{arm}: {_about(count)}")
         elif its["verdict"] == UNRESOLVED and its.get("regrets"):
-            not_by_seeds.append(arm)
-    needs += [f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}"] if not_by_seeds else []
+            seeds = len(its["differences"])
+            size = max(verdicts["contrasts"], its.get("family", 0))
+            spread = its["standard_error"] * math.sqrt(seeds)
+            level = FOR_MEANS * its["level"] / size
+            not_by_seeds[arm] = seeds_needed(spread, seeds, verdicts["margin"], level)
+    if not_by_seeds:
+        then = "; ".join(f"{arm} {_about(count)}" for arm, count in not_by_seeds.items())
+        needs += [
+            f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}. Were each best value known exactly, it "
+            f"would still take: {then}"
+        ]
     heading = "**Seeds that would decide it**, by the spread that was seen: "
     return [f"{heading}{'; '.join(needs)}."] if needs else []
+
+
+def _about(count: int | None) -> str:
+    return f"about {count}" if count and count <= _MOST_SEEDS else f"more than {_MOST_SEEDS}"
 
 
 def _table(

@@ -136,13 +136,15 @@ def _in_short(text: str) -> str:
 
 _HEAD = """# What the studies found
 
-Each study was sealed before the first cell of its arms was trained (some bases had been trained in
-another study, patches_wide's for one), and its arms are compared over paired seeds; [how to
+Each study was sealed before the first cell that its arms are judged by was trained (some bases had
+been trained in another study, patches_wide's for one; some trials of vocabulary_by_bytes's tuning
+had been seen), and its arms are compared over paired seeds; [how to
 read a verdict](../docs/verdicts.md) says by which procedure. A question leads to its page: the
 answer and what it speaks for, a picture, the command that repeats it, what was predicted, what was
-found before. A verdict speaks for its sizes, its data and its budget. positions, heads_wide,
-depth_wide, norms_wide and text_models_wide have the same seeds, the same text and nearly the same
-base, so they are not independent. Older studies sealed no gate
+found before (three older ladders have less). A verdict speaks for its sizes, its data and its
+budget. positions, heads_wide, depth_wide, norms_wide and text_models_wide have the same seeds, the
+same text and nearly the same base, patches_wide and poolings_wide the same runs of the base, so
+they are not independent. Older studies sealed no gate
 that their base has to pass; theirs is the usual one, set after their scores were seen. `python -m
 experiments.results` writes these pages from the scores that lie beside them.
 """

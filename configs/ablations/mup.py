@@ -18,7 +18,7 @@ without muP no rate below half was tried. At width 64 both are the same, bit for
 one sample. The rate, found by two seeds' validation losses, lies under muP below the interval of
 the best one at every width, 64 too. Under muP half the rate is worse at every width, as was
 predicted, by more than the margin surely at 128 and 512 only; that twice the rate is was seen at
-none. Without muP twice the rate falls apart with some seeds at width 128 (losses of 2.04 to 2.39),
+none. Without muP twice the rate falls apart at width 128 with all seeds (losses of 2.04 to 2.39),
 which bends the parabola there, and at 256 the rate itself is worse than 3-grams (2.453, they
 2.114).
 """

@@ -4,7 +4,9 @@ Command:   python -m experiments.ablate --config=configs/ablations/reverse.py --
              --workdir=runs/reverse
 Takes:     about 2 minutes on 2 CPU cores that had other work.
 
-Limits: 500 updates at one rate, rows of one length. ALiBi may only need longer; the three that are
+Limits: 500 updates at one rate, rows of one length; judged with the right answers before each
+given. Writing by itself the decoder is right in 0.86 of the answers with ALiBi (0.96 as judged) and
+in 0.30 without positions (0.47). ALiBi may only need longer; the three that are
 right in all answers are at a ceiling, so that nothing is said between them. That rotary positions
 are worse than learned ones was predicted and not seen.
 """

@@ -127,8 +127,10 @@ def kind_of(claim: Claim) -> str | None:
         (ours, _), (bases, _) = arm["diverged"]
         return "worse" if ours > bases else "better"
     kind = "same" if "negligible" in arm["words"] else _KINDS.get(arm["verdict"], OPEN)
-    # Within a margin that a simple method is within too nothing is told apart.
-    return CANNOT_TELL if kind == "same" and answers.margin_of(study) else kind
+    if kind == "same" and answers.margin_of(study):
+        return CANNOT_TELL
+    # A word by a procedure that changed after the scores were seen decides no statement.
+    return OPEN if claim.study in answers.SAID_FIRST else kind
 
 
 def _elsewhere(verdicts: dict[str, Any], claim: Claim) -> str:
