@@ -85,7 +85,7 @@ _LENGTHS = (256, 1024, 4096)
 _BY_LENGTH = ("attention", "mixer")
 
 
-class Cost(NamedTuple):
+class RowCost(NamedTuple):
     """What a row costs in a decoder, over the default's.
 
     Attributes:
@@ -113,7 +113,7 @@ def main(argv: list[str]) -> None:
     print(f"wrote {out}")
 
 
-def page(costs: dict[tuple[str, str], Cost]) -> str:
+def page(costs: dict[tuple[str, str], RowCost]) -> str:
     """Returns the page as Markdown.
 
     Args:
@@ -128,7 +128,7 @@ def page(costs: dict[tuple[str, str], Cost]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def entry(key: str, name: str, row: Row, cost: Cost | None) -> str:
+def entry(key: str, name: str, row: Row, cost: RowCost | None) -> str:
     """Returns what the page says of one row."""
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
     lines = [f"### `{name}`\n", described or f"`{row.definition}`", ""]
@@ -172,7 +172,7 @@ def sites() -> str:
     return "\n".join([_SITES, "| site | what it holds |", "|---|---|", *rows])
 
 
-def measure_all() -> dict[tuple[str, str], Cost]:
+def measure_all() -> dict[tuple[str, str], RowCost]:
     """Measures every row that stands in a decoder."""
     base = _size_of({})
     costs = {}
@@ -191,7 +191,7 @@ def measure_all() -> dict[tuple[str, str], Cost]:
                 _size_of(fields, length)[1] / _size_of({}, length)[1]
                 for length in (_LENGTHS if family in _BY_LENGTH else ())
             )
-            costs[key, name] = Cost(
+            costs[key, name] = RowCost(
                 parameters / base[0], operations / base[1], _laws_kept({family: name}), by_length
             )
     return costs

@@ -44,7 +44,7 @@ def file_to_write(path: str | Path, flag: str) -> Path:
     return path
 
 
-class Result(NamedTuple):
+class Ended(NamedTuple):
     """What a command found, where its exit code says something too."""
 
     found: Any
@@ -374,7 +374,7 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     try:
         with contextlib.redirect_stdout(for_people):
             outcome = main(asked)
-        result = outcome if isinstance(outcome, Result) else Result(outcome, 0)
+        result = outcome if isinstance(outcome, Ended) else Ended(outcome, 0)
         if "--json" in asked:
             _print_json(result.found)
         sys.stdout.flush()

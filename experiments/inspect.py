@@ -21,7 +21,7 @@ from transformer_jax.options.rule import is_own
 _MOST_WORDS = 64
 
 
-class Seen(NamedTuple):
+class Example(NamedTuple):
     """What a model is given to be looked at.
 
     Attributes:
@@ -130,7 +130,7 @@ def _in_words(told: dict[str, Any]) -> str:
     return f"entropy by head {by_head} nats{likeness}"
 
 
-def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Seen:
+def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Example:
     """What is looked at: a prompt as the model reads it, or an example of its data."""
     task = run.config.data.task
     from_data = task in ("image_classification", "vector_classification")
@@ -148,7 +148,7 @@ def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]
     return seen
 
 
-def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
+def _read(run: Any, prompt: str, allow: list[str]) -> Example:
     """The words of a prompt as the model reads them, and their numbers."""
     import numpy as np
 
@@ -177,10 +177,10 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Seen:
             words, numbers = ["[begin]", *words], [specials.begin, *numbers]
         if task == "text_classification":
             words, numbers = [*words, "[end]"], [*numbers, specials.end]
-    return Seen({"tokens": np.array([numbers], np.int32)}, words)
+    return Example({"tokens": np.array([numbers], np.int32)}, words)
 
 
-def _pair(run: Any, prompt: str) -> Seen:
+def _pair(run: Any, prompt: str) -> Example:
     """Two texts, with a tab between them, as a model of pairs was trained."""
     from transformer_jax.data.tasks.classification import encode_texts
 
@@ -189,7 +189,7 @@ def _pair(run: Any, prompt: str) -> Seen:
         raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
     inputs, _ = encode_texts(run.tokenizer, [texts], run.config.data.length)
     inputs = {name: rows[:, inputs["segments"][0] > 0] for name, rows in inputs.items()}
-    return Seen(inputs, _words(run.tokenizer, inputs["tokens"][0].tolist()))
+    return Example(inputs, _words(run.tokenizer, inputs["tokens"][0].tolist()))
 
 
 def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
@@ -201,7 +201,7 @@ def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
     return [named.get(token) or tokenizer.decode([token]) for token in tokens]
 
 
-def _translated(run: Any, prompt: str) -> Seen:
+def _translated(run: Any, prompt: str) -> Example:
     """A sentence, and the tokens that the model writes after it."""
     import numpy as np
 
@@ -224,10 +224,10 @@ def _translated(run: Any, prompt: str) -> Seen:
     words, sources = (_words(tokenizer, tokens) for tokens in ([*begin, *target], source))
     print(f"{prompt}: {run.translate([prompt])[0]}")
     tokens = np.array([[*begin, *target]], np.int32)
-    return Seen({**inputs, "tokens": tokens}, words, tuple(sources))
+    return Example({**inputs, "tokens": tokens}, words, tuple(sources))
 
 
-def _example_of(run: Any, number: int, allow: list[str]) -> Seen:
+def _example_of(run: Any, number: int, allow: list[str]) -> Example:
     """An image or a sequence of vectors of the test split."""
     import numpy as np
 
@@ -249,9 +249,9 @@ def _example_of(run: Any, number: int, allow: list[str]) -> Seen:
     first = ["class"] if adds_token else []
     if "images" not in batch["inputs"]:
         places = range(batch["inputs"]["vectors"].shape[1])
-        return Seen(batch["inputs"], [*first, *map(str, places)])
+        return Example(batch["inputs"], [*first, *map(str, places)])
     image = task.inputs["images"][task.splits["test"][number]]
-    return Seen(batch["inputs"], first, image=image)
+    return Example(batch["inputs"], first, image=image)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> list[Any]:
     parser.add_json()
     arguments = parser.read(argv)
     from transformer_jax.studies.inference.scores import judge, outcomes_of
-    from transformer_jax.studies.reporting.scores import HEADS, judge_in, rows_of
+    from transformer_jax.studies.reporting.scores import HEADS, judge_in, result_rows
     from transformer_jax.studies.reporting.tables import table_text
 
     rows = _read(Path(arguments.scores))
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> list[Any]:
         if arguments.workdir
         else judge(rows, **asked)
     )
-    print(table_text(HEADS, rows_of(results, outcomes_of(rows))))
+    print(table_text(HEADS, result_rows(results, outcomes_of(rows))))
     if arguments.workdir:
         print(f"report  {arguments.workdir}/report.html")
     return results

@@ -38,11 +38,11 @@ from transformer_jax.studies.reporting.tables import (
     also_table,
     as_markdown,
     asked_elsewhere,
-    beyond_this_text,
     budget_rows,
     clock,
     expected_of,
     of_trials,
+    shown_for_new_text,
     signed,
     spell,
     spell_interval,
@@ -160,7 +160,7 @@ def _of_other_data_and_budgets(study: CommittedStudy) -> list[str]:
     beyond = [
         f"{arm}: {words}"
         for arm, its in verdicts["arms"].items()
-        if (words := beyond_this_text(its))
+        if (words := shown_for_new_text(its))
     ]
     if beyond and not withheld(study) and study.record["sealed"].get("target") is None:
         lines += [

@@ -17,7 +17,7 @@ import re
 import sys
 from typing import Any
 
-from experiments.command import Parser, Result, execute, seconds_of, use_compilation_cache
+from experiments.command import Ended, Parser, execute, seconds_of, use_compilation_cache
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, to_json
 from transformer_jax.options.marks import metric_facts
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> Any:
         progress.close()
     outcome["metric"] = _metric_of(journal)
     print(told_of(outcome))
-    return Result(outcome, EXIT[outcome["outcome"]])
+    return Ended(outcome, EXIT[outcome["outcome"]])
 
 
 def _metric_of(journal: Any) -> str:

@@ -22,7 +22,12 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.gate import FLOORS, METHODS, gate_of
 from transformer_jax.studies.asking.study import load_study
-from transformer_jax.studies.judging.adequacy import at_an_end, ends_of, passed, whether_learned
+from transformer_jax.studies.judging.adequacy import (
+    at_an_end,
+    best_and_guess,
+    passed,
+    whether_learned,
+)
 from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training.build import make_task
@@ -115,8 +120,8 @@ def test_a_made_up_language_tells_its_floor():
     assert gate == "4-gram"
     floor = scores["known floor"]["test"]["loss"]
     assert floor < scores["2-gram"]["test"]["loss"] < scores["1-gram"]["test"]["loss"]
-    assert ends_of(scores, "loss") == (floor, scores["1-gram"]["test"]["loss"])
-    assert ends_of(scores, "accuracy") == (1.0, scores["1-gram"]["test"]["accuracy"])
+    assert best_and_guess(scores, "loss") == (floor, scores["1-gram"]["test"]["loss"])
+    assert best_and_guess(scores, "accuracy") == (1.0, scores["1-gram"]["test"]["accuracy"])
 
 
 def test_texts_shorter_than_an_n_gram_have_shorter_ones():

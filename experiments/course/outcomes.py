@@ -47,7 +47,7 @@ class Seen:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class StatementOutcome:
     """What came of a statement.
 
     Attributes:
@@ -76,7 +76,7 @@ def run_check(check: Callable[[], str]) -> Seen:
     return Seen(holds, sentence)
 
 
-def outcome_of(statement: Statement) -> Outcome:
+def outcome_of(statement: Statement) -> StatementOutcome:
     """Decides a statement."""
     seen = run_check(statement.check) if statement.check else None
     names = dict.fromkeys([*(claim.study for claim in statement.claims), *statement.studies])
@@ -84,7 +84,7 @@ def outcome_of(statement: Statement) -> Outcome:
     pairs = [(HOLDS, HOLDS if seen.holds else None)] if seen else []
     pairs += [(claim.wants, kind_of(claim)) for claim in statement.claims]
     word = NOT if seen and seen.holds is False else _word(pairs)
-    return Outcome(statement, word, seen, lines)
+    return StatementOutcome(statement, word, seen, lines)
 
 
 def _word(pairs: Iterable[tuple[str, str | None]]) -> str:

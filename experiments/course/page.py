@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.course.drawings import as_svg, mask_at_work, pictures_of_rotations
 from experiments.course.errata import Erratum
-from experiments.course.outcomes import Outcome, Seen
+from experiments.course.outcomes import Seen, StatementOutcome
 from experiments.course.real_models import Table
 from experiments.course.sentences import Look, Looks
 from transformer_jax.studies.reporting.page import (
@@ -63,11 +63,11 @@ _MASK_STEPS = (
 _SENTENCE_HEADS = ["sentence", "the model goes on", "head", "the last word listens to"]
 
 
-def _overview(outcomes: Sequence[Outcome]) -> list[list[str]]:
+def _overview(outcomes: Sequence[StatementOutcome]) -> list[list[str]]:
     return [[str(o.statement.number), o.statement.says, o.word] for o in outcomes]
 
 
-def _told(outcome: Outcome) -> list[str]:
+def _told(outcome: StatementOutcome) -> list[str]:
     """What decided a statement, a line each."""
     row = outcome.statement
     lines = [f"Formula: {row.formula}", f"Ours: {row.where}"]
@@ -131,7 +131,7 @@ def parts_of(
     ]
 
 
-def as_html(outcomes: Sequence[Outcome], parts: Sequence[Part]) -> str:
+def as_html(outcomes: Sequence[StatementOutcome], parts: Sequence[Part]) -> str:
     """The page."""
     sections = [
         section(
@@ -152,7 +152,7 @@ def as_html(outcomes: Sequence[Outcome], parts: Sequence[Part]) -> str:
     return whole_page(_TITLE, "\n".join(body), {"arms": [], "charts": {}})
 
 
-def as_site_page(outcomes: Sequence[Outcome], parts: Sequence[Part]) -> str:
+def as_site_page(outcomes: Sequence[StatementOutcome], parts: Sequence[Part]) -> str:
     """The same as Markdown, without pictures."""
     lines = [f"# {_TITLE}", "", _LEAD, "", as_markdown(_HEADS, _overview(outcomes))]
     lines += [line for outcome in outcomes for line in _markdown_block(outcome)]
@@ -164,13 +164,13 @@ def as_site_page(outcomes: Sequence[Outcome], parts: Sequence[Part]) -> str:
     return "\n".join(lines)
 
 
-def _block(outcome: Outcome) -> str:
+def _block(outcome: StatementOutcome) -> str:
     row = outcome.statement
     head = f"<h3>{row.number}. {escaped(row.says)} <em>{escaped(outcome.word)}</em></h3>"
     return head + listed(_told(outcome))
 
 
-def _markdown_block(outcome: Outcome) -> list[str]:
+def _markdown_block(outcome: StatementOutcome) -> list[str]:
     row = outcome.statement
     plain = (line.replace("_", "\\_").replace("*", "\\*") for line in _told(outcome))
     return [

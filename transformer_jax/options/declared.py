@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.options import SameAs
-from transformer_jax.options.rule import SPECIAL, Rule, bounded, one_of, optional, some_of, text
+from transformer_jax.options.rule import (
+    SPECIAL,
+    ValueRule,
+    bounded,
+    one_of,
+    optional,
+    some_of,
+    text,
+)
 
 PACKAGE = Path(__file__).parents[1]
 _INSTALLED = {"site-packages", "dist-packages"}  # folders with packages of others
@@ -137,7 +145,7 @@ def fields_of(
     ]
 
 
-def with_example(rule: Rule, default: Any) -> Rule:
+def with_example(rule: ValueRule, default: Any) -> ValueRule:
     """The rule with the default as its example, where there is one to be shown."""
     if default in (None, (), "") or isinstance(default, SameAs):
         return rule
@@ -195,7 +203,7 @@ def _arguments(arguments: ast.arguments) -> list[tuple[str, ast.expr | None, ast
     return [(argument.arg, argument.annotation, default) for argument, default in pairs]
 
 
-def rule_of(annotation: ast.expr) -> Rule | None:
+def rule_of(annotation: ast.expr) -> ValueRule | None:
     """The rule that an annotation stands for; None if it makes no option."""
     if isinstance(annotation, ast.BinOp) and ast.unparse(annotation.right) == "None":
         rule = rule_of(annotation.left)
@@ -206,7 +214,7 @@ def rule_of(annotation: ast.expr) -> Rule | None:
     return _SPECIAL.get(name) or (rule_of(_NAMED[name]) if name in _NAMED else None)
 
 
-def _rule_of_subscript(name: str, inside: ast.expr) -> Rule | None:
+def _rule_of_subscript(name: str, inside: ast.expr) -> ValueRule | None:
     parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
     if name == "Literal":
         return one_of(*map(ast.literal_eval, parts))

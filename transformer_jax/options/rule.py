@@ -13,7 +13,7 @@ from transformer_jax.options.other_names import OTHER_NAMES
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class ValueRule:
     """What a value may be.
 
     Attributes:
@@ -48,7 +48,7 @@ def is_number(value: Any) -> bool:
     return is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def bounded(kind: str, words: str) -> Rule:
+def bounded(kind: str, words: str) -> ValueRule:
     """Returns the rule of `Annotated[int, ">= 2"]` or `Annotated[float, "in [0, 1)"]`.
 
     Args:
@@ -61,7 +61,7 @@ def bounded(kind: str, words: str) -> Rule:
     is_whole = kind == "int"
     accepts, example = _bounds(words)
     name = "an integer" if is_whole else "a number"
-    return Rule(
+    return ValueRule(
         f"{name} {'that is finite' if words == 'finite' else words}",
         f"{example:g}" if not is_whole else str(math.ceil(example)),
         _parse_integer if is_whole else lambda text: float(text.replace("_", "")),
@@ -97,13 +97,13 @@ def _number(text: str) -> float:
     return float(base) ** float(exponent) if power else float(base)
 
 
-def one_of(*names: str) -> Rule:
+def one_of(*names: str) -> ValueRule:
     """One of some names."""
     allowed = f"one of: {', '.join(names)}"
-    return Rule(allowed, names[0], str, lambda value: value in names, names)
+    return ValueRule(allowed, names[0], str, lambda value: value in names, names)
 
 
-def truth() -> Rule:
+def truth() -> ValueRule:
     """True or False."""
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -113,15 +113,19 @@ def truth() -> Rule:
         return words[text.lower()]
 
     allowed = "True or False"
-    return Rule(allowed, "True", parse, lambda value: isinstance(value, bool), ("True", "False"))
+    return ValueRule(
+        allowed, "True", parse, lambda value: isinstance(value, bool), ("True", "False")
+    )
 
 
-def text(words: str, example: str, accepts: Callable[[str], bool] = lambda value: True) -> Rule:
+def text(
+    words: str, example: str, accepts: Callable[[str], bool] = lambda value: True
+) -> ValueRule:
     """A string."""
-    return Rule(words, example, str, lambda value: isinstance(value, str) and accepts(value))
+    return ValueRule(words, example, str, lambda value: isinstance(value, str) and accepts(value))
 
 
-def optional(rule: Rule) -> Rule:
+def optional(rule: ValueRule) -> ValueRule:
     """What the rule allows, or None."""
     return dataclasses.replace(
         rule,
@@ -131,7 +135,7 @@ def optional(rule: Rule) -> Rule:
     )
 
 
-def some_of(*names: str) -> Rule:
+def some_of(*names: str) -> ValueRule:
     """A tuple of some of the names."""
     return tuple_of(
         f"some of: {', '.join(names)}",
@@ -145,7 +149,7 @@ def split_values(text: str) -> list[str]:
     return re.split(r",(?![^(]*\))", text)
 
 
-def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule:
+def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> ValueRule:
     """A tuple, written (a, b, c) or a,b,c."""
 
     def parse(text: str) -> tuple:
@@ -157,14 +161,16 @@ def tuple_of(words: str, example: str, accepts: Callable[[tuple], bool]) -> Rule
             value = [part.strip() for part in text.strip("()").split(",")]
         return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
-    return Rule(words, example, parse, lambda value: isinstance(value, tuple) and accepts(value))
+    return ValueRule(
+        words, example, parse, lambda value: isinstance(value, tuple) and accepts(value)
+    )
 
 
 def own_or_one_of(
     *names: str, more: str = "", accepts: Callable[[str], bool] = lambda value: False
-) -> Rule:
+) -> ValueRule:
     """One of some names, MODULE.NAME (a class or function of the user's), or `more`."""
-    return Rule(
+    return ValueRule(
         f"one of: {', '.join(names)}{more}, or MODULE.NAME of your own",
         names[0],
         str,
@@ -173,7 +179,7 @@ def own_or_one_of(
     )
 
 
-def own_or_some_of(*names: str) -> Rule:
+def own_or_some_of(*names: str) -> ValueRule:
     """A tuple of some of the names, and of MODULE.NAME: functions of the user's."""
     return tuple_of(
         f"some of: {', '.join(names)}, and MODULE.NAME of your own",
@@ -218,7 +224,7 @@ def _are_shares(value: tuple) -> bool:
 
 
 # Types that are more than a bound, see __init__.py.
-SPECIAL: dict[str, Rule] = {
+SPECIAL: dict[str, ValueRule] = {
     "Switch": truth(),
     "Text": text("a non-empty string", "shakespeare", bool),
     "AnyText": text("a string", "<|endoftext|>"),

@@ -11,7 +11,7 @@ from transformer_jax.options.constraints import problems_between
 from transformer_jax.options.layer_types import letter_of, letters_of, of_type, plain_key
 from transformer_jax.options.marks import hook_intervenes, metric_facts
 from transformer_jax.options.other_names import OTHER_NAMES
-from transformer_jax.options.rule import Rule, is_own, suggest
+from transformer_jax.options.rule import ValueRule, is_own, suggest
 from transformer_jax.options.tables import (
     OWN,
     OWN_SECTIONS,
@@ -37,7 +37,7 @@ def _all_options() -> dict[str, Option]:
 
 
 OPTIONS: dict[str, Option] = _all_options()
-RULES: dict[str, Rule] = {key: option.rule for key, option in OPTIONS.items()}
+RULES: dict[str, ValueRule] = {key: option.rule for key, option in OPTIONS.items()}
 DEFAULTS: dict[str, Any] = {key: option.default for key, option in OPTIONS.items()}
 _CHOOSERS = {section: key for key, section in OWN_SECTIONS.items()}
 
@@ -102,7 +102,7 @@ def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in flat.items() if key not in unsaid or unsaid[key] != value}
 
 
-def rule_for(key: str, flat: Mapping[str, Any]) -> Rule | None:
+def rule_for(key: str, flat: Mapping[str, Any]) -> ValueRule | None:
     """Returns the rule of a key; None if there is no such option.
 
     Options of a user's own class are looked up in its source, which is not run.
@@ -243,7 +243,7 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
     return f"{key}: no such option" + (f"; it is now {new}" if new != key else suggest(key, names))
 
 
-def refused_value(key: str, value: Any, rule: Rule) -> str:
+def refused_value(key: str, value: Any, rule: ValueRule) -> str:
     """Says what a key may be, with the nearest name and an example."""
     near = suggest(value, rule.allowed.removeprefix("one of: ").split(", "))
     elsewhere, names = OTHER_NAMES.get(str(value).lower(), ""), rule.allowed.startswith("one of")

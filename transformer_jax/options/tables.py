@@ -25,7 +25,7 @@ from transformer_jax.options.declared import (
     said_of_value,
     with_example,
 )
-from transformer_jax.options.rule import Rule, is_own, one_of, own_or_one_of, own_or_some_of
+from transformer_jax.options.rule import ValueRule, is_own, one_of, own_or_one_of, own_or_some_of
 
 # Every key that chooses a row: the file of the table, and its name there.
 TABLES = {
@@ -107,7 +107,7 @@ class Option:
       meaning: in words, with its unit.
     """
 
-    rule: Rule
+    rule: ValueRule
     default: Any
     meaning: str
 

@@ -104,7 +104,7 @@ def at_an_end(
     return ""
 
 
-def ends_of(
+def best_and_guess(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str
 ) -> tuple[float | None, float | None]:
     """Returns the best score of a metric and that of a guess, None where they are not known.
@@ -143,7 +143,11 @@ def cannot_tell(
         name: [o.value for o in by_seed.values() if o.value is not None]
         for name, by_seed in outcomes.items()
     }
-    rest = (*ends_of(baselines["scores"], metric), sealed["margin"], sealed["larger_is_better"])
+    rest = (
+        *best_and_guess(baselines["scores"], metric),
+        sealed["margin"],
+        sealed["larger_is_better"],
+    )
     for name, arm in by_arm.items():
         if arm["verdict"] not in _ABOUT_MODELS:
             continue

@@ -26,7 +26,7 @@ from transformer_jax.studies.inference.words import (
     NOT_PRIMARY,
     REFUSED,
 )
-from transformer_jax.studies.judging.adequacy import ends_of
+from transformer_jax.studies.judging.adequacy import best_and_guess
 
 _THRESHOLDS = 61  # of a performance profile
 
@@ -56,7 +56,7 @@ def unit_of(study: Study) -> Unit | str:
     if gate is None:
         return "no simple method is known there"
     simple = baselines["scores"][gate["method"]]["test"].get(study.metric)
-    guess = ends_of(baselines["scores"], study.metric)[1]
+    guess = best_and_guess(baselines["scores"], study.metric)[1]
     if simple is None or guess is None:
         return f"no {study.metric} of {METHODS[gate['method']]} or of a guess is known there"
     if not (simple > guess if study.sealed["larger_is_better"] else simple < guess):

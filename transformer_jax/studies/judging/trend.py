@@ -9,7 +9,7 @@ from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.tuned import Regret, Regrets
 from transformer_jax.studies.inference.words import CANNOT_TELL, IDENTICAL, NO_VERDICT, REFUSED
-from transformer_jax.studies.judging.adequacy import at_an_end, ends_of
+from transformer_jax.studies.judging.adequacy import at_an_end, best_and_guess
 from transformer_jax.studies.judging.decision import family_of, untuned
 
 _DUST = 1e-9  # what rounding leaves of a weight of 0
@@ -105,7 +105,7 @@ def _nothing_to_see(
         return "the base has not learned"
     if baselines is None:
         return ""
-    rest = ends_of(baselines["scores"], sealed["metric"].removeprefix("test/"))
+    rest = best_and_guess(baselines["scores"], sealed["metric"].removeprefix("test/"))
     of_arm = {arm: [its[arm] for its in values.values()] for arm in sealed["arms"]}
     ends = [
         at_an_end(of_arm[sealed["base"]], its, *rest, sealed["margin"], sealed["larger_is_better"])

@@ -81,7 +81,7 @@ def judge_in(
             {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
     write_json(folder, "verdicts.json", as_plain(results))
-    table_rows = rows_of(results, outcomes)
+    table_rows = result_rows(results, outcomes)
     tables.write_tables(folder, HEADS, table_rows)
     replace(folder, "report.html", _page(results, table_rows, asked, counts))
     return results
@@ -97,7 +97,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def rows_of(
+def result_rows(
     results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
 ) -> tables.Rows:
     """One row an arm."""

@@ -227,8 +227,8 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
                 note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
             elif arm["verdict"] == "unresolved" and arm.get("regrets"):
                 note += f"; {NOT_BY_SEEDS}"
-            if beyond_this_text(arm):
-                note += f"; also beyond this text: {beyond_this_text(arm)}"
+            if shown_for_new_text(arm):
+                note += f"; also beyond this text: {shown_for_new_text(arm)}"
             notes.append(note)
         if "stopped" in arm:
             stopped = arm["stopped"]
@@ -315,7 +315,7 @@ def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
     return " | ".join(shown)
 
 
-def beyond_this_text(arm: Mapping[str, Any]) -> str:
+def shown_for_new_text(arm: Mapping[str, Any]) -> str:
     """Whether better or worse is shown for new text too; empty of other words."""
     interval = arm.get("beyond_this_text")
     if not interval or arm["verdict"] not in (BETTER, WORSE):

@@ -36,7 +36,7 @@ def computed(how: str) -> str:
     return TOGETHER if how == "vmap" else ALONE
 
 
-class Program(NamedTuple):
+class CompiledMembers(NamedTuple):
     """A compiled program for so many members.
 
     Attributes:
@@ -64,14 +64,14 @@ class Group:
         traces = [prepared.traced for prepared in arms.values()]
         self.places = differing(traces)
         self._advance = with_numbers(traces[0], self.places)
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, CompiledMembers] = {}
 
     def numbers(self, arm: str) -> tuple[np.ndarray, ...]:
         """The numbers in which an arm differs from others of the group."""
         numbers = self.arms[arm].traced.numbers
         return tuple(numbers[index] for index in self.places)
 
-    def program(self, width: int, arguments: Sequence[tuple]) -> Program:
+    def program(self, width: int, arguments: Sequence[tuple]) -> CompiledMembers:
         """Returns the program for so many members, compiled once.
 
         Args:
@@ -83,7 +83,7 @@ class Group:
             make = _spread if self.how == "devices" else _compiled
             run, nbytes = make(self.how, self._advance, arguments)
             refuse_beyond_memory(nbytes // width, next(iter(self.arms.values())).config)
-            self._programs[width] = Program(run, time.monotonic() - started, nbytes)
+            self._programs[width] = CompiledMembers(run, time.monotonic() - started, nbytes)
         return self._programs[width]
 
     @property

@@ -11,7 +11,7 @@ from transformer_jax.studies.asking.study import Study, now
 from transformer_jax.studies.judging.ladder import forecast
 from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
 from transformer_jax.studies.running.launch import Launch
-from transformer_jax.studies.running.together import run_together
+from transformer_jax.studies.running.together import run_all
 
 
 def run_ladder(
@@ -23,11 +23,11 @@ def run_ladder(
       ladder: its designs.
       workdir: of the ladder.
       seeds: of every rung.
-      options: of run_together.
+      options: of run_all.
     Returns:
       What ladder.json holds; {} of a dry run.
     Raises:
-      InvalidInput, CellsLost: see run_together.
+      InvalidInput, CellsLost: see run_all.
     """
     workdir = Path(workdir)
     largest = rung_name(ladder.key, max(ladder.rungs))
@@ -40,7 +40,7 @@ def run_ladder(
         if name == largest and ladder.key != SPLITS:
             _seal_forecast(workdir, ladder, launch)
 
-    return run_together(
+    return run_all(
         rungs,
         workdir,
         seeds,

@@ -8,7 +8,7 @@ from transformer_jax.runs.files import inside
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.suite import begin_suite
 from transformer_jax.studies.reporting.suite import write_suite
-from transformer_jax.studies.running.together import run_together
+from transformer_jax.studies.running.together import run_all
 
 
 def run_suite(
@@ -20,14 +20,14 @@ def run_suite(
       designs: by the name of the data set.
       workdir: of the suite.
       seeds: of every study.
-      options: of run_together.
+      options: of run_all.
     Returns:
       What suite.json holds; {} of a dry run.
     Raises:
-      InvalidInput, CellsLost: see run_together.
+      InvalidInput, CellsLost: see run_all.
     """
     workdir = Path(workdir)
-    return run_together(
+    return run_all(
         {name: (design, inside(workdir, name)) for name, design in designs.items()},
         workdir,
         seeds,

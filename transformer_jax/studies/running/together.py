@@ -19,7 +19,7 @@ from transformer_jax.studies.running.workers import CellsLost
 _NAMED = 5  # studies whose cells failed
 
 
-def run_together(
+def run_all(
     studies: Mapping[str, tuple[Design, Path]],
     workdir: Path,
     seeds: Sequence[int],
