@@ -469,7 +469,7 @@ def test_a_committed_ledger_is_that_of_its_config(path):
 
 @pytest.mark.commands
 def test_the_command_measures_a_config_and_goes_on_after_it_was_killed(tmp_path):
-    out, unfinished = tmp_path / "noise.json", tmp_path / ".noise.json"
+    out, unfinished = tmp_path / "noise.json", tmp_path / ".noise.begun"
     given = ("--config=configs/tiny.py", "--levels=2", "--metric=accuracy", f"--out={out}")
     given = (*given, "--config.training.steps=12")
     process = start_command("noise", *given)
