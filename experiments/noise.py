@@ -76,7 +76,10 @@ def main(argv: list[str]) -> dict[str, Any]:
         "jax": jax.__version__,
     }
     # What is finished lies beside the ledger until that is written.
-    unfinished, code = out.with_name(f".{out.stem}.begun"), [code_hash(), fingerprint_of_own(config)]
+    unfinished, code = (
+        out.with_name(f".{out.stem}.begun"),
+        [code_hash(), fingerprint_of_own(config)],
+    )
     design = {**what, "metric": metric, "levels": list(levels), "code": code}
     finished: dict[str, Any] = read_json(unfinished) if unfinished.exists() else {}
     if finished.get("design") != design:

@@ -909,7 +909,7 @@ MUTANTS = (
            ("tests/test_step.py::test_decay_goes_by_name_even_for_stacked_parameters",)),
     Mutant("mean of weights forgets as much as it keeps",
            "transformer_jax/training/optimizers.py", "weight_mean.update",
-           "decay * m + (1 - decay) * p", "(1 - decay) * m + decay * p",
+           "(1 - decay) * (p - m)", "decay * (p - m)",
            ("tests/test_optimizers.py::test_a_mean_of_weights_is_what_is_evaluated",)),
     Mutant("mean of weights one update late",
            "transformer_jax/training/optimizers.py", "weight_mean.update",

@@ -15,6 +15,7 @@ from transformer_jax.generation import generate_after
 from transformer_jax.layers.stems import ConvolutionalStem, patches_of
 from transformer_jax.models import (
     MODELS,
+    Decoder,
     Encoder,
     EncoderDecoder,
     RecurrentDecoder,
@@ -379,6 +380,35 @@ def test_an_output_layer_of_its_own_and_divided_logits():
     plain = _apply(model.clone(scale_logits=False), params, inputs)
     divided = _apply(model, params, inputs)
     np.testing.assert_allclose(divided * SMALL["width"] ** 0.5, plain, rtol=1e-4, atol=1e-5)
+    hidden = np.ones((2, SMALL["width"]), np.float32)
+    model.apply({"params": params}, hidden, method="project")
+    assert (hidden == 1).all(), "the caller's array is not written to"
+
+
+def test_an_encoder_of_vectors_with_a_class_token_takes_types():
+    model = Encoder(**SMALL, num_features=5, num_types=2, max_length=8, num_classes=4)
+    params, types = random_params(model), jnp.array([[0, 1, 1], [1, 0, 1]])
+    vectors = jnp.ones((2, 3, 5))
+    both = _apply(model, params, {"vectors": vectors, "types": types})
+    none = _apply(model, params, {"vectors": vectors, "types": 0 * types})
+    assert both.shape == (2, 4)
+    assert not np.allclose(both, none)
+    np.testing.assert_array_equal(none, _apply(model, params, {"vectors": vectors}))
+    with pytest.raises(ValueError, match="types: expected"):
+        _apply(model, params, {"vectors": vectors, "types": types[:, :2]})
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_float64_are_float64(tied):
+    with jax.enable_x64(True):
+        model = Decoder(**TEXT, tie_embeddings=tied)
+        params = jax.tree.map(lambda a: a.astype(jnp.float64), random_params(model))
+        logits = model.apply({"params": params}, TOKENS)
+    narrow = Decoder(**TEXT, tie_embeddings=tied).apply(
+        {"params": jax.tree.map(lambda a: a.astype(jnp.float32), params)}, TOKENS
+    )
+    assert (logits.dtype, narrow.dtype) == (jnp.float64, jnp.float32)
+    np.testing.assert_allclose(logits, narrow, rtol=1e-3, atol=1e-4)
 
 
 def test_an_encoder_without_positions_is_equivariant():

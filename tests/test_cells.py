@@ -89,7 +89,12 @@ def test_moves_concern_the_configs_that_they_name():
     one = {**experts, "model.feed_forward_options.mixture.num_chosen": 1}
     assert of(one) == 7
     rounded = {"model.position": "shaw", "model.dtype": "bfloat16"}
-    assert of(rounded) == provenance.NUMERICS == 8
+    assert of(rounded) == 8
+    assert of({"training.weight_ema": None}) == 1
+    assert of({"training.weight_ema": 0.99}) == 9
+    weighed = {"optimizer.name": "schedule_free", "schedule.name": "warmup_constant"}
+    assert of(weighed) == provenance.NUMERICS == 10
+    assert of({**weighed, "schedule.name": "constant"}) == 1
     assert of({**rounded, "model.dtype": "float32"}) == 1
     assert of({**both, "model.architecture": "decoder"}) == 1
 
@@ -97,9 +102,9 @@ def test_moves_concern_the_configs_that_they_name():
 def test_numerics_that_moved_bits_of_a_config_decide_and_others_do_not(monkeypatch):
     key = lambda: cell_hash(tiny_config(), {"programs": "x"}, "alone", AROUND)[0]
     base = key()
-    monkeypatch.setitem(provenance.MOVES, 9, {"model.attention": ("linear",)})
+    monkeypatch.setitem(provenance.MOVES, 99, {"model.attention": ("linear",)})
     assert key() == base
-    monkeypatch.setitem(provenance.MOVES, 9, {})
+    monkeypatch.setitem(provenance.MOVES, 99, {})
     assert key() != base
 
 

@@ -628,6 +628,19 @@ def test_local_attention_of_positions_that_skip_is_not_a_number(rng):
     assert np.isnan(LocalAttention().apply({}, *arrays, **rest)[0]).all()
 
 
+def test_local_attention_of_a_document_that_comes_back_is_not_a_number(rng):
+    """Its first part lies beyond the blocks that are looked at, and within the window's positions."""
+    segment = jnp.asarray([[1, 1, 2, 2, 1, 1], [1, 1, 0, 2, 2, 0]])
+    position = jnp.asarray([[0, 1, 0, 1, 2, 3], [0, 1, 0, 0, 1, 0]])
+    places = Places(jnp.arange(6), position, segment)
+    mask = Mask(places, places, Window(2) & Causal())
+    arrays = [jnp.asarray(rng.normal(size=(2, 2, 6, 4)), jnp.float32) for _ in range(3)]
+    rest = {"mask": mask, "bias": None, "gates": {}, "dropout": None, "state": None}
+    mixed, _ = LocalAttention().apply({}, *arrays, **rest)
+    assert np.isnan(mixed[0]).all()
+    assert np.isfinite(mixed[1]).all()
+
+
 def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
     query, key, _ = query_key_value
     encoding = ContextualPositions(head_dim=SIZE, bidirectional=False, max_count=2)

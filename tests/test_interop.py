@@ -11,6 +11,7 @@ from flax.core import FrozenDict
 from tests.conftest import ROOT, random_params
 from transformer_jax.data.sources.text import read_pieces
 from transformer_jax.errors import InvalidInput
+from transformer_jax.masks import Window
 from transformer_jax.models import Decoder, Encoder
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
@@ -438,6 +439,8 @@ def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters
     params = random_params(local)
     config = to_huggingface(local, params).config
     assert (config["sliding_window"], config["query_pre_attn_scalar"]) == (3, 8)
+    usual = to_huggingface(local.clone(mask_options={}), params).config
+    assert usual["sliding_window"] == Window().size
     assert set(config["layer_types"]) == {"sliding_attention"}
 
 

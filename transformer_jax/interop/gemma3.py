@@ -17,6 +17,7 @@ from transformer_jax.interop.architecture import (
 )
 from transformer_jax.interop.llama import QUERY_KEY_NORMS, block_entries, describe_llama, make_llama
 from transformer_jax.models import Decoder
+from transformer_jax.models.families import options_in_effect
 
 _LETTERS = {"sliding_attention": "L", "full_attention": "G"}
 _THETA = {"sliding_attention": 10_000.0, "full_attention": 1_000_000.0}
@@ -65,7 +66,7 @@ def _describe(model: Decoder) -> dict[str, Any]:
     by_kind = {kind: models[letter] for letter, kind in kind_of.items()}
     ropes = {kind: rotation_settings(by_kind.get(kind, model)) for kind in _LETTERS}
     local = by_kind.get("sliding_attention")
-    window = {} if local is None else dict(local.mask_options)
+    window = {} if local is None else options_in_effect(local, "mask")
     described = describe_llama(model)
     scale = model.attention_scale or described["head_dim"] ** -0.5
     for key in ("hidden_act", "mlp_bias", "rope_theta", "rope_parameters"):

@@ -21,6 +21,7 @@ from transformer_jax.interop.architecture import (
 )
 from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
 from transformer_jax.models import Decoder
+from transformer_jax.models.families import options_in_effect
 
 _NAMES = NAMES_OF_TEXT | {"norm_epsilon": "rms_norm_eps"}
 
@@ -70,7 +71,7 @@ def _make_mistral(settings: Settings) -> Decoder:
 
 
 def _describe_mistral(model: Decoder) -> dict[str, Any]:
-    window = dict(model.mask_options).get("size") if model.mask == "window" else None
+    window = options_in_effect(model, "mask")["size"] if model.mask == "window" else None
     return describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
 
 

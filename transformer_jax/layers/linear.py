@@ -54,7 +54,8 @@ class Linear(nn.Module):
       use_bias: whether a bias, starting at 0, is added.
       kernel_init: initial values of the kernel.
       dtype: dtype of the computation; None takes that of inputs and parameters together.
-      out_dtype: dtype of sums and result; that of the computation if not given.
+      out_dtype: dtype of sums and result, or that of the computation where that is wider or this
+        is not given.
     """
 
     features: int
@@ -71,4 +72,5 @@ class Linear(nn.Module):
             self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
         )
         inputs, kernel, bias = promote_dtype(inputs, kernel, bias, dtype=self.dtype)
-        return linear(inputs, kernel, bias, self.out_dtype)
+        wide = self.out_dtype and jnp.promote_types(inputs.dtype, self.out_dtype)
+        return linear(inputs, kernel, bias, wide)

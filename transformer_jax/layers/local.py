@@ -89,8 +89,13 @@ def _near(array: Array, after: int, axis: int) -> Array:
 
 
 def count_by_one(places: Places) -> Array:
-    """Returns whether places are one behind the other in each segment, [..., L] -> [...] bool."""
+    """Returns whether places are one behind the other in each segment, [..., L] -> [...] bool.
+
+    A segment that comes back is none: what it saw before may be far from it.
+    """
     one = jnp.diff(places.position, axis=-1) == 1
     if places.segment is not None:
-        one |= (jnp.diff(places.segment, axis=-1) != 0) | (places.segment[..., 1:] == 0)
+        before = jax.lax.cummax(places.segment, axis=places.segment.ndim - 1)[..., :-1]
+        one &= jnp.diff(places.segment, axis=-1) == 0
+        one |= (places.segment[..., 1:] > before) | (places.segment[..., 1:] == 0)
     return one.all(-1)

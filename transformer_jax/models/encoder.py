@@ -95,7 +95,8 @@ class Encoder(Transformer, kw_only=True):
             )
             embedded_LD = self.token_embedding(tokens)
         else:
-            embedded_LD, segments, positions = self._project(vectors, segments, positions, pooling)
+            given = (segments, types, positions)
+            embedded_LD, segments, types, positions = self._project(vectors, *given, pooling)
         positions = jnp.arange(embedded_LD.shape[-2]) if positions is None else positions
         if types is not None and not self.num_types:
             raise ValueError("types: expected none, since num_types is 0")
@@ -135,22 +136,25 @@ class Encoder(Transformer, kw_only=True):
         self,
         vectors: Array | None,
         segments: Array | None,
+        types: Array | None,
         positions: Array | None,
         pooling: Pooling,
-    ) -> tuple[Array, Array | None, Array | None]:
+    ) -> tuple[Array, Array | None, Array | None, Array | None]:
         """Projects vectors to the width, with a class token in front if the pooling wants one."""
         if vectors is None or vectors.shape[-1] != self.num_features:
             got = "none" if vectors is None else vectors.shape
             raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
-        check_tokens(self.max_length, vectors[..., 0], segments=segments, positions=positions)
+        alike = {"segments": segments, "types": types, "positions": positions}
+        check_tokens(self.max_length, vectors[..., 0], **alike)
         projection = Linear(self.width, True, self.embedding_init, self.dtype, name="projection")
         embedded_LD = projection(vectors)
         if not pooling.adds_token:
-            return embedded_LD, segments, positions
+            return embedded_LD, segments, types, positions
         embedded_LD = ClassToken(self.embedding_init, name="class_token")(embedded_LD)
-        if segments is not None:
-            segments = _with_first(segments, 1)
-        return embedded_LD, segments, None if positions is None else _with_first(positions + 1, 0)
+        segments = None if segments is None else _with_first(segments, 1)
+        types = None if types is None else _with_first(types, 0)
+        positions = None if positions is None else _with_first(positions + 1, 0)
+        return embedded_LD, segments, types, positions
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""

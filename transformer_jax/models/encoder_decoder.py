@@ -146,7 +146,7 @@ class EncoderDecoder(Transformer, kw_only=True):
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         hidden_D, tied = self.scale_for_logits(hidden), self._is_tied()
         if self.scale_logits:
-            hidden_D *= self.width**-0.5
+            hidden_D = hidden_D * self.width**-0.5
         logits_V = self.token_embedding.attend(hidden_D) if tied else self.output(hidden_D)
         return site(self, "logits", self.logits_bias(logits_V) if self.output_bias else logits_V)
 

@@ -15,6 +15,14 @@ from typing import Any
 
 from transformer_jax.options.layer_types import letters_of, of_type
 
+
+class _AllBut(tuple):
+    """Every value but these."""
+
+    def __contains__(self, value: object) -> bool:
+        return not super().__contains__(value)
+
+
 # Changes to this package that moved bits of training -> the configs that they concern, by option.
 # Manifests without a number have 1.
 MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
@@ -28,6 +36,11 @@ MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
         "model.feed_forward_options.mixture.num_chosen": (1,),
     },
     8: {"model.position": ("shaw", "contextual"), "model.dtype": ("bfloat16",)},  # not rounded
+    9: {"training.weight_ema": _AllBut((None,))},  # a mean whose weights add up to 1
+    10: {  # its mean weighs an update by the rate of that update
+        "optimizer.name": ("schedule_free",),
+        "schedule.name": _AllBut(("constant",)),
+    },
 }
 NUMERICS = max(MOVES)
 

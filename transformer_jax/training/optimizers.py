@@ -173,7 +173,8 @@ def schedule_free(
       eps: added to its root.
     """
     base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
-    return optax.contrib.schedule_free(base, around.schedule, b1=b1)
+    # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.
+    return optax.contrib.schedule_free(base, lambda count: around.schedule(count - 1), b1=b1)
 
 
 def _of_norm_1(updates: Any) -> Any:
@@ -292,7 +293,8 @@ def weight_mean(decay: float) -> Transformation:
 
     def update(updates: Any, state: WeightMean, params: Any) -> tuple[Any, WeightMean]:
         new = optax.apply_updates(params, updates)
-        mean = jax.tree.map(lambda m, p: decay * m + (1 - decay) * p, state.mean, new)
+        # As decay m + (1 - decay) p both factors would be rounded, and not add up to 1.
+        mean = jax.tree.map(lambda m, p: m + (1 - decay) * (p - m), state.mean, new)
         return updates, WeightMean(mean)
 
     return optax.GradientTransformation(WeightMean, update)  # ty: ignore[invalid-argument-type]
