@@ -387,6 +387,14 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        from transformer_jax.runs.files import DISK_ERRORS
+
+        if error.errno not in DISK_ERRORS:
+            raise
+        what = "what was finished is kept, and the same command goes on"
+        print(f"error: {error.filename or 'writing'}: {error.strerror}; {what}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:  # training has an ending of its own, see runs/interruption
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -43,9 +43,11 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.runs.files import read_json, write_json
     from transformer_jax.runs.progress import Progress
-    from transformer_jax.studies.asking.cells import code_hash
+    from transformer_jax.runs.provenance import surroundings
+    from transformer_jax.studies.asking.cells import code_hash, deciding
     from transformer_jax.studies.asking.noise import as_lines, config_hash_of
     from transformer_jax.studies.inference.variance_components import cells_of, ledger
+    from transformer_jax.studies.running.computation import digest_of
     from transformer_jax.training.evaluation import evaluate, refuse_unknown_bytes, score_of
     from transformer_jax.training.optimizers import evaluated_params
     from transformer_jax.training.own import fingerprint_of_own
@@ -76,11 +78,10 @@ def main(argv: list[str]) -> dict[str, Any]:
         "jax": jax.__version__,
     }
     # What is finished lies beside the ledger until that is written.
-    unfinished, code = (
-        out.with_name(f".{out.stem}.begun"),
-        [code_hash(), fingerprint_of_own(config)],
-    )
-    design = {**what, "metric": metric, "levels": list(levels), "code": code}
+    unfinished = out.with_name(f".{out.stem}.begun")
+    decides = [code_hash(), fingerprint_of_own(config), digest_of(prepared.task)]
+    decides += [deciding(surroundings()[0])]
+    design = {**what, "metric": metric, "levels": list(levels), "decides": decides}
     finished: dict[str, Any] = read_json(unfinished) if unfinished.exists() else {}
     if finished.get("design") != design:
         finished = {"design": design, "scores": [], "sequences": []}

@@ -307,7 +307,7 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
         count = its.get("seeds_needed")
         if its["verdict"] == UNRESOLVED and count:
             needs.append(f"{arm}: {_about(count)}")
-        elif its["verdict"] == UNRESOLVED and its.get("regrets"):
+        elif its["verdict"] == UNRESOLVED and its.get("regrets") and its["mean"] is not None:
             seeds = len(its["differences"])
             size = max(verdicts["contrasts"], its.get("family", 0))
             spread = its["standard_error"] * math.sqrt(seeds)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import errno
 import io
 import json
 import math
@@ -221,6 +222,24 @@ def test_checkpoints_of_cells_are_freed_where_it_is_asked_for(room):
     assert load_run(room / "cells" / "exp" / "run").step == 50, (
         "no cell, whatever its folder is called"
     )
+
+
+def test_a_copy_that_was_left_half_made_may_go(room):
+    cell = room / "cells" / ("a" * 16) / "s0"
+    shutil.copytree(cell, cell.with_name(".s0-1234"))
+    attempt("runs", "gc", room, "--yes")
+    assert not cell.with_name(".s0-1234").exists()
+    assert (cell / "checkpoints").exists()
+
+
+def test_a_full_disk_is_no_traceback(monkeypatch):
+    def full(arguments):
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/study.json")
+
+    monkeypatch.setattr("experiments.runs.main", full)
+    ended = attempt("runs", "ls")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: runs/study.json: No space left on device; what was")
 
 
 def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):

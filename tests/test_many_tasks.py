@@ -1,6 +1,7 @@
 """The same question on several data sets: against published numbers, and other ways to compute."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -334,6 +335,8 @@ def test_data_sets_are_not_chosen_afterwards(tmp_path):
     designs = suite_of(text, ConfigFile(TINY), {}, ["model.num_heads=1"])
     begin_suite(tmp_path / "s", designs)
     begin_suite(tmp_path / "s", designs)
+    elsewhere = {n: dataclasses.replace(d, path=f"./{d.path}") for n, d in designs.items()}
+    begin_suite(tmp_path / "s", elsewhere)  # each study's seal says whether its question is another
     with pytest.raises(InvalidInput, match="its suite is of num_heads=1 and tiny, text"):
         begin_suite(tmp_path / "s", {"tiny": designs["tiny"]})
     others = suite_of(text, ConfigFile(TINY), {}, ["model.norm=rms_norm"])

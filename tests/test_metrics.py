@@ -14,11 +14,13 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import BINS, METRICS
 from transformer_jax.options.config import ConfigFile, flatten, load_config
 from transformer_jax.options.marks import hook_intervenes, metric_facts
+from transformer_jax.options.schema import stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import Cell, cell_hash, hooks_that_intervene
 from transformer_jax.studies.asking.design import design_of
 from transformer_jax.studies.asking.metrics import larger_is_better
+from transformer_jax.studies.asking.register import contrasts_of
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training import loop
@@ -489,3 +491,26 @@ def test_a_cell_that_is_older_than_a_metric_is_measured_from_its_checkpoint(fold
     assert cell.metric_facts()["own_looks.top_3"]["code"] != code
     shutil.rmtree(folder / "run" / "checkpoints")
     look_closer(cell, {}, prepare(config))  # nothing is missing
+
+
+def test_a_cell_is_measured_again_for_another_target(folder):
+    asked = {"evaluation.metrics": "updates_to_target"}
+    low, high = (short(**asked, **{"evaluation.target": text}) for text in ("0.1", "9"))
+    train(low, "run", Silent())
+    cell = Cell("a", 0, folder / "run")
+    assert cell.means()["updates_to_target"] is None
+    look_closer(cell, {}, prepare(high))
+    assert cell.means()["updates_to_target"] == 2
+    assert cell.metric_facts()["updates_to_target"]["code"] == "to 9"
+    contrasts = [
+        contrasts_of(
+            {
+                "base_config": stated(flatten(config)), "arms": {"a": {}, "b": {"model.depth": 3}},
+                "base": "a", "metric": metric, "match": None, "tuning": None,
+            }
+        )["b"].same
+        for config in (low, high)
+        for metric in ("test/loss", "test/updates_to_target")
+    ]  # fmt: skip
+    assert contrasts[0] == contrasts[2]
+    assert contrasts[1] != contrasts[3]

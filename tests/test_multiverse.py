@@ -24,7 +24,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.multiverse import curve
 from transformer_jax.studies.reporting.tables import multiverse_rows
 from transformer_jax.studies.running.launch import run
-from transformer_jax.studies.running.multiverse import _as_json
+from transformer_jax.studies.running.multiverse import _as_json, _design_of
 
 FLAT = flatten(tiny.get_config())
 RATE = "optimizer.learning_rate"
@@ -114,3 +114,6 @@ def test_a_study_is_doubted_from_its_own_cells(tmp_path):
     assert "6 cells, 6 there already" in again.stderr
     assert json.loads(again.stdout) == found
     refused(attempt(*asked, "--arms=nune"), "--arms=nune", "none")
+    study.record["sealed"]["metric"] = "test/calibration_error"  # its cells were asked for the loss
+    design = _design_of(study, ["none", "learned"], 0)
+    assert design.config.evaluation.metrics == ("calibration_error",)

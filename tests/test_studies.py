@@ -196,6 +196,7 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"also": {"x": {"data.size": 3}}}, "data.length"),
         ({"also": {"x": {"data.length": 64}}}, "model.max_length, got 64, 64, 16"),
         ({"also": {"x": {"data.length": "a"}}}, "integers >= 1"),
+        ({"also": {"x": {"evaluation.stride": 17}}}, "got 17, 16, 16"),
         ({"tuning": {"key": "optimizer.learning_rate", "grid": 3}}, "lists of numbers"),
         ({"tuning": {"key": "optimizer.weight_decay", "grid": (0.1, 0.2)}}, "3 or more"),
         ({"tuning": {"key": "optimizer.learning_rate", "grid": (1, 1.1, 3)}}, "evenly"),
@@ -205,6 +206,13 @@ def test_a_wrong_arm_is_refused(text, words):
 def test_a_wrong_study_file_is_refused(tmp_path, changes, words):
     with pytest.raises(InvalidInput, match=words):
         load_design(study_file(tmp_path, **changes), {})
+
+
+def test_shorter_windows_have_a_stride_of_their_own(tmp_path):
+    also = {"also": {"short": {"data.length": 8}}}
+    load_design(study_file(tmp_path, **also), {})
+    with pytest.raises(InvalidInput, match="got 16, 8, 16 in arm"):
+        load_design(study_file(tmp_path, **also), {"evaluation.stride": "16"})
 
 
 def test_wrong_arms_of_a_file_are_refused(tmp_path):
@@ -441,6 +449,35 @@ def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
     path.write_text(json.dumps(scored))
     study.record["sealed"]["metric"] = "test/accuracy"
     assert "'fast' has no accuracy for seed 1" in judge_study(study)["arms"]["fast"]["refusals"]
+
+
+def test_damaged_sequences_end_no_judgement(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    for seed, damage in enumerate((lambda b: b"", lambda b: b[:200], lambda b: b"PK" + b)):
+        path = study.cell("fast", seed).path / "sequences.npz"
+        path.write_bytes(damage(path.read_bytes()))
+    assert (
+        judge_study(study)["arms"]["fast"]["verdict"]
+        == judge_study(done)["arms"]["fast"]["verdict"]
+    )
+
+
+def test_curves_that_were_looked_at_otherwise_are_not_compared(done, tmp_path):
+    study = load_study(copied(done, tmp_path))
+    study.record["sealed"]["metric"] = "test/area_under_curve"
+    for arm in ("learned", "fast"):
+        for seed in study.seeds:
+            path = study.cell(arm, seed).path
+            scores = json.loads((path / "evaluation.json").read_text())
+            scores["test"]["area_under_curve"] = 2.0 + 0.1 * seed
+            (path / "evaluation.json").write_text(json.dumps(scores))
+    words = lambda: judge_study(study)["arms"]["fast"]["words"]
+    assert "looked at" not in words()
+    config = study.cell("fast", 0).path / "config.json"
+    stored = json.loads(config.read_text())
+    stored["evaluation"]["every"] = 1
+    config.write_text(json.dumps(stored))
+    assert "curves were looked at every 1 and" in words()
 
 
 def test_arms_that_stopped_make_no_look_of_others_that_are_refused(done, tmp_path):

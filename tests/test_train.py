@@ -49,6 +49,15 @@ def whole(tiny_run):
     return fingerprint_of(tiny_run)
 
 
+def test_a_run_whose_scores_are_damaged_is_scored_again(tiny_run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(tiny_run, copy)
+    (copy / "evaluation.json").write_text('{"test": ')
+    run(copy, sample__num_tokens=40)
+    for name in ("evaluation.json", "metrics.jsonl", "STATUS"):
+        assert (copy / name).read_text() == (tiny_run / name).read_text(), name
+
+
 class EndAt(Silent):
     """Ends a run at a step, as a signal or as a fault would."""
 

@@ -161,6 +161,14 @@ def test_an_arm_without_a_cell_ends_no_look_of_the_others():
     assert list(launch.study.stopped) == ["good"]
 
 
+def test_an_arm_goes_on_whose_cells_came_after_all():
+    gone, there = ("refused: cells are missing", None, None), {"good": OPEN, "null": OPEN}
+    launch = _Launch({4: {"good": gone, "null": OPEN}, 8: there, 16: there})
+    until_decided(launch, Until(looks=(4, 8, 16)), retry=True)
+    assert launch.taken[1:] == [(8, ["base", "null"]), (16, ["base", "good", "null"])]
+    assert launch.study.stopped == {}
+
+
 def test_seeds_of_later_looks_are_none_of_the_tuning(tmp_path):
     study = SimpleNamespace(begun=list, path=tmp_path, record={})
     design = SimpleNamespace(tuning=SimpleNamespace(seeds=(7, 8)))

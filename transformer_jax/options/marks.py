@@ -62,6 +62,27 @@ def metric_facts(name: str) -> MetricFacts:
     return facts
 
 
+def arguments_of_metric(name: str) -> list[str]:
+    """Returns what a metric is given, by name; nothing is run. [] where its file is not here."""
+    try:
+        definition = definition_of(name) if is_own(name) else definition_in(_parsed(), name)
+    except LookupError:
+        return []
+    return [field for field, *_ in fields_of(definition)] if definition else []
+
+
+def measured_by(name: str, code: str, target: float | None) -> str:
+    """Returns what a metric was measured by: code of one's own, and the target, if it takes one.
+
+    Args:
+      name: see metric_facts.
+      code: hash of its file; empty of this package's.
+      target: evaluation.target.
+    """
+    takes_one = target is not None and "target" in arguments_of_metric(name)
+    return f"{code} to {target:g}".lstrip() if takes_one else code
+
+
 def _refuse_unknown_arguments(
     definition: ast.ClassDef | ast.FunctionDef, what: str, arguments: tuple[str, ...]
 ) -> None:
@@ -88,9 +109,13 @@ def hook_intervenes(name: str) -> bool:
     return _arguments_of_mark(name, "intervenes") is not None
 
 
+def _parsed() -> ast.Module:
+    return parsed_file(_METRICS)
+
+
 def _arguments_of_mark(name: str, mark: str) -> dict[str, Any] | None:
     """The arguments of a mark above a function, by name; None where it has no such mark."""
-    definition = definition_of(name) if is_own(name) else definition_in(parsed_file(_METRICS), name)
+    definition = definition_of(name) if is_own(name) else definition_in(_parsed(), name)
     if definition is None:
         raise LookupError(f"no such metric: {name}")
     for decorator in definition.decorator_list:

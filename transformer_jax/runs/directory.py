@@ -12,7 +12,6 @@ samples/  checkpoints/  loss.png  diff.patch
 
 import contextlib
 import datetime
-import errno
 import json
 import os
 import shutil
@@ -29,14 +28,19 @@ from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer
 from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.options import config as configs
 from transformer_jax.options.rule import suggest
-from transformer_jax.runs.files import inside, parsed_object, refuse_foreign_files, replace
+from transformer_jax.runs.files import (
+    DISK_ERRORS,
+    inside,
+    parsed_object,
+    refuse_foreign_files,
+    replace,
+)
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
 
 # May differ between the launches of a run.
 _CHANGING = ("numerics", "packages", "device", "git", "mesh")
 _OLD_FACTS = {"text_sha256": "sha256", "tokens": "counts"}  # names before there were other tasks
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
 
 
@@ -163,7 +167,7 @@ class RunDirectory:
                 if not isinstance(error, Stop):
                     self.write_text("error.txt", traceback.format_exc())
                 self.write_status("failed", in_one_line(error))
-            if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
                 free = shutil.disk_usage(self.path).free
                 raise Stop(
                     f"{self.path}: the run's files could not be written ({error.strerror}, "
@@ -233,6 +237,12 @@ class RunDirectory:
         if not self.file("evaluation.json").exists():
             return {}
         return by_split(parsed_object(self._text("evaluation.json"), self.path / "evaluation.json"))
+
+    def has_scores(self) -> bool:
+        """Whether the final scores are there and can be read."""
+        with contextlib.suppress(InvalidInput):
+            return bool(self.evaluation())
+        return False
 
     def status(self) -> str:
         """The first word of STATUS; `missing` without one."""
@@ -399,6 +409,12 @@ class RunDirectory:
         """Removes the final scores, where they are not those of what is trained from now on."""
         for name in ("evaluation.json", "sequences.npz"):
             self.file(name).unlink(missing_ok=True)
+
+    def pop_row(self) -> dict[str, Any]:
+        """Takes the last row out of metrics.jsonl."""
+        row = self.metrics()[-1]
+        self.cut_metrics(row["step"] - 1)
+        return row
 
     def cut_metrics(self, step: int) -> None:
         """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""

@@ -6,6 +6,7 @@ that lead outside. Whether the folder itself is a link is its user's business.
 """
 
 import dataclasses
+import errno
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 WRITING, DAMAGED = ".writing-", "damaged-"  # how names of checkpoints begin that are none
 
 

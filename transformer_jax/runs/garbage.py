@@ -19,6 +19,7 @@ from transformer_jax.runs.listing import BRANCHES, CELLS, facts_of, find_runs
 
 _STATES = ("checkpoints", BRANCHES)  # folders of a run
 _OF_A_CELL = re.compile(rf"{CELLS}/[0-9a-f]{{16}}/s\d+")
+_COPY_OF_A_CELL = re.compile(r"\.s\d+-\d+")  # see studies/running/adoption
 _UNFINISHED = re.compile(
     rf"\.(STATUS|checkpoints|{BRANCHES}|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+"
 )
@@ -54,6 +55,9 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
     for run in sorted(find_runs(root)):
         state = facts_of(run, root)["status"]
         if state == "running":
+            continue
+        if _COPY_OF_A_CELL.fullmatch(run.name):
+            pieces += _of_folder(run, "a copy of a cell, left by a process that was killed", run)
             continue
         pieces += _left_over(run)
         is_cell = _OF_A_CELL.fullmatch("/".join(run.absolute().parts[-3:]))

@@ -169,6 +169,9 @@ class Training:
         is_new = self.drawn is not None
         state = self._restore_or_start()
         if directory.step == steps and directory.status() == "done":
+            if not directory.has_scores():  # evaluation.json is damaged: the end is scored again
+                self._add_evaluation(rows := [directory.pop_row()], state, is_last=True)
+                directory.append_metrics(rows)
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             return directory.metrics()[-1]
         if not is_new and directory.step < steps:
@@ -233,10 +236,7 @@ class Training:
             "seed": config.seed,
             "parameters": prepared.num_parameters,
             # of a task of one's own they may be numpy's, which JSON does not hold
-            "sizes": {
-                name: size.item() if isinstance(size, np.generic) else size
-                for name, size in self.task.sizes.items()
-            },
+            "sizes": {name: np.asarray(size).tolist() for name, size in self.task.sizes.items()},
             "initial": initial,
             "own_rows": fingerprint_of_own(config),
             "kernels": kernels_of(prepared, jax.devices()[0].platform),

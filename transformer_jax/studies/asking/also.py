@@ -36,7 +36,7 @@ def refuse_impossible_evaluations(
         raise InvalidInput(f"{where}: windows are those of language_modelling")
     for name, changes in also.items():
         length = changes.get("data.length", config.data.length)
-        stride = changes.get("evaluation.stride", length)
+        stride = changes.get("evaluation.stride", config.evaluation.stride or length)
         if not stride <= length <= config.model.max_length:
             got = f"{stride}, {length}, {config.model.max_length}"
             raise InvalidInput(

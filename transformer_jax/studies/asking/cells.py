@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from transformer_jax.options.config import flatten
 from transformer_jax.options.declared import PACKAGE, own_files
 from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import hook_intervenes
+from transformer_jax.options.marks import hook_intervenes, measured_by
 from transformer_jax.options.rule import is_own
 from transformer_jax.options.schema import stated
 from transformer_jax.options.tables import names_own
@@ -44,6 +44,7 @@ FREQUENCY_BINS = 4  # of details.json: shares of the targets' mass, rare tokens 
 
 DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
 FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
+UNREADABLE = "evaluation.json cannot be read"  # of a cell that was done
 OUTCOMES = (DONE, DIVERGED)  # states that a verdict counts
 ENDED = (*OUTCOMES, OUT_OF_MEMORY, FAILED)  # states of cells that train no more
 _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory")
@@ -210,7 +211,7 @@ class Cell(NamedTuple):
         """What STATUS says about a failure."""
         status = RunDirectory(self.path).read_status()
         if status.word == "done":
-            return "" if self.means() else "evaluation.json cannot be read"
+            return "" if self.means() else UNREADABLE
         return status.reason
 
     def outcome(self, metric: str, target: float | None = None) -> Outcome:
@@ -246,7 +247,10 @@ class Cell(NamedTuple):
     def metric_facts(self) -> dict[str, dict[str, Any]]:
         """What is known of the metrics that were asked for: name -> unit, direction, code."""
         later = read_details(self).get("metrics", {}).get("facts", {})
-        return {**_read(self.path, "evaluation.json").get("metrics", {}), **later}
+        first = _read(self.path, "evaluation.json").get("metrics", {})
+        target = _read(self.path, "config.json").get("evaluation", {}).get("target")
+        own = {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in first.items()}
+        return {**own, **later}
 
     def _got_worse(self) -> bool:
         """Whether the final losses, on test and in training, are above those of an untrained model.

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformer_jax.options.config import CADENCE, flatten
+from transformer_jax.options.marks import arguments_of_metric
 from transformer_jax.options.schema import completed, stated
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.studies.inference.outcome import Outcome
@@ -41,6 +42,8 @@ def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, ContrastKey]:
     base, arms = flatten(sealed["base_config"]), sealed["arms"]
     values, first = completed(base), arms[sealed["base"]]
     whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
+    if "target" in arguments_of_metric(sealed["metric"].removeprefix("test/")):
+        whole["evaluation.target"] = values["evaluation.target"]
     contrasts = {}
     for name, changes in arms.items():
         if name == sealed["base"]:

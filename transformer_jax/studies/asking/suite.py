@@ -98,7 +98,8 @@ def begin_suite(workdir: str | Path, designs: Mapping[str, Design], write: bool 
             write_json(Path(workdir), FILE, {"configs": now, "arms": dict.fromkeys(arms)})
         return
     before = read_json(file)
-    if before.get("configs") != now or sorted(before.get("arms", ())) != arms:
+    # However their paths are spelled; each study holds its own question to its seal.
+    if sorted(before.get("configs", ())) != sorted(now) or sorted(before.get("arms", ())) != arms:
         of = " and ".join([", ".join(before.get("arms", ())), ", ".join(before.get("configs", ()))])
         raise InvalidInput(
             f"--workdir={workdir}: its suite is of {of}; choose another --workdir for another"

@@ -9,6 +9,7 @@ DIR/journal.jsonl   a line an event, appended and never changed:
   ended        what is told of it: kept, dropped or undecided
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -170,9 +171,10 @@ class Journal:
                 if is_part
                 else each.base == base
             )
-            # However a value is spelled: .01 is 1e-2.
-            if may_be and made(each.change) == after:
-                return each
+            # However a value is spelled: .01 is 1e-2. On the base of now it may be none.
+            with contextlib.suppress(InvalidInput):
+                if may_be and made(each.change) == after:
+                    return each
         if is_part:
             raise InvalidInput(f"--change={spelled(change)}: the base has it already")
         return Try(len(self.tries()) + 1, dict(change), base, None, None)

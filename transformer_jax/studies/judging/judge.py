@@ -4,11 +4,14 @@ The words better, worse, no different, ... are decided in inference/statistics.
 """
 
 import math
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from transformer_jax.options.marks import arguments_of_metric
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import as_plain, inside, write_json
@@ -331,16 +334,15 @@ def _refusals(study: Study, arm: str, budget: str = "") -> list[str]:
         for pair in zip(cells[arm], cells[study.base], strict=True)
         if all(cell.state() == DONE for cell in pair)
     ]
+    by_curve = study.sealed.get("target") is not None
+    by_curve |= "curve" in arguments_of_metric(study.metric)
     # Within pairs, and between the seeds of the base.
     for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
         refusals += scored_otherwise(*pair, study.metric, changed)
         refusals += computed_otherwise(*pair, changed, cells=True)
-        if study.sealed.get("target") is not None:
-            every = [run.config["evaluation.every"] for run in pair]
-            if every[0] != every[1]:
-                refusals.append(
-                    f"updates until the target were looked at every {every[0]} and {every[1]}"
-                )
+        every = [run.config["evaluation.every"] for run in pair]
+        if by_curve and every[0] != every[1]:
+            refusals.append(f"curves were looked at every {every[0]} and {every[1]} updates")
     codes = {
         cell.metric_facts().get(study.metric, {}).get("code")
         for group in cells.values()
@@ -405,7 +407,7 @@ def _columns_of(cell: Cell) -> dict[str, np.ndarray] | None:
                 for name in stored.files
                 if name.startswith("test/")
             }
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
 
 

@@ -175,8 +175,8 @@ def _ledger(study: Study) -> list[str]:
             ]
         )
         for what in ("parameters", "flops", "counted"):
-            if abs(cost[what] - base[what]) > 0.02 * base[what]:
-                flagged.append(f"{name}: {what} {cost[what] / base[what] - 1:+.1%} from the base's")
+            if share := tables.spell_share(cost[what], base[what], 1):
+                flagged.append(f"{name}: {what} {share} from the base's")
     matched = [f"{n}: {a['matched']} solved for" for n, a in study.arms.items() if a["matched"]]
     note = (
         "FLOPs are those of matrix products, three times a forward pass. Memory is what the "

@@ -18,6 +18,7 @@ from transformer_jax.studies.inference.words import (
     NO_VERDICT,
     REFUSED,
     SAME,
+    UNRESOLVED,
     UNSTABLE,
     UNTUNED,
     WORSE,
@@ -70,6 +71,13 @@ def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> st
         return "–"
     low, high = bounds
     return f"[{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def spell_share(ours: float, theirs: float, digits: int = 0) -> str:
+    """By how much a number is above another, in per cent; empty where by no more than 2."""
+    if abs(ours - theirs) <= 0.02 * theirs:
+        return ""
+    return f"{ours / theirs - 1:+.{digits}%}" if theirs else "+∞ %"
 
 
 def clock(seconds: float) -> str:
@@ -223,9 +231,10 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     for name, arm in verdicts["arms"].items():
         if arm.get("correlation") is not None:
             note = f"{name}: pairing correlation {arm['correlation']:+.2f}"
-            if arm["verdict"] == "unresolved" and arm.get("seeds_needed"):
+            has_mean = arm.get("mean") is not None  # with a target counts are judged
+            if arm["verdict"] == UNRESOLVED and arm.get("seeds_needed"):
                 note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
-            elif arm["verdict"] == "unresolved" and arm.get("regrets"):
+            elif arm["verdict"] == UNRESOLVED and arm.get("regrets") and has_mean:
                 note += f"; {NOT_BY_SEEDS}"
             if shown_for_new_text(arm):
                 note += f"; also beyond this text: {shown_for_new_text(arm)}"

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -93,7 +94,7 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
         ]
     except InvalidInput:  # another tree of parameters
         return False
-    if None in states or runs[0].evaluation() != runs[1].evaluation():
+    if None in states or _scores(runs[0]) != _scores(runs[1]):
         return False
     if runs[0].manifest().get("computed", ALONE) != runs[1].manifest().get("computed", ALONE):
         return False
@@ -102,6 +103,13 @@ def _are_equal(arm: Arm, one: Path, other: Path) -> bool:
         np.asarray(a).tobytes() == np.asarray(b).tobytes()
         for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def _scores(run: RunDirectory) -> dict[str, dict[str, Any]]:
+    """The scores that each run of the task has, by split; further metrics can be measured later."""
+    stored = run.evaluation()
+    further = stored.pop("metrics", {})
+    return {s: {n: v for n, v in its.items() if n not in further} for s, its in stored.items()}
 
 
 def _checkpoints(run: Path) -> Checkpoints:

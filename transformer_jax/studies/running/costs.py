@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.tasks import Task
 from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
+from transformer_jax.studies.reporting.tables import spell_share
 from transformer_jax.training.prepared import Prepared
 
 _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
@@ -63,8 +64,8 @@ def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
         apart = []
         for what in ("parameters", "flops", "counted", "updates"):
             ours, theirs = getattr(cost, what), getattr(costs[base], what)
-            if abs(ours - theirs) > 0.02 * theirs:
-                apart.append(f"{what} {ours / theirs - 1:+.0%}")
+            if share := spell_share(ours, theirs):
+                apart.append(f"{what} {share}")
         if apart:
             lines.append(f"{name}: {', '.join(apart)}")
     return lines

@@ -10,9 +10,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from ml_collections import ConfigDict
 
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options.marks import measured_by
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
@@ -49,7 +51,7 @@ def look_closer(
     keys = {key_of(changes): changes for changes in also.values()}
     missing = [key for key in keys if key not in stored.get("also", {})]
     by_token = traits_of(prepared.config.data.task).by_position
-    unmeasured = _unmeasured(cell, prepared.config.evaluation.metrics)
+    unmeasured = _unmeasured(cell, prepared.config.evaluation)
     if not missing and not unmeasured and ("where" in stored or not by_token):
         return
     run = run or _load(cell, prepared)
@@ -67,10 +69,16 @@ def look_closer(
     replace(cell.path, "details.json", json.dumps(details) + "\n")
 
 
-def _unmeasured(cell: Cell, asked: Sequence[str]) -> list[str]:
-    """The metrics that a finished cell has not, or has by an older file of the user's own."""
-    stored, now = cell.metric_facts(), facts_of_metrics(asked)
-    return [name for name in asked if stored.get(name, {}).get("code") != now[name]["code"]]
+def _unmeasured(cell: Cell, evaluation: ConfigDict) -> list[str]:
+    """The metrics that a finished cell has not, or has by another file or target."""
+    stored, now = cell.metric_facts(), _facts(evaluation.metrics, evaluation.target)
+    return [name for name in now if stored.get(name, {}).get("code") != now[name]["code"]]
+
+
+def _facts(names: Sequence[str], target: float | None) -> dict[str, Any]:
+    """Facts of metrics, with the target in what measured those that take one."""
+    found = facts_of_metrics(names)
+    return {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in found.items()}
 
 
 def _measured_later(
@@ -87,7 +95,7 @@ def _measured_later(
         scored = scored._replace(means={**generated, **scored.means})
         at = Measured(run, prepared.task, split, scored, curve)
         figures[split] = measured(names, at, prepared.allow, again=True)
-    return {**figures, "facts": facts_of_metrics(names)}
+    return {**figures, "facts": _facts(names, run.config.evaluation.target)}
 
 
 def _load(cell: Cell, prepared: Prepared) -> Run:
@@ -114,9 +122,8 @@ def evaluated_otherwise(run: Run, changes: Mapping[str, Any]) -> dict[str, Any]:
     names = {"data.length": "length", "evaluation.stride": "stride"}
     options = {names[key]: value for key, value in changes.items()}
     task = make_task(run.config, run.tokenizer, own_modules(run.config), **options)
-    size = max(
-        1, run.config.evaluation.batch_size * run.config.data.length // options.get("length", 1)
-    )
+    length = run.config.data.length
+    size = max(1, run.config.evaluation.batch_size * length // options.get("length", length))
     scored = evaluate(score_of(run), run.params, task, "test", size)
     return {**scored.means, "protocol": scored.protocol}
 

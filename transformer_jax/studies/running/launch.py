@@ -164,6 +164,7 @@ class Launch:
             self._take_tuned()
             self._find_folders(self.how or "loop")
         to_come = self._cells(self.arms, range(until.looks[-1]) if until else None)
+        to_come = [cell for cell in to_come if self._may_run(cell)]
         missing = [cell.arm for cell in to_come if self._has_to_run(cell, True)]
         arms_before = self.study.record.get("arms", {})
         is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
@@ -181,7 +182,8 @@ class Launch:
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
-        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
+        asked = [cell for cell in self._cells(self.arms) if self._may_run(cell)]
+        self.states = {cell: cell.state() for cell in asked}
         noises = Path(design.path).parent / "noise"
         self.noise = known_noise(self.arms[design.base].config, noises, design.metric)
         plan.show_plan(self)
@@ -237,6 +239,11 @@ class Launch:
             for seed in (self.seeds if seeds is None else seeds)
             for name in arms
         ]
+
+    def _may_run(self, cell: Cell) -> bool:
+        """Whether its arm was not stopped before its seed, where a launch ends what is decided."""
+        stopped = self.study.stopped if self.until else {}
+        return cell.arm not in stopped or cell.seed in stopped[cell.arm]["seeds"]
 
     def _has_to_run(self, cell: Cell, retry: bool) -> bool:
         state = cell.state()

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import SCORED
 from transformer_jax.options.config import flatten
-from transformer_jax.options.schema import renamed
+from transformer_jax.options.schema import completed, renamed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import as_plain, write_json
 from transformer_jax.runs.interruption import StopSignal
@@ -128,6 +129,11 @@ def _design_of(study: Study, names: Sequence[str], seed: int) -> Design:
         if any(key not in its for its in arms.values()):
             *sections, name = key.split(".")
             del functools.reduce(operator.getitem, sections, shared)[name]
+    # Cells of an earlier study may have been asked for other metrics, and a target of theirs.
+    if study.metric not in (*SCORED, *shared.evaluation.metrics):
+        shared.evaluation.metrics = (*shared.evaluation.metrics, study.metric)
+    sealed = completed(flatten(study.sealed["base_config"]))
+    shared.evaluation.target = sealed["evaluation.target"]
     return Design(metric=study.metric, base=study.base, arms=arms, config=shared.lock())
 
 

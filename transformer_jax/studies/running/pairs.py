@@ -20,6 +20,7 @@ from transformer_jax.studies.asking.cells import (
     FAILED,
     OUT_OF_MEMORY,
     OUTCOMES,
+    UNREADABLE,
     Cell,
 )
 from transformer_jax.studies.asking.design import Design
@@ -36,7 +37,7 @@ from transformer_jax.training.own import refuse_modules
 
 _BASE, _CHANGE = "base", "change"
 # Failures that say nothing of the change: what a full or a foreign disk gives.
-_OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:")
+_OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREADABLE)
 
 
 class TrainedPairs:

@@ -15,7 +15,7 @@ from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word
-from transformer_jax.studies.inference.words import CANNOT_TELL, NO_VERDICT, UNRESOLVED
+from transformer_jax.studies.inference.words import CANNOT_TELL, NO_VERDICT, REFUSED, UNRESOLVED
 from transformer_jax.studies.judging.adequacy import may_have_learned
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.reporting.tables import clock
@@ -68,6 +68,7 @@ def until_decided(launch: Any, until: Until, retry: bool) -> None:
     for number, count in enumerate(looks, 1):
         launch.take(range(count), retry)
         launch.decide()
+        _go_on_with_what_was_refused(study)
         if number == len(looks):
             return
         reasons = reasons_to_stop(study, launch.design, looks[-1])
@@ -86,6 +87,19 @@ def until_decided(launch: Any, until: Until, retry: bool) -> None:
         # In one write with the seeds to come: what is killed here goes on at the next look.
         study.record["stopped"] = {**study.stopped, **stopped}
         study.record["seeds"] = list(range(next_count))
+        study.write()
+
+
+def _go_on_with_what_was_refused(study: Study) -> None:
+    """Takes back that an arm stops since its cells were missing, where they are there by now."""
+    arms, stopped = study.verdicts()["arms"], study.stopped
+    kept = {
+        name: its
+        for name, its in stopped.items()
+        if not its["why"].startswith(REFUSED) or arms[name]["verdict"].startswith(REFUSED)
+    }
+    if kept != stopped:
+        study.record["stopped"] = kept
         study.write()
 
 

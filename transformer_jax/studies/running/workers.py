@@ -130,7 +130,9 @@ class Workers:
                 self.elsewhere.append(cell)
                 return
             state = cell.state()
-            if error is not None and state not in OUTCOMES:
+            if state in OUTCOMES:
+                self.lost.pop((cell.arm, cell.seed), None)
+            elif error is not None:
                 self.lost[cell.arm, cell.seed] = in_one_line(error)
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
 
