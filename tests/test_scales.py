@@ -476,7 +476,8 @@ def test_the_command_measures_a_config_and_goes_on_after_it_was_killed(tmp_path)
     while process.poll() is None and not unfinished.exists():
         time.sleep(0.1)
     process.kill()
-    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
     before = json.loads(unfinished.read_text())["scores"]
     result = command("noise", *given)
     assert result.returncode == 0, result.stderr
