@@ -136,9 +136,10 @@ def _in_short(text: str) -> str:
 
 _HEAD = """# What the studies found
 
-Each study was sealed before the first cell that its arms are judged by was trained (some bases had
-been trained in another study, patches_wide's for one; some trials of vocabulary_by_bytes's tuning
-had been seen), and its arms are compared over paired seeds; [how to
+Each study was sealed before the first cell that its arms are judged by was trained, or pools seeds
+of an earlier seal, as reverse does. Some bases had been trained in another study (patches_wide's
+for one), and trials of the tuning of positions_256, of vocabulary_by_bytes and of
+text_models_wide's base had been seen. Arms are compared over paired seeds; [how to
 read a verdict](../docs/verdicts.md) says by which procedure. A question leads to its page: the
 answer and what it speaks for, a picture, the command that repeats it, what was predicted, what was
 found before (three older ladders have less). A verdict speaks for its sizes, its data and its

@@ -85,7 +85,8 @@ def weights_are_a_distribution() -> str:
         sums.append(f"{name} {apart:.0e}")
     nowhere = attention_weights(query, key, jnp.zeros((6, 6), bool))
     assert (nowhere == 0).all()
-    return f"rows sum to 1 within: {', '.join(sums)}; masked entries are exactly 0"
+    told = f"rows sum to 1 within: {', '.join(sums)}; masked entries are exactly 0"
+    return f"{told}, and so is a row that may attend to nothing"
 
 
 def heads_add_up() -> str:
@@ -311,7 +312,8 @@ _EIGHT_LAYERS: dict[str, dict[str, Any]] = {
 def gradients_through_time() -> str:
     """How much the first of 32 inputs moves the last output, beside the last one, at the start.
 
-    Gates that are half open forget; the tanh net starts with an orthogonal matrix, which does not.
+    Gates that are half open, as they are where their biases start at 0, forget; the tanh net starts
+    with an orthogonal matrix, which does not.
     """
     tokens = jax.random.randint(jax.random.key(0), (8, 32), 0, 20)
     sizes: dict[str, Any] = {"vocab_size": 20, "max_length": 32, "width": 32}
