@@ -92,9 +92,9 @@ class Parser(argparse.ArgumentParser):
         what = "a run's directory, or a model of Hugging Face"
         self.add_argument("--workdir", required=True, help=what)
 
-    def add_mesh(self) -> None:
+    def add_mesh(self, default: str = "one device") -> None:
         """Takes --mesh: over which devices a run is spread that was trained."""
-        what = "spread it over devices: fsdp=8, or data=2,tensor=4 (one device)"
+        what = f"spread it over devices: fsdp=8, or data=2,tensor=4 ({default})"
         self.add_argument("--mesh", type=_sizes, default={}, help=what)
 
     def add_json(self) -> None:

@@ -1,4 +1,4 @@
-r"""Writes a component of your own to begin with: a file that works, and its test by the laws.
+r"""Writes a component of your own to begin with: a file that works, and its test.
 
 Families: architecture, mixer, position, attention, mask, feed_forward, activation, norm, wiring,
 skips, remat, pooling, stem; task, source, tokenizer; objective, optimizer, schedule; metric, hook.

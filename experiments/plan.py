@@ -100,7 +100,7 @@ def _parser() -> Parser:
         default="cpu",
         help="v5e, v5p, v6e, h100, h200, a100, or here: cpu, gpu (cpu); several: v5e:4x4, h100:8",
     )
-    parser.add_mesh()
+    parser.add_mesh("the config's mesh")
     parser.add_argument(
         "--steps",
         type=int,

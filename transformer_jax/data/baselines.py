@@ -4,8 +4,9 @@ Text: interpolated Kneser–Ney models of 1 to 6 tokens, see ngrams; hidden toke
 the nearest on both sides. Labels: the most frequent class; a linear model (logistic regression with
 an L2 penalty, of which the validation split chooses the strength) on pixels, vectors, or TF-IDF
 weights of tokens and pairs of neighbours (Wang and Manning 2012, aclanthology.org/P12-2018); for
-images and vectors the nearest neighbour (Cover and Hart 1967). All learn from the whole training
-split and are scored on the targets that a model is scored on.
+images and vectors the nearest neighbour (Cover and Hart 1967). All learn from the training split,
+of a longer text from its first 20 million tokens, and are scored on the targets that a model is
+scored on.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -167,9 +167,9 @@ def _too_large(needed: int, config: ConfigDict) -> InvalidInput:
     for changes in helps:
         lines.append("  " + " ".join(f"--config.{key}={value}" for key, value in changes.items()))
     if helps:
-        lines.append(
-            "python -m experiments.plan --config=FILE --remedies says what each of these brings"
-        )
+        where = " --device=gpu" if device.platform == "gpu" else ""
+        plan = f"python -m experiments.plan --config=FILE --remedies{where}"
+        lines.append(f"{plan} says what each of these brings")
     else:
         lines.append("expected a smaller model, or a smaller training.batch_size")
     return InvalidInput("\n".join(lines))

@@ -14,9 +14,9 @@ from transformer_jax.metrics import METRICS
 from transformer_jax.options.config import CADENCE
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.listing import without_test
 from transformer_jax.studies.asking.metrics import larger_is_better
-from transformer_jax.runs.files import as_plain
 from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
 from transformer_jax.studies.judging.comparability import (
     RunFacts,

@@ -224,7 +224,8 @@ def _baselines(study: Study) -> list[str]:
     if learned:
         sentence = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
     note = (
-        "Simple methods, trained on the whole training split and scored as the arms are. A base "
+        "Simple methods, trained on the training split (of a longer text on its first 20 million "
+        "tokens) and scored as the arms are. A base "
         "that is not better than the gate gives no verdict."
     )
     rows = tables.baseline_rows(baselines)

@@ -74,7 +74,7 @@ def run_all(
     judged = judge()
     if lost:
         more = [f"and in {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
-        tried = "--retry tries them again; each directory has error.txt"
+        tried = "--retry tries them again; STATUS says why, and error.txt for a fault in code"
         raise CellsLost("\n".join([*lost[:_NAMED], *more, tried]))
     return judged
 

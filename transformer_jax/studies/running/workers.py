@@ -94,7 +94,7 @@ class Workers:
             (arm, seed), reason = next(iter(self.lost.items()))
             raise CellsLost(
                 f"{len(self.lost)} cells failed, the first {arm!r} with seed {seed}: {reason}\n"
-                "--retry tries them again; its directory has error.txt"
+                "--retry tries them again; STATUS says why, and error.txt for a fault in code"
             )
 
     def board(self, waiting: Sequence[Cell], total: int) -> StudyProgress:
