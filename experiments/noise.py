@@ -48,8 +48,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.studies.asking.noise import as_lines, config_hash_of
     from transformer_jax.studies.inference.variance_components import cells_of, ledger
     from transformer_jax.studies.running.computation import digest_of
-    from transformer_jax.training.evaluation import evaluate, refuse_unknown_bytes, score_of
-    from transformer_jax.training.optimizers import evaluated_params
+    from transformer_jax.training.evaluation import refuse_unknown_bytes, score_of
     from transformer_jax.training.own import fingerprint_of_own
     from transformer_jax.training.prepared import prepare
 
@@ -88,21 +87,12 @@ def main(argv: list[str]) -> dict[str, Any]:
     scores, sequences = finished["scores"], finished["sequences"]
     if scores:
         progress.say(f"goes on after {len(scores)} of {len(cells)} runs, from {unfinished}")
-    for number, (initial, order, dropout, size) in list(enumerate(cells, 1))[len(scores) :]:
-        own = config.copy_and_resolve_references()
-        own.seeds.update(initial=initial, perturbation=size)
-        start, _ = prepared.start(own)
-        state = prepared.train(start, order, dropout)
-        params = evaluated_params(state.opt_state, state.params)
-        sums = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
-        columns, mean = sums.sequences, sums.means[metric]
-        # Linearised: longer sequences count more, and the mean over tokens is a ratio.
-        top, below = (columns[name] for name in _METRICS[metric])
-        scale = mean * below.sum() / top.sum()  # bits in place of nats
-        added = (top * scale - mean * below) / below.mean()
-        sequences.append((mean + added).tolist())
-        scores.append(float(mean))
+    for number, cell in list(enumerate(cells, 1))[len(scores) :]:
+        mean, of_sequences = _run(prepared, score, cell, metric)
+        scores.append(mean)
+        sequences.append(of_sequences)
         write_json(out.parent, unfinished.name, finished)
+        initial, order, dropout, size = cell
         progress.say(
             f"{number:>3}/{len(cells)}  initial {initial}, order {order}, dropout {dropout}, "
             f"changed by {size:g}: test {metric} {scores[-1]:.5f}"
@@ -113,6 +103,26 @@ def main(argv: list[str]) -> dict[str, Any]:
     unfinished.unlink()
     print("\n".join([*as_lines(sums), f"wrote {out}"]))
     return sums
+
+
+def _run(prepared: Any, score: Any, cell: tuple, metric: str) -> tuple[float, list[float]]:
+    """Trains a run of the design; returns its score, and what each test sequence gives of it."""
+    from transformer_jax.training.evaluation import evaluate
+    from transformer_jax.training.optimizers import evaluated_params
+
+    initial, order, dropout, size = cell
+    config = prepared.config.copy_and_resolve_references()
+    config.seeds.update(initial=initial, perturbation=size)
+    start, _ = prepared.start(config)
+    state = prepared.train(start, order, dropout)
+    params = evaluated_params(state.opt_state, state.params)
+    sums = evaluate(score, params, prepared.task, "test", config.evaluation.batch_size)
+    columns, mean = sums.sequences, sums.means[metric]
+    # Linearised: longer sequences count more, and the mean over tokens is a ratio.
+    top, below = (columns[name] for name in _METRICS[metric])
+    scale = mean * below.sum() / top.sum()  # bits in place of nats
+    added = (top * scale - mean * below) / below.mean()
+    return float(mean), (mean + added).tolist()
 
 
 def _judged_metric(file: Any) -> str:
