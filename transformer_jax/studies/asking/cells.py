@@ -248,7 +248,7 @@ class Cell(NamedTuple):
         """What is known of the metrics that were asked for: name -> unit, direction, code."""
         later = read_details(self).get("metrics", {}).get("facts", {})
         first = _read(self.path, "evaluation.json").get("metrics", {})
-        target = _read(self.path, "config.json").get("evaluation", {}).get("target")
+        target = RunDirectory(self.path).config().evaluation.target if first else None
         own = {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in first.items()}
         return {**own, **later}
 
