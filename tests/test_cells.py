@@ -225,7 +225,7 @@ CHANGES = {
         ("options/sections.py", "    clip_norm:", "    patience: Natural = 0\n    clip_norm:"),
         ("models/parts.py", "    num_heads: Count", "    patience: int = 0\n    num_heads: Count"),
     ],
-    "another sign": [("layers/weights.py", "scaled = query /", "scaled = -query /")],
+    "another sign": [("layers/weights.py", "scaled_LK = query /", "scaled_LK = -query /")],
     "another order": [
         ("data/order.py", "np.arange(step * batch_size, (", "np.arange((step + 1) * batch_size, (1 + ")
     ],
