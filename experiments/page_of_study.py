@@ -30,7 +30,7 @@ from transformer_jax.studies.asking.tuning import Tuned, tuned_of
 from transformer_jax.studies.inference.power import seeds_needed
 from transformer_jax.studies.inference.statistics import FOR_MEANS
 from transformer_jax.studies.inference.tuned import Regrets, reach
-from transformer_jax.studies.inference.words import BETTER, UNRESOLVED, UNTUNED
+from transformer_jax.studies.inference.words import BETTER, UNRESOLVED, UNTUNED, WORSE
 from transformer_jax.studies.judging.breakdowns import BREAKDOWNS
 from transformer_jax.studies.reporting.tables import (
     BUDGET_HEADS,
@@ -163,9 +163,12 @@ def _of_other_data_and_budgets(study: CommittedStudy) -> list[str]:
         if (words := shown_for_new_text(its))
     ]
     if beyond and not withheld(study) and study.record["sealed"].get("target") is None:
+        intervals = [its.get("beyond_this_text") for its in verdicts["arms"].values()]
+        # Results that were committed before the level of these was the one of the arm's interval.
+        is_older = any(interval and "clusters" not in interval for interval in intervals)
         lines += [
             "Would it hold for other examples of the same source too (what tuning may have missed "
-            f"left out)? {', '.join(beyond)}.",
+            f"left out)? {', '.join(beyond)}" + " (each at a level of 0.05)" * is_older + ".",
             "",
         ]
     if rows := budget_rows(verdicts):
@@ -301,7 +304,7 @@ def _told(config_path: str, heading: str) -> list[str]:
 
 
 def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
-    """How many seeds would decide what is unresolved, by the spread that was seen."""
+    """How many seeds would decide what is unresolved, by an upper bound of the spread."""
     needs, not_by_seeds = [], {}
     for arm, its in verdicts["arms"].items():
         count = its.get("seeds_needed")
@@ -310,17 +313,21 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
         elif its["verdict"] == UNRESOLVED and its.get("regrets") and its["mean"] is not None:
             seeds = len(its["differences"])
             size = max(verdicts["contrasts"], its.get("family", 0))
-            spread = its["standard_error"] * math.sqrt(seeds)
-            level = FOR_MEANS * its["level"] / size
-            not_by_seeds[arm] = seeds_needed(spread, seeds, verdicts["margin"], level)
+            error, level = its["standard_error"], FOR_MEANS * its["level"] / size
+            # Without regrets an interval is the mean and as much to both sides.
+            if reach(error, seeds - 1, (), level / 2) < abs(its["mean"]):
+                then = f"{BETTER if its['mean'] > 0 else WORSE} by these {seeds}"
+            else:
+                count = seeds_needed(error * math.sqrt(seeds), seeds, verdicts["margin"], level)
+                then = _about(count)
+            not_by_seeds[arm] = f"{arm} {then}"
     if not_by_seeds:
-        then = "; ".join(f"{arm} {_about(count)}" for arm, count in not_by_seeds.items())
         needs += [
-            f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}. Were each best value known exactly, it "
-            f"would still take: {then}"
+            f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}. Were each best value known exactly: "
+            f"{'; '.join(not_by_seeds.values())}"
         ]
-    heading = "**Seeds that would decide it**, by the spread that was seen: "
-    return [f"{heading}{'; '.join(needs)}."] if needs else []
+    heading = "**Seeds that would decide it** (power of 80 % at the margin, by an upper bound of "
+    return [f"{heading}the spread): {'; '.join(needs)}."] if needs else []
 
 
 def _about(count: int | None) -> str:

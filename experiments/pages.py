@@ -100,8 +100,9 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
             "",
             "After *beside* stands the base. A number after *at* is a learning rate or a number "
             "of updates. *More* of an option is the trend over its values. Where no arm was tuned "
-            "all have one learning rate, unless their names say others. Words that changed with "
-            "the procedure were decided again by newer rules, from the same scores.",
+            "all have one learning rate, unless their names say others (of frozen features their "
+            "pages do). Words that changed with the procedure were decided again by newer rules, "
+            "from the same scores.",
             "",
             as_markdown(["question", "answer"], answers),
             "## Not decided",
@@ -113,7 +114,8 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
             "## Asked again",
             "",
             "These were asked first in a way that could not answer them; a later study asked "
-            "again, and may be undecided too.",
+            "again, or a part (post_norm does not ask what needs warm-up), and may be undecided "
+            "too.",
             "",
             as_markdown(["question", "why it was not decided", "asked again by"], asked_again),
             "## To be asked next",
@@ -138,14 +140,14 @@ _HEAD = """# What the studies found
 
 Each study was sealed before the first cell that its arms are judged by was trained, or pools seeds
 of an earlier seal, as reverse does. Some bases had been trained in another study (patches_wide's
-for one), and trials of the tuning of positions_256, of vocabulary_by_bytes and of
-text_models_wide's base had been seen. Arms are compared over paired seeds; [how to
-read a verdict](../docs/verdicts.md) says by which procedure. A question leads to its page: the
-answer and what it speaks for, a picture, the command that repeats it, what was predicted, what was
-found before (three older ladders have less). A verdict speaks for its sizes, its data and its
-budget. positions, heads_wide, depth_wide, norms_wide and text_models_wide have the same seeds, the
-same text and nearly the same base, patches_wide and poolings_wide the same runs of the base, so
-they are not independent. Older studies sealed no gate
+for one), and trials of the tuning of positions_256 and of vocabulary_by_bytes, of the bases of
+heads_wide, depth_wide and text_models_wide, and of post_norm's base and post-norm had been seen.
+Arms are compared over paired seeds; [how to read a verdict](../docs/verdicts.md) says by which
+procedure. A question leads to its page: the answer and what it speaks for, a picture, the command
+that repeats it, what was predicted, what was found before (three older ladders have less). A
+verdict speaks for its sizes, its data and its budget. positions, heads_wide, depth_wide, norms_wide
+and text_models_wide have the same seeds, the same text and nearly the same base, patches_wide and
+poolings_wide the same runs of the base, so they are not independent. Older studies sealed no gate
 that their base has to pass; theirs is the usual one, set after their scores were seen. `python -m
 experiments.results` writes these pages from the scores that lie beside them.
 """

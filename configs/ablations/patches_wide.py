@@ -9,11 +9,11 @@ Limits: 8 x 8 pixels, 1,287 training images, one learning rate, which stands bes
 words are. The margin is 63 % of the base's errors; see poolings_wide.py, whose scores of the same
 base were seen eighty minutes before these arms were trained. Larger patches cost a quarter and a
 sixteenth of the operations and were not trained longer for it; what the first block reads is larger
-with them (RMS 0.35, 0.47 and 0.83; 0.63 with the convolutional stem), beside positions of 0.3. The
-convolutional stem has 2 % more parameters; its test loss, which is not judged, is above the base's
-in every seed. One patch is not surely better than the nearest neighbour (0.963, it
-0.962). Patches of one pixel, which take four times
-as long, are left out. The minutes below are the arms'; the base's cells were there.
+with them (RMS 0.35, 0.47 and 0.83; 0.63 with the convolutional stem), beside positions of 0.3. 8 x
+8 and the convolutional stem have 2 % more parameters; the test loss of the latter, which is not
+judged, is above the base's in every seed. One patch is not surely better than the nearest neighbour
+(0.963, it 0.962). Patches of one pixel, which take four times as long, are left out. The minutes
+below are the arms'; the base's cells were there.
 """
 
 from configs import digits

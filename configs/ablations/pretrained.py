@@ -6,6 +6,9 @@ Command:   make minilm
            and with 100, 400 and 1,600 labels:  ... --ladder=data.train_examples=100,400,1600 \
              --workdir=runs/pretrained_ladder
 Takes:     10 minutes, the ladder 20 more, on 2 CPU cores that had other work.
+
+Limits: the head on frozen features has a learning rate a hundred times the others', and no rate was
+tuned.
 """
 
 from configs import movies_minilm

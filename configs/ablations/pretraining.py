@@ -4,6 +4,9 @@ Command:   python -m experiments.train --config=configs/ablations/masked.py --wo
            python -m experiments.ablate --config=configs/ablations/pretraining.py --seeds=10:15 \
              --workdir=runs/pretraining
 Takes:     about 2 minutes on 2 CPU cores that had other work.
+
+Limits: the head on frozen features has a learning rate ten times the others', and no rate was
+tuned.
 """
 
 from configs import movies
