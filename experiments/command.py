@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -42,6 +42,19 @@ def file_to_write(path: str | Path, flag: str) -> Path:
     except OSError as error:
         raise InvalidInput(f"{flag}={path}: {path.parent}: {error.strerror}") from error
     return path
+
+
+@contextlib.contextmanager
+def by_flags(*names: str) -> Generator[None]:
+    """Names flags in refusals that begin with an option of `data`, where a command has no config.
+
+    Args:
+      *names: of options and of flags.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(re.sub(rf"^(data\.)?(?={'|'.join(names)})", "--", str(error))) from error
 
 
 class Ended(NamedTuple):

@@ -8,6 +8,7 @@ Example:
 """
 
 import dataclasses
+import sys
 from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
@@ -71,6 +72,8 @@ def main(argv: list[str]) -> dict[str, Any]:
             f"--split={arguments.split}: data.source={config.data.source} draws every training "
             "batch anew; expected validation or test"
         )
+    for remark in task.remarks:
+        print(f"note   {remark}", file=sys.stderr)
     scored = evaluate(score_of(run), run.params, task, arguments.split, batch_size)
     writer, split = to_write(run, run.sharding), arguments.split
     written = demonstration_of(config.data.task).scores(writer, task, split)

@@ -8,6 +8,7 @@ Example:
 import sys
 
 from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
 from transformer_jax.options.task_traits import traits_of
 
 
@@ -47,6 +48,11 @@ def main(argv: list[str]) -> dict[str, str]:
     draws = traits.rereads and traits.source in ("text", "made-up languages")
     if asked and traits.source is not None and not draws:  # who knows what one's own task does
         print(f"note   nothing is drawn here; not read: --{', --'.join(asked)}", file=sys.stderr)
+    if draws and run.tokenizer is not None and not len(run.tokenizer.encode(options["prompt"])):
+        raise InvalidInput(
+            f"--prompt={options['prompt']!r}: expected at least one token; the tokenizer of this "
+            "run finds none"
+        )
     said, run = [], to_write(run, run.sharding)
     for piece in demonstration.answer(run, **options):
         print(piece, end="", flush=True)

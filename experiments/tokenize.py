@@ -9,7 +9,7 @@ Example:
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute
+from experiments.command import Parser, by_flags, execute
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
 from transformer_jax.data.sources.text import first_texts, read_pieces
@@ -41,7 +41,6 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_json()
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
-    refuse_missing(arguments.source, "text")
     rules = {
         "vocab_size": RULES["data.vocab_size"],
         "train_share": bounded("float", "in (0, 1]"),
@@ -52,15 +51,17 @@ def main(argv: list[str]) -> dict[str, Any]:
         if not rule.accepts(value):
             raise InvalidInput(f"--{name}={value}: expected {rule.allowed}")
     source, share = arguments.source, arguments.train_share
-    tokenizer = make_tokenizer(
-        arguments.tokenizer,
-        lambda: first_texts(source, share),
-        arguments.vocab_size,
-        lambda: first_texts(source),
-    )
-    pieces = read_pieces(source, arguments.document_separator)
-    layout = arguments.shard_tokens, arguments.document_separator
-    count = write_shards(pieces, tokenizer, Path(arguments.out), *layout)
+    with by_flags("source", "tokenizer", "vocab_size"):
+        refuse_missing(source, "text")
+        tokenizer = make_tokenizer(
+            arguments.tokenizer,
+            lambda: first_texts(source, share),
+            arguments.vocab_size,
+            lambda: first_texts(source),
+        )
+        pieces = read_pieces(source, arguments.document_separator)
+        layout = arguments.shard_tokens, arguments.document_separator
+        count = write_shards(pieces, tokenizer, Path(arguments.out), *layout)
     print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")
     return {"tokens": count, "vocab_size": tokenizer.vocab_size, "shards": arguments.out}
 

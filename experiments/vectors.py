@@ -8,7 +8,7 @@ Example:
 import math
 from pathlib import Path
 
-from experiments.command import Parser, execute, file_to_write
+from experiments.command import Parser, by_flags, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 
 
@@ -38,10 +38,11 @@ def main(argv: list[str]) -> None:
     from transformer_jax.data.tokenizers import WordTokenizer
     from transformer_jax.data.word_vectors import word_vectors, write_word_vectors
 
-    lines = "".join(piece.text for piece in read_pieces(arguments.source)).splitlines()
-    lines = lines[: int(arguments.share * len(lines))]
-    tokenizer = WordTokenizer.train(lines, arguments.vocab_size)
-    vectors = arguments.rms * word_vectors(lines, tokenizer, arguments.width, arguments.window)
+    with by_flags("source", "width"):
+        lines = "".join(piece.text for piece in read_pieces(arguments.source)).splitlines()
+        lines = lines[: int(arguments.share * len(lines))]
+        tokenizer = WordTokenizer.train(lines, arguments.vocab_size)
+        vectors = arguments.rms * word_vectors(lines, tokenizer, arguments.width, arguments.window)
     count = write_word_vectors(out, tokenizer.words, vectors)
     print(f"vectors  {out}: {count:,} words of {len(lines):,} lines")
 

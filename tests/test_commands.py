@@ -38,7 +38,7 @@ def test_sample_refuses_by_name(tiny_run, tmp_path):
     refused(attempt("sample", base, "--prompt=5 €"), "'5'", "U+0035", "offset 0")
     refused(attempt("sample", base, "--top_p=2", "--temperature=-1"), "top_p", "temperature")
     refused(attempt("sample", base, "--temperature=warm"), "--temperature", "warm")
-    refused(attempt("sample", base, "--prompt="), "prompt", "at least one token")
+    refused(attempt("sample", base, "--prompt="), "--prompt=''", "at least one token")
     refused(attempt("sample", base, "--seed=4294967296"), "seed", "2^32")
     refused(attempt("sample", f"--workdir={tmp_path}"), str(tmp_path), "no run here")
 

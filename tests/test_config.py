@@ -24,6 +24,7 @@ from transformer_jax.options.tables import (
     OPTION_SECTIONS,
     SECTIONS,
     TABLES,
+    names_own,
     options_of_section,
     rows_of,
 )
@@ -362,6 +363,7 @@ def test_c39_a_changed_default_is_a_visible_diff():
         ({"model__parametrisation": "mup", "model__initialisation": "xavier"}, "take depth_scaled"),
         ({"model__parametrisation": "mup", "model__mlp_dim": "64"}, "has to grow with the width"),
         ({"optimizer__name": "schedule_free"}, "takes a mean in place of a falling rate"),
+        ({"hooks__functions": "mine.residual_norms,residual_norms"}, "would have one name"),
         (
             {
                 "optimizer__name": "schedule_free",
@@ -550,6 +552,11 @@ def test_c34_a_typo_inside_a_config_file_is_refused(tmp_path):
         load_config(str(path), {})
 
 
+_MADE = (
+    "from ml_collections import ConfigDict, FrozenConfigDict\ndef get_config():\n    return {}\n"
+)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -558,6 +565,13 @@ def test_c34_a_typo_inside_a_config_file_is_refused(tmp_path):
         ("x = 1\n", "AttributeError: .*get_config"),
         ("def get_config():\n    return 1 / 0\n", "ZeroDivisionError at line 2"),
         ("def get_config():\n    return {}\n", "gave dict, not ConfigDict"),
+        (_MADE.format("FrozenConfigDict()"), "gave FrozenConfigDict, not ConfigDict"),
+        (_MADE.format("ConfigDict({1: 2})"), "mine.py: AttributeError"),
+        (_MADE.format("ConfigDict({'optimizer': 'adam'})"), r"py: optimizer: no such option; did"),
+        (
+            _MADE.format("ConfigDict({'model': {'norm': {'name': 'rms_norm'}}})"),
+            r"mine.py: model.norm.name: no such option",
+        ),
     ],
 )
 def test_unusable_config_files_are_refused(tmp_path, content, message):
@@ -566,6 +580,12 @@ def test_unusable_config_files_are_refused(tmp_path, content, message):
         path.write_text(content)
     with pytest.raises(InvalidInput, match=message):
         load_config(str(path), {"model.depth": "3"})
+
+
+def test_a_missing_file_is_no_module_of_that_name():
+    assert names_own("data.source", "email.message")
+    assert not names_own("data.source", "email.csv")
+    assert not names_own("data.tokenizer", "test.json")
 
 
 def test_an_error_in_a_file_that_is_named_from_here_says_its_line_too(tmp_path, monkeypatch):

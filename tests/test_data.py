@@ -304,7 +304,9 @@ def test_tokenize_command_feeds_training(tmp_path):
     assert "tokens of" in made.stdout
     refused(attempt("tokenize", *flags), f"--out={shards}", "new or an empty folder")
     free = f"--out={tmp_path / 'free'}"
-    refused(attempt("tokenize", "--source=nowhere", free), "data.source=nowhere")
+    refused(attempt("tokenize", "--source=nowhere", free), "error: --source=nowhere")
+    below = f"--out={source}/below"
+    refused(attempt("tokenize", flags[0], below), below, "expected a new or an empty folder")
     refused(attempt("tokenize", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
     refused(attempt("tokenize", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
     assert not (tmp_path / "free").exists()

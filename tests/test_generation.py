@@ -45,6 +45,8 @@ def test_c48_edges_of_drawing():
     draw = lambda logits, **options: draw_token(jax.random.key(0), logits, **options)
     assert draw(LOGITS, temperature=0) == 0
     assert draw(jnp.zeros(4), temperature=0) == 0
+    for temperature in (1e-29, 1e-37, 1e-39, 1e-50):
+        assert draw(-LOGITS, temperature=temperature) == (-LOGITS).argmax()
     assert draw(LOGITS, top_p=0.0) == 0
     assert draw(LOGITS.at[1].set(jnp.nan)) == -1
 

@@ -55,7 +55,12 @@ def their_models():
         **{
             f"{name}ForCausalLM": getattr(hf, f"{name}Config")(**llama | more)
             for name, more in (
-                ("Llama", {"tie_word_embeddings": True, "rope_parameters": rope | longer}),
+                # theirs does not read a window, which the folders of some have all the same
+                (
+                    "Llama",
+                    {"tie_word_embeddings": True, "rope_parameters": rope | longer}
+                    | {"sliding_window": 4},
+                ),
                 ("Mistral", {"sliding_window": 4}),
                 ("Qwen3", {"head_dim": 6}),
             )

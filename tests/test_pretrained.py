@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from experiments import evaluate
 from tests.conftest import attempt, random_params, refused, tiny_config
 from transformer_jax import config_from_huggingface, load_run
 from transformer_jax.data.huggingface_tokenizers import as_huggingface
@@ -91,6 +92,8 @@ def test_numbers_of_a_file_of_theirs_may_have_gaps():
     )
     assert theirs.vocab_size == 8
     assert special_tokens(theirs).padding == 8
+    with pytest.raises(InvalidInput, match=r"have gaps, .* number \[PAD\], \[CLS\]"):
+        as_huggingface(theirs, "{begin} $A {end}")
 
 
 def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
@@ -466,7 +469,9 @@ def test_classes_of_other_data_are_not_taken_for_the_models(tmp_path):
     ("name", "template", "begin", "source"),
     [("bart", "{begin} $A {end}", [7, 6], [6, 0, 1, 2, 7]), ("t5", "$A {end}", [5], [0, 1, 2, 7])],
 )
-def test_a_translation_begins_and_ends_as_the_folder_says(name, template, begin, source, tmp_path):
+def test_a_translation_begins_and_ends_as_the_folder_says(
+    name, template, begin, source, tmp_path, capsys
+):
     """BART reads <s> and </s> around a text and writes behind </s> <s>, T5 behind its padding."""
     model, tokenizer = MODELS[name], TOKENIZERS["char"].train(["abcde"], 0)
     params = jax.tree.map(lambda array: 20 * array, drawn(model, seed=3))
@@ -504,6 +509,11 @@ def test_a_translation_begins_and_ends_as_the_folder_says(name, template, begin,
         del settings["feed_forward_proj"]
         assert model_of(settings, "")[1].feed_forward == "mlp"
     assert again.translate(["abc", "d"]) == answers
+    pairs = itertools.product("abcde", "abcd", ("e", 30 * "e"))
+    rows = [f"{''.join(pair)}\t{pair[0]}" for pair in pairs]
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
+    evaluate.main([f"--workdir={folder}", f"--source={tmp_path / 'pairs.tsv'}"])
+    assert "note   20 pairs do not fit into data.length=" in capsys.readouterr().err
 
 
 def test_rows_that_are_no_tokens_are_left_out_only_of_the_same_vocabulary(folder, tmp_path):
@@ -564,6 +574,13 @@ def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypa
     assert asked == []
 
 
+_OF_LLAMA = {
+    **{"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1},
+    **{"num_attention_heads": 2, "max_position_embeddings": 8, "rms_norm_eps": 1e-6},
+    "hidden_act": "silu",
+}
+
+
 def test_what_is_no_model_is_refused_by_name(tmp_path):
     (tmp_path / "empty").mkdir()
     refused(attempt("train", f"--config={tmp_path / 'empty'}"), "a folder", "a Python file (.py)")
@@ -571,7 +588,15 @@ def test_what_is_no_model_is_refused_by_name(tmp_path):
     to_huggingface(model, drawn(model), tmp_path / "bart")
     with pytest.raises(InvalidInput, match=r"no tokenizer.json, without which it cannot write"):
         load_run(tmp_path / "bart")
+    for damaged in ({"hidden_act": ["silu"]}, {"rope_scaling": "linear"}):
+        settings = {"architectures": ["LlamaForCausalLM"], **_OF_LLAMA, **damaged}
+        with pytest.raises(InvalidInput, match=r"^here: config.json: \w+Error: "):
+            model_of(settings, "here")
+    with pytest.raises(InvalidInput, match=r"here: \['x'\]: expected one of"):
+        model_of({"architectures": [["x"]]}, "here")
     (tmp_path / "bart" / "config.json").write_text('{"architectures": ["MambaForCausalLM"]}')
+    with pytest.raises(InvalidInput, match=r"config.json/below: Not a directory"):
+        to_huggingface(model, drawn(model), tmp_path / "bart" / "config.json" / "below")
     done = attempt("train", f"--config={tmp_path / 'bart'}")
     refused(done, "MambaForCausalLM: expected one of GPT2LMHeadModel")
     assert "InvalidInput" not in done.stderr

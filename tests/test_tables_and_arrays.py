@@ -332,6 +332,12 @@ def test_vectors(tmp_path):
     np.savez(tmp_path / "b.npz", vectors=vectors, labels=labels, lengths=lengths * 2)
     with pytest.raises(InvalidInput, match="expected lengths 1 to 7"):
         load_vectors(str(tmp_path / "b.npz"))
+    np.savez(tmp_path / "b.npz", vectors=vectors, labels=labels, lengths=lengths * 1.0)
+    with pytest.raises(InvalidInput, match="expected lengths of integers, got float64"):
+        load_vectors(str(tmp_path / "b.npz"))
+    np.savez(tmp_path / "b.npz", vectors=vectors * 1j, labels=labels)
+    with pytest.raises(InvalidInput, match=r"expected real numbers \[N, L, F\], got complex128"):
+        load_vectors(str(tmp_path / "b.npz"))
     np.savez(tmp_path / "d.npz", vectors=vectors, labels=labels, lengths=lengths[::-1])
     assert load_vectors(str(tmp_path / "d.npz")).sha256 != loaded.sha256
     halves = {

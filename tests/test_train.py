@@ -10,10 +10,12 @@ import signal
 import subprocess
 import threading
 import time
+import types
 
 import jax
 import numpy as np
 import pytest
+import tokenizers
 
 from tests.conftest import (
     TINY,
@@ -412,6 +414,20 @@ def test_c12_a_disk_that_is_full_at_the_end_is_no_success(tmp_path, monkeypatch)
     monkeypatch.setattr(checkpoints, "_sync", honest)
     run(tmp_path / "a")
     assert RunDirectory(tmp_path / "a").manifest()["launches"][-1]["resumed_from"] == 20
+
+
+def test_a_run_whose_test_text_begins_with_no_text_shows_no_sample(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat . " * 300 + "zzz " * 60)
+    vocabulary = {"[UNK]": 0, "the": 1, "cat": 2, ".": 3}
+    theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    theirs.add_special_tokens(["[UNK]"])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    own = {"data__source": tmp_path / "text.txt", "data__tokenizer": tmp_path / "tokenizer.json"}
+    config = tiny_config(**own, data__splits="0.8,0.15,0.05", sample__num_tokens=4)
+    task = make_task(config)
+    shown = showcases.show_continuation(types.SimpleNamespace(config=config), task)
+    assert shown == "no sample: the first token of the test split stands for no text"
 
 
 @pytest.mark.usefixtures("one_program")

@@ -42,13 +42,14 @@ def draw_token(
     Args:
       rng: PRNG key.
       logits: [..., V] float.
-      temperature: 0 takes the likeliest token.
+      temperature: 0 takes the likeliest token, and so does less than 1e-30, where quotients
+        overflow.
       top_k: as in restrict_logits.
       top_p: as in restrict_logits, after the temperature.
     Returns:
       [...] int32; -1 where the logits hold a NaN.
     """
-    if temperature == 0:
+    if temperature < 1e-30:
         drawn = logits.argmax(-1)
     else:
         restricted = restrict_logits(logits / temperature, top_k, top_p)

@@ -44,6 +44,13 @@ def as_huggingface(tokenizer: Tokenizer, template: str | None = "$A") -> Any:
     named = {purpose: name for purpose, name in names.items() if f"{{{purpose}}}" in template}
     if named:
         made.add_special_tokens([n for n in names.values() if made.token_to_id(n) is None])
+        numbers = {name: getattr(specials, purpose) for purpose, name in names.items()}
+        moved = [name for name, number in numbers.items() if made.token_to_id(name) != number]
+        if moved:
+            raise InvalidInput(
+                "data.tokenizer: the numbers of its tokens have gaps, so that their library would "
+                f"number {', '.join(moved)} otherwise than the model does"
+            )
     single = template.format(**names)
     second = f"$B:1 {names['end']}:1" if "end" in named else "$B:1"
     made.post_processor = library.processors.TemplateProcessing(

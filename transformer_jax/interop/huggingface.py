@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.errors import InvalidInput, require
+from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture
@@ -108,7 +108,7 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
     Raises:
       InvalidInput: another architecture, or an option that our models lack.
     """
-    name = (settings.get("architectures") or ["no architecture"])[0]
+    name = str((settings.get("architectures") or ["no architecture"])[0])
     if name not in ARCHITECTURES:
         raise InvalidInput(f"{origin}: {name}: expected one of {', '.join(ARCHITECTURES)}")
     row = ARCHITECTURES[name]
@@ -117,8 +117,11 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
             raise InvalidInput(f"{origin}: {key}={settings[key]}: our model has {key}={value}")
     try:
         return name, row.make(settings)
-    except KeyError as error:
-        raise InvalidInput(f"{origin}: config.json has no {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        told = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
+        raise InvalidInput(f"{origin}: config.json: {told}") from error
 
 
 def to_huggingface(
@@ -411,7 +414,10 @@ def _write(folder: Path, config: dict[str, Any], state: dict[str, np.ndarray]) -
         raise InvalidInput(
             f"{folder}: there is a config.json or weights already; choose another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{folder}: {error.strerror}") from error
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     text = json.dumps(config, indent=1) + "\n"
     (folder / "config.json").write_text(text, encoding="utf-8")

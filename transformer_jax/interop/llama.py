@@ -45,9 +45,12 @@ def make_llama(settings: Settings) -> Decoder:
     )
 
 
+def _make_unwindowed(settings: Settings) -> Decoder:
+    return make_llama({**settings, "sliding_window": None})  # which their Llama does not read
+
+
 def _make_qwen3(settings: Settings) -> Decoder:
-    model = make_llama({**settings, "sliding_window": None})
-    return model.clone(query_key_norm="rms_norm")
+    return _make_unwindowed(settings).clone(query_key_norm="rms_norm")
 
 
 def describe_llama(model: Decoder) -> dict[str, Any]:
@@ -106,7 +109,7 @@ def block_entries(model: Decoder, norms: Mapping[str, str]) -> list[Entry]:
 
 
 _LLAMA = Architecture(
-    make_llama,
+    _make_unwindowed,
     describe_llama,
     functools.partial(block_entries, norms=_NORMS),
     Decoder,

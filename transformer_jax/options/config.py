@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, FrozenConfigDict
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import SameAs
@@ -25,6 +25,7 @@ from transformer_jax.options.schema import (
     refused_value,
     rule_for,
     unknown_key,
+    unknown_keys,
 )
 from transformer_jax.options.tables import OWN, OWN_SECTIONS
 
@@ -153,9 +154,14 @@ class ConfigFile:
     def config(self, overrides: Mapping[str, str]) -> ConfigDict:
         """Returns its config with overrides from the command line, see load_config."""
         config = self.call("get_config")
-        if not isinstance(config, ConfigDict):
+        if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
             kind = type(config).__name__
             raise InvalidInput(f"{self.given}: get_config() gave {kind}, not ConfigDict")
+        with self._faults():  # a value that is required and missing, say
+            said = flatten(config)
+            # Before defaults are filled in, which would take the place of a dict that stands where
+            # a value belongs.
+            report(unknown_keys(said))
         _complete(config)
         return changed(config, texts=overrides)
 

@@ -341,6 +341,8 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
     objective, task = flat["objective.name"], flat["data.task"]
     needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]
+    hooks = {name: name.rpartition(".")[2] for name in flat["hooks.functions"]}
+    alike = [name for name, last in hooks.items() if [*hooks.values()].count(last) > 1]
     several = [axis for axis in ("data", "fsdp", "tensor", "sequence") if flat[f"mesh.{axis}"] < 0]
     return [
         (
@@ -349,6 +351,11 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
             if several
             else "",
             len(several) > 1,
+        ),
+        (
+            f"hooks.functions={','.join(alike)}: the numbers of both would have one name; expected "
+            "functions of different names",
+            alike,
         ),
         (
             f"evaluation.metrics={','.join(needing)}: give the validation loss that they ask for, "

@@ -138,12 +138,11 @@ def _chooser_of_own(key: str) -> str:
 def problems_of(flat: Mapping[str, Any]) -> list[str]:
     """Returns everything that is wrong with a flattened config, one line each."""
     rules = {key: RULES.get(plain_key(key)) for key in flat if not _chooser_of_own(key)}
-    problems = [unknown_key(key) for key, rule in rules.items() if rule is None]
-    rule_of = {key: rule for key, rule in rules.items() if rule is not None}
+    problems = unknown_keys(flat)
     problems += [
         refused_value(key, flat[key], rule)
-        for key, rule in rule_of.items()
-        if not rule.accepts(flat[key])
+        for key, rule in rules.items()
+        if rule is not None and not rule.accepts(flat[key])
     ]
     return problems or _with_those_of_types(problems_between, flat)
 
@@ -209,6 +208,13 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
     chosen = [of_type(flat, reader).get(chooser) for reader in readers]
     is_read = None in chosen or row == "own" or row in chosen
     return "" if is_read else f"{chooser}={chosen[0]}"
+
+
+def unknown_keys(flat: Mapping[str, Any]) -> list[str]:
+    """Says of every key that there is no such option; those of the user's own classes are left."""
+    return [
+        unknown_key(key) for key in flat if plain_key(key) not in RULES and not _chooser_of_own(key)
+    ]
 
 
 def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:

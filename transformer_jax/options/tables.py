@@ -200,6 +200,9 @@ def own_row(choice: str, key: str = "") -> Row:
     return dataclasses.replace(row, options=own)
 
 
+_ENDINGS = tuple(f".{end}" for end in ("csv", "gz", "json", "npz", "tsv", "txt"))  # of files
+
+
 def names_own(key: str, value: Any) -> bool:
     """Returns whether a value of a config stands for a class or function of the user's own.
 
@@ -210,7 +213,8 @@ def names_own(key: str, value: Any) -> bool:
     if key not in OWN or not is_own(value):
         return False
     if key in ("data.source", "data.tokenizer"):
-        return not Path(value).exists() and own_file(value) is not None
+        is_file = Path(value).exists() or value.endswith(_ENDINGS)  # one that is missing, then
+        return not is_file and own_file(value) is not None
     return True
 
 

@@ -149,7 +149,10 @@ def show_continuation(run: Run, task: LanguageModelling) -> str:
     prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
     if not options.num_tokens:
         return prompt
-    drawn = run.sample(prompt or "\n", options.num_tokens, options.temperature)
+    begun = prompt or "\n"
+    if not len(task.tokenizer.encode(begun)):  # of a special token, say
+        return "no sample: the first token of the test split stands for no text"
+    drawn = run.sample(begun, options.num_tokens, options.temperature)
     return prompt + _glue(run) + drawn
 
 

@@ -90,9 +90,13 @@ def load_vectors(source: str) -> Arrays:
       InvalidInput: no such file, or it is not as it should be.
     """
     if isinstance(source, OwnSource):
-        return _from_arrays(source, source.read(), "vectors", _as_vectors)
-    refuse_missing(source, "vectors")
-    return _from_npz(Path(source), "vectors", _as_vectors)
+        arrays = _from_arrays(source, source.read(), "vectors", _as_vectors)
+    else:
+        refuse_missing(source, "vectors")
+        arrays = _from_npz(Path(source), "vectors", _as_vectors)
+    if arrays.lengths is not None and not np.issubdtype(arrays.lengths.dtype, np.integer):
+        raise InvalidInput(f"{source}: expected lengths of integers, got {arrays.lengths.dtype}")
+    return arrays
 
 
 def _from_npz(path: Path, kind: str, check: Callable[[str, np.ndarray], np.ndarray]) -> Arrays:
@@ -151,8 +155,11 @@ def _as_images(name: str, images: np.ndarray) -> np.ndarray:
 
 
 def _as_vectors(name: str, vectors: np.ndarray) -> np.ndarray:
-    if vectors.ndim != 3 or not np.issubdtype(vectors.dtype, np.number):
-        raise InvalidInput(f"{name}: expected numbers [N, L, F], got {vectors.shape}")
+    real = np.issubdtype(vectors.dtype, np.integer) or np.issubdtype(vectors.dtype, np.floating)
+    if vectors.ndim != 3 or not real:
+        raise InvalidInput(
+            f"{name}: expected real numbers [N, L, F], got {vectors.dtype} {vectors.shape}"
+        )
     vectors = vectors.astype(np.float32)
     if not np.isfinite(vectors).all():
         example = int(np.argwhere(~np.isfinite(vectors))[0][0])

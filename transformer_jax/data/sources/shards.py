@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -68,9 +69,12 @@ class ShardedTokens:
 
 
 def refuse_used_folder(folder: Path) -> None:
-    """Raises InvalidInput where a folder of shards would mix with other files."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Raises InvalidInput where shards would mix with other files, or no folder can be made."""
+    above = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not above.is_dir() or (above == folder and any(folder.iterdir())):
         raise InvalidInput(f"--out={folder}: expected a new or an empty folder")
+    if not os.access(above, os.W_OK):
+        raise InvalidInput(f"--out={folder}: {above} cannot be written to")
 
 
 def write_shards(
@@ -99,7 +103,10 @@ def write_shards(
     if shard_tokens < 1:
         raise InvalidInput(f"--shard_tokens={shard_tokens}: expected at least 1")
     refuse_used_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"--out={folder}: {error.strerror}") from error
     try:
         return _written(pieces, tokenizer, folder, shard_tokens, document_separator)
     except BaseException:  # so that the same command may try again
