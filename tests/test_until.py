@@ -119,7 +119,8 @@ class _Study(SimpleNamespace):
         self.written = json.dumps(self.record)
 
     def cell(self, arm, seed):
-        return SimpleNamespace(arm=arm, state=lambda: "missing")
+        state = "done" if seed in self.record["seeds"] else "missing"
+        return SimpleNamespace(arm=arm, state=lambda: state)
 
 
 class _Launch:
@@ -128,13 +129,15 @@ class _Launch:
         self.design = SimpleNamespace(arms=SEALED["arms"], looks=(4, 8, 16), budgets=())
         self.design.config_of = lambda name: tiny_config()
         self.estimate = SimpleNamespace(seconds_of=lambda name: seconds)
-        self.lines, self.taken, self.started = [], [], until.time.monotonic()
+        self.lines, self.taken, self.started, self.now, self.takes = [], [], 0.0, 0.0, seconds
         self.progress = SimpleNamespace(say=self.lines.append)
 
     def take(self, seeds, retry):
+        new = len(seeds) - len(self.study.record["seeds"])
         self.study.record["seeds"] = list(seeds)
         stopped = self.study.stopped
         self.taken.append((len(seeds), [name for name in SEALED["arms"] if name not in stopped]))
+        self.now += new * len(self.taken[-1][1]) * self.takes
 
     def decide(self):
         pass
@@ -194,13 +197,18 @@ def test_what_is_open_at_the_last_look_stays_open():
     assert [count for count, _ in launch.taken] == [4, 8]
 
 
-def test_no_look_begins_that_the_budget_does_not_hold():
-    told = {n: {"good": OPEN, "null": OPEN} for n in (4, 8, 16)}
-    launch = _Launch(told, seconds=1.0)
-    until_decided(launch, Until(budget=13.0, looks=(4, 8, 16)), retry=False)
-    assert [count for count, _ in launch.taken] == [4, 8], "4 x 3 s are there, 8 x 3 s are not"
+@pytest.mark.parametrize(
+    ("at_a_time", "budget"), [(1, 25.0), (3, 9.0)], ids=("one after another", "three at a time")
+)
+def test_no_look_begins_that_the_budget_does_not_hold(monkeypatch, at_a_time, budget):
+    """Of 12, 12 and 24 s the last are too long; three times as fast if three train at a time."""
+    launch = _Launch({n: {"good": OPEN, "null": OPEN} for n in (4, 8, 16)}, seconds=1.0)
+    launch.takes = 1.0 / at_a_time
+    monkeypatch.setattr(until.time, "monotonic", lambda: launch.now)
+    until_decided(launch, Until(budget=budget, looks=(4, 8, 16)), retry=False)
+    assert [count for count, _ in launch.taken] == [4, 8]
     assert launch.study.record == {"seeds": list(range(8)), "stopped": {}}
-    assert "16 seeds take 24 s more" in launch.lines[-1]
+    assert f"16 seeds take {24 / at_a_time:.0f} s more" in launch.lines[-1]
 
 
 def test_diverged_runs_leave_nothing_to_wait_for():

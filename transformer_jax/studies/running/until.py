@@ -65,8 +65,12 @@ def until_decided(launch: Any, until: Until, retry: bool) -> None:
     """
     study, say, looks = launch.study, launch.progress.say, until.looks
     ends = math.inf if until.budget is None else launch.started + until.budget
+    pace = 1.0  # seconds that pass in one that is expected: several cells train at a time, say
     for number, count in enumerate(looks, 1):
+        going = [name for name in study.arms if name not in study.stopped]
+        expected, began = _seconds_of(launch, going, range(count)), time.monotonic()
         launch.take(range(count), retry)
+        pace = (time.monotonic() - began) / expected if expected else pace
         launch.decide()
         _go_on_with_what_was_refused(study)
         if number == len(looks):
@@ -79,7 +83,7 @@ def until_decided(launch: Any, until: Until, retry: bool) -> None:
         if going == [study.base]:
             return
         next_count, left = looks[number], ends - time.monotonic()
-        needed = _seconds_of(launch, going, range(count, next_count))
+        needed = pace * _seconds_of(launch, going, range(count, next_count))
         if needed > left:
             say(f"until  {next_count} seeds take {clock(needed)} more, {clock(left)} are left")
             return
@@ -104,7 +108,7 @@ def _go_on_with_what_was_refused(study: Study) -> None:
 
 
 def _seconds_of(launch: Any, arms: Sequence[str], seeds: Sequence[int]) -> float:
-    """About how long these seeds take."""
+    """About how long these seeds take, one cell after another."""
     shorter = cost_of_budgets(launch.design)
     cells = [launch.study.cell(name, seed) for seed in seeds for name in arms]
     waiting = [cell.arm for cell in cells if cell.state() not in OUTCOMES]
