@@ -50,7 +50,8 @@ WITHDRAWN = {
     "norm_kinds": "post-norm's verdict is an artefact of 200 updates: after 400 it was unresolved",
     "pretrained": "no arm is tuned, and the net from scratch, after 50 updates, is below a linear "
     "model",
-    "pretrained_ladder": "no arm is tuned, and some nets from scratch diverged",
+    "pretrained_ladder": "no arm is tuned, the head on frozen features has a learning rate a "
+    "hundred times the others', and some nets from scratch diverged",
     "projections": "the arms have up to 23 % fewer parameters than the base",
     "recall": "the recurrent nets never beat a guess among the values that were seen, so there was "
     "nothing to forget; recall_solved asks who learns it",

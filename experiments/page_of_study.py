@@ -323,7 +323,7 @@ def _seeds_needed(verdicts: Mapping[str, Any]) -> list[str]:
             not_by_seeds[arm] = f"{arm} {then}"
     if not_by_seeds:
         needs += [
-            f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}. Were each best value known exactly: "
+            f"{', '.join(not_by_seeds)}: {NOT_BY_SEEDS}. If what each chose were its best: "
             f"{'; '.join(not_by_seeds.values())}"
         ]
     heading = "**Seeds that would decide it** (power of 80 % at the margin, by an upper bound of "

@@ -100,9 +100,8 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
             "",
             "After *beside* stands the base. A number after *at* is a learning rate or a number "
             "of updates. *More* of an option is the trend over its values. Where no arm was tuned "
-            "all have one learning rate, unless their names say others (of frozen features their "
-            "pages do). Words that changed with the procedure were decided again by newer rules, "
-            "from the same scores.",
+            "all have one learning rate, unless their names say others. Words that changed with "
+            "the procedure were decided again by newer rules, from the same scores.",
             "",
             as_markdown(["question", "answer"], answers),
             "## Not decided",
@@ -114,8 +113,8 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
             "## Asked again",
             "",
             "These were asked first in a way that could not answer them; a later study asked "
-            "again, or a part (post_norm does not ask what needs warm-up), and may be undecided "
-            "too.",
+            "again, or asked a part (post_norm compares post-norm, with and without warm-up, with "
+            "pre-norm alone), and may be undecided too.",
             "",
             as_markdown(["question", "why it was not decided", "asked again by"], asked_again),
             "## To be asked next",

@@ -420,6 +420,22 @@ def test_few_levels_leave_few_degrees_of_freedom(rng):
     assert rounding.freedom > 15
 
 
+def test_degrees_of_freedom_are_those_of_the_sum_that_is_given():
+    """Of translation.py no factor alone shows: what is left is of 4 and 8 degrees of freedom."""
+    scores = np.array(json.loads((ROOT / "configs/noise/translation.json").read_text())["scores"])
+    found = variance_components.components(scores)
+    assert [found.variances[name] for name in variance_components.FACTORS] == [0, 0, 0]
+    cells = scores.mean(-1)
+    alone = [cells.mean(axes, keepdims=True) for axes in ((1, 2), (0, 2), (0, 1))]
+    left = cells + 2 * cells.mean() - sum(alone)
+    within = 2 * (cells[..., None] - scores)[..., 0] ** 2
+    squares = 2 * (left**2).sum() / 4, within.mean()  # of interactions and of rounding
+    assert sum(found.variances.values()) == pytest.approx(sum(squares) / 2)
+    freedom = sum(squares) ** 2 / (squares[0] ** 2 / 4 + squares[1] ** 2 / 8)
+    assert found.freedom == pytest.approx(freedom)
+    assert 4 < freedom < 5
+
+
 def test_a_ledger_says_how_many_seeds_and_is_found_by_its_config(rng, tmp_path):
     config = tiny_config()
     scores = simulated(rng, 0.01, 0.005, 0.0, 0.001, 0.0, levels=(4, 4, 1))

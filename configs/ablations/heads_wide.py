@@ -12,9 +12,9 @@ and seeds in text_models_wide.py, at a rate 6 % higher, are 0.007 worse, and bes
 be unresolved; the model with 8 heads came out 0.009 better in depth_wide.py. Rates were found at
 half the updates; were the best one of 16 heads half a step of a factor of 2 elsewhere at the end,
 it would take the word away. By 18 crossed runs of shakespeare.py the test loss of one has a
-standard deviation of about 0.009 (4 degrees of freedom); they range over 0.029, more than the
-margin's reason says, in which 0.138 should be 0.137. By the procedure it was sealed under the
-prediction of 16 heads came out "as expected", as docs/error-rates.md says.
+standard deviation of about 0.009 (some 5 degrees of freedom); they range over 0.029, more than the
+margin's reason says. Its 0.138 is 0.1374, before 4-grams and 5-grams are rounded. By the procedure
+it was sealed under the prediction of 16 heads came out "as expected", as docs/error-rates.md says.
 """
 
 from configs import shakespeare

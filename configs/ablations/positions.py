@@ -12,12 +12,12 @@ as the learned one at the start); a rate for each arm, but one initial size and 
 which were chosen with learned positions and may favour them. Rates were found at half the updates;
 were the base's best one elsewhere at the end, and cost it as much as a neighbour of it does (0.02),
 rotary positions would not surely be better. By 18 crossed runs of shakespeare.py the test loss of
-one has a standard deviation of about 0.009 (4 degrees of freedom); they range over 0.029, more than
-the margin's reason says, in which 0.138 should be 0.137. Another text, more updates or a larger
-model may order learned and sinusoidal tables otherwise. In windows of 256, where neither is better
-than 4-grams, the sinusoidal one was ahead in every seed (positions_256.py; not judged). That
-learned tables are the worst at twice the trained length was predicted: sinusoidal ones are in every
-seed, which is not judged.
+one has a standard deviation of about 0.009 (some 5 degrees of freedom); they range over 0.029, more
+than the margin's reason says. Its 0.138 is 0.1374, before 4-grams and 5-grams are rounded. Another
+text, more updates or a larger model may order learned and sinusoidal tables otherwise. In windows
+of 256, where neither is better than 4-grams, the sinusoidal one was ahead in every seed
+(positions_256.py; not judged). That learned tables are the worst at twice the trained length was
+predicted: sinusoidal ones are in every seed, which is not judged.
 """
 
 from configs import shakespeare

@@ -11,8 +11,8 @@ for each arm, but one initial size and schedule for all. An update reads as many
 positions.py, in fewer, longer windows. positions_long.py has the same contrasts with base and arm
 exchanged, which counts as no further look. Rates were found at half the updates, with the same
 seeds as there; the judged seeds are others. That at twice the length both are worse than rotary by
-more than 0.4 was predicted too, and is open for both (-0.74 [-1.22, -0.26] and -0.94 [-1.49,
--0.40], not judged).
+more than 0.4 was predicted too, and is open for both (-0.74 [-1.22, -0.26] and -0.94 [-1.489,
+-0.395], not judged).
 """
 
 from configs.ablations import positions_long

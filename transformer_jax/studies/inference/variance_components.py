@@ -54,16 +54,18 @@ def components(scores: np.ndarray) -> Components:
     if freedom > 0 and len(varied) > 1:
         below = "interactions"
         square[below] = (float(repeats * (left**2).sum() / freedom), freedom, float(repeats))
-    # Each variance is (its square - the one below) / runs, so their sum is linear in the squares.
+    # Each variance is (its square - the one below) / runs, so that the sum of those above 0 is
+    # linear in the squares.
     variances, weight = {}, dict.fromkeys(square, 0.0)
     for name in (*varied, *(["interactions"] if below == "interactions" else []), "rounding"):
         mean_square, _, runs = square[name]
         under = {"rounding": None, "interactions": "rounding"}.get(name, below)
         variances[name] = max(0.0, (mean_square - (square[under][0] if under else 0.0)) / runs)
-        weight[name] += 1 / runs
-        if under:
-            weight[under] -= 1 / runs
-    total = sum(weight[name] * square[name][0] for name in square)
+        if variances[name]:
+            weight[name] += 1 / runs
+            if under:
+                weight[under] -= 1 / runs
+    total = sum(variances.values())
     spread = sum((weight[n] * square[n][0]) ** 2 / square[n][1] for n in square)
     return Components(variances, total**2 / spread if spread else 1.0)
 
