@@ -76,6 +76,8 @@ def main() -> float:
     parser = argparse.ArgumentParser(description="A decoder on one page.")
     parser.add_argument("--steps", type=int, default=300, help="optimizer updates (300)")
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps={arguments.steps}: expected at least 1")
     attention_by_itself()
     task = read_text()
     model = Decoder(**task.sizes, max_length=LENGTH, width=128, depth=4, num_heads=4, init_std=0.06)

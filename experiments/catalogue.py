@@ -209,8 +209,12 @@ def _size_of(fields: dict[str, Any], length: int = 64) -> tuple[float, float]:
     tokens = jnp.zeros((1, length), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
 
+    # What is kept of a block is chosen in training alone.
+    trains: dict[str, Any] = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
+    options = trains if "remat" in fields else {}
+
     def loss(params: Any) -> jax.Array:
-        logits: Any = model.apply({"params": params}, tokens)
+        logits: Any = model.apply({"params": params}, tokens, **options)
         return jax.nn.log_softmax(logits)[..., 0].sum()
 
     operations = flops_of(jax.make_jaxpr(jax.value_and_grad(loss))(params))

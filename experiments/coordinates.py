@@ -51,8 +51,11 @@ def main(argv: list[str]) -> dict[str, Any]:
     for name, site in places.items():
         slopes = site.slopes(widths)
         found[name] = {"rms": [*map(float, site.rms)], "slopes": [*map(float, slopes)]}
-        drifting += any(abs(slope) > _DRIFT for slope in slopes)
-        marked = [f"{slope:+.2f}{' !' if abs(slope) > _DRIFT else ''}" for slope in slopes]
+        drifts = [not abs(slope) <= _DRIFT for slope in slopes]  # where a size is no number, too
+        drifting += any(drifts)
+        marked = [
+            f"{slope:+.2f}{' !' * drift}" for slope, drift in zip(slopes, drifts, strict=True)
+        ]
         table.add_row(name, *(f"{size:.4f}" for size in site.rms), *marked)
     Console().print(table)
     print(f"{drifting} of {len(places)} places go with the width (a slope beyond {_DRIFT})")
@@ -61,7 +64,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
 def _integers(flag: str, text: str) -> list[int]:
     parts = text.split(",")
-    if not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
         raise InvalidInput(f"{flag}={text}: expected integers >= 1, separated by commas")
     return [int(part) for part in parts]
 

@@ -40,7 +40,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.studies.reporting.tables import multiverse_rows, table_text
     from transformer_jax.studies.running.multiverse import multiverse
 
-    names = [name for name in arguments.arms.split(",") if name]
+    # The name of an arm may hold a comma.
+    is_one = arguments.arms in study.arms
+    names = [arguments.arms] if is_one else [name for name in arguments.arms.split(",") if name]
     curve = multiverse(study, names, arguments.over, arguments.count, Progress(), arguments.allow)
     report = write_report(study)
     print(table_text(*multiverse_rows(curve)))

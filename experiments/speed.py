@@ -122,6 +122,9 @@ def _programs_of(name: str, config: Any, length: int) -> dict[str, Callable[[], 
     from transformer_jax.training.own import own_modules
 
     model = make_model(config.model, {"vocab_size": 65}, own_modules(config))
+    if model.hides_what_follows() and not model.can_cache():
+        own = ", ".join(sorted(own_modules(config)))
+        raise InvalidInput(f"{own}: rows of your own have no cache, and what is timed keeps one")
     if not model.can_cache():
         raise InvalidInput(
             f"model.mask={config.model.mask}: what is read may not see what comes after it, "

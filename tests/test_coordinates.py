@@ -1,5 +1,7 @@
 """muP: under it no place's size goes with the width; configs/ablations/mup.py asks of the rate."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.conftest import attempt, refused, tiny_config
@@ -44,4 +46,13 @@ def test_the_command_refuses_what_is_no_width():
     config = "--config=configs/tiny.py"
     refused(attempt("coordinates", config, "--widths=32"), "--widths=32", "two widths")
     refused(attempt("coordinates", config, "--widths=32,a"), "--widths=32,a", "integers")
+    refused(attempt("coordinates", config, "--widths=32,\N{SUPERSCRIPT TWO}"), "integers")
     refused(attempt("coordinates", config, "--widths=32,33"), "33 is no multiple of")
+
+
+def test_sizes_that_are_no_numbers_go_with_the_width(monkeypatch):
+    place = SimpleNamespace(rms=[1.0, float("nan")], slopes=lambda _: (float("nan"), 0.0))
+    check = "transformer_jax.training.coordinate_check.coordinate_check"
+    monkeypatch.setattr(check, lambda *_: {"logits": place})
+    done = attempt("coordinates", "--config=configs/tiny.py", "--widths=16,32")
+    assert "1 of 1 places go with the width" in done.stdout, done

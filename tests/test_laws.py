@@ -191,6 +191,11 @@ def test_a_decoder_without_its_mask_is_found():
     broken("only_a_prefix_is_seen_ahead", mask="unmasked")
 
 
+def test_laws_of_gradients_see_what_a_training_step_keeps():
+    subject = Subject(small_decoder(remat="block"))
+    assert "remat" in str(jax.make_jaxpr(jax.grad(subject._loss))(subject.params))
+
+
 def test_an_idle_parameter_is_found():
     import flax.linen as nn
 

@@ -23,7 +23,7 @@ from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.register import contrasts_of
 from transformer_jax.studies.running.details import look_closer
 from transformer_jax.studies.running.launch import run
-from transformer_jax.training import loop
+from transformer_jax.training import hooks, loop, measuring
 from transformer_jax.training.hooks import _entropy
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
@@ -447,6 +447,13 @@ def get_arms():
 def get_study():
     return dict(question="?", prediction="-", metric=METRIC, margin=0.01, margin_reason="-")
 """
+
+
+def test_numbers_may_be_of_half_precision():
+    assert hooks._numbers("a hook", "it", {"x": jnp.bfloat16(1.5)}) == {"it/x": 1.5}
+    assert measuring._number(jnp.bfloat16(1.5)) == 1.5
+    assert not any(map(hooks.is_number, (1j, "1", [1.0], None)))
+    assert hooks._size(jnp.full(4096, 1.01, jnp.bfloat16)).dtype == jnp.float32
 
 
 def test_the_metric_of_a_study_is_measured_in_every_arm(folder):

@@ -49,6 +49,9 @@ def test_own_doubts_come_first_and_are_checked():
         ("model.dept=2", "did you mean model.depth"),
         ("model.depth", "expected KEY=VALUE,VALUE"),
         ("model.depth=two", "model.depth=two: "),
+        ("model.depth=1e999", "model.depth=1e999: "),
+        ("model.depth=2,-3", "model.depth=2,-3: expected"),
+        ("optimizer.learning_rate=1e999", "learning_rate=1e999: expected"),
     ):
         with pytest.raises(InvalidInput, match=re.escape(told)):
             doubts_of(FLAT, [text], [])

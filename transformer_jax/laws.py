@@ -82,7 +82,10 @@ class Subject:
         return self._differentiate(jax.tree.map(lambda *leaves: jnp.stack(leaves), *seeds))
 
     def _loss(self, params: Any) -> Array:
-        logits = self.apply(params, self.tokens)
+        # What is kept of a block is chosen in training alone.
+        trains = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
+        keeps_all = getattr(self.model, "remat", "none") == "none"
+        logits = self.apply(params, self.tokens, **({} if keeps_all else trains))
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), self.tokens[..., None], axis=-1)
         return -chosen.sum()
 

@@ -7,11 +7,11 @@ from transformer_jax.options import Positive
 
 
 class Mine(nn.Module):
-    """The softmax of a temperature that is learned for each head; say here what yours computes.
+    """The softmax of scores whose scale is learned for each head; say here what yours computes.
 
     Attributes:
       num_heads: heads, supplied by the model.
-      initial: the temperature at the start; an option of the config.
+      initial: the scale at the start, beside the usual one; an option of the config.
     """
 
     num_heads: int
@@ -21,5 +21,5 @@ class Mine(nn.Module):
     def __call__(self, query, key, *, mask, bias):
         """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
         start = nn.initializers.constant(self.initial)
-        temperature = self.param("scale", start, (self.num_heads,))[:, None, None]
-        return attention_weights(query * temperature.astype(query.dtype), key, mask, bias)
+        scale = self.param("scale", start, (self.num_heads,))[:, None, None]
+        return attention_weights(query * scale.astype(query.dtype), key, mask, bias)

@@ -8,7 +8,7 @@ from transformer_jax.options import Positive
 
 
 class Mine(nn.Module):
-    """Adds to the scores a learned number times the distance, for each head.
+    """Takes a learned number times the distance off the scores, for each head.
 
     Attributes:
       num_heads: heads, supplied by the model.

@@ -7,11 +7,12 @@ import jax
 from transformer_jax.options import Switch
 
 
-def mine(keeps_norms: Switch = False) -> Callable:
-    """Keeps all but the widest values, which are computed again.
+def mine(keeps_hidden: Switch = False) -> Callable:
+    """Keeps what attention is made of and gives; all else of a block is computed again.
 
     Args:
-      keeps_norms: whether what the feed-forward layer reads is kept; an option, for me to set.
+      keeps_hidden: whether the widest values are kept too; an option, for me to set.
     """
-    left_out = ["feed_forward.hidden"] + ([] if keeps_norms else ["feed_forward.input"])
-    return jax.checkpoint_policies.save_anything_except_these_names(*left_out)
+    kept = ["attention.query", "attention.key", "attention.value", "attention.out"]
+    kept += ["feed_forward.hidden"] * keeps_hidden
+    return jax.checkpoint_policies.save_only_these_names(*kept)

@@ -70,8 +70,14 @@ def attention_entropy(run: Run, batch: Batch) -> Numbers:
     return {name: number for name, number in entropies.items() if not jnp.isnan(number)}
 
 
+def is_number(value: Any) -> bool:
+    """Returns whether a value is one real number, of jax's types too."""
+    dtype = np.asarray(value).dtype
+    return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
+
+
 def _size(value: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.mean(value**2))
+    return jnp.sqrt(jnp.mean(value.astype(jnp.float32) ** 2))
 
 
 def _entropy(weights: jax.Array) -> jax.Array:
@@ -171,7 +177,6 @@ def _checked(who: str, old: TrainState, new: Any) -> TrainState:
 def _numbers(who: str, name: str, returned: Any) -> dict[str, float]:
     if returned is None:
         return {}
-    is_number = lambda value: np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiub"  # noqa: E731
     if not isinstance(returned, Mapping) or not all(map(is_number, returned.values())):
         raise InvalidInput(f"{who}: expected numbers by name, or None; got {str(returned)[:60]}")
     return {f"{name}/{key}": float(value) for key, value in returned.items()}

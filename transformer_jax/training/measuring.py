@@ -19,6 +19,7 @@ from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_own
 from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
+from transformer_jax.training.hooks import is_number
 from transformer_jax.training.own import chosen, faults_of, hash_of_file
 from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
@@ -149,7 +150,7 @@ def _wanted(name: str, allow: Collection[str]) -> set[str]:
 
 
 def _number(value: Any) -> float:
-    if np.ndim(value) != 0 or np.asarray(value).dtype.kind not in "fiub":
+    if not is_number(value):
         raise TypeError(f"expected a number or None, got {str(value)[:40]!r}")
     return float(value)
 

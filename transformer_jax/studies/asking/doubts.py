@@ -75,9 +75,12 @@ def doubts_of(flat: Mapping[str, Any], own: Sequence[str], without: Sequence[str
         if key in without:
             raise InvalidInput(f"--over={text}: the study is about {key}")
         try:
-            doubts[key] = Doubt(key, values=tuple(map(rule.parse, split_values(values))))
-        except ValueError as error:
+            parsed = tuple(map(rule.parse, split_values(values)))
+        except (ValueError, OverflowError) as error:
             raise InvalidInput(f"--over={text}: {error}; expected {rule.allowed}") from error
+        if not all(map(rule.accepts, parsed)):
+            raise InvalidInput(f"--over={text}: expected {rule.allowed}")
+        doubts[key] = Doubt(key, values=parsed)
     first = [key for key, doubt in doubts.items() if doubt.values]  # before the count is reached
     order = [*first, *(key for key in doubts if key not in first)]
     return [doubts[key] for key in order if key not in without]

@@ -252,7 +252,7 @@ def breakdowns_of(study: Study, verdicts: Mapping[str, Any]) -> dict[str, Any]:
     for name, title in BREAKDOWNS.items():
         series = []
         for arm in study.arms:
-            breakdown = verdicts[name].get(arm, {})
+            breakdown = verdicts.get(name, {}).get(arm, {})  # older studies have fewer
             numbers = sorted(map(int, breakdown))
             if len(numbers) > 1:
                 values = [breakdown[str(number)] for number in numbers]

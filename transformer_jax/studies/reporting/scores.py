@@ -5,6 +5,7 @@ level of a further look.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def _page(
     arms = {
         r.arm: {"mean": r.estimate, "words": r.reason, **r._asdict()}
         for r in results
-        if r.differences
+        if r.estimate is not None and math.isfinite(r.estimate)
     }
     verdicts = {"metric": "value", "margin": asked["margin"], "base": asked["base"], "arms": arms}
     title = f"What differs from {asked['base']}?"

@@ -133,7 +133,7 @@ def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     text = io.StringIO()
     seen = Console()
     asked = os.environ.get("COLUMNS", "")
-    in_a_file = int(asked) if asked.isdigit() else _WIDTH
+    in_a_file = int(asked) if asked.isdecimal() else _WIDTH
     width = max(seen.width, 80) if seen.is_terminal else in_a_file
     console = Console(file=text, width=width, color_system=None)
     console.print(table)
