@@ -54,7 +54,8 @@ def by_flags(*names: str) -> Generator[None]:
     try:
         yield
     except InvalidInput as error:
-        raise InvalidInput(re.sub(rf"^(data\.)?(?={'|'.join(names)})", "--", str(error))) from error
+        text = re.sub(rf"^(data\.)?(?=({'|'.join(names)})=)", "--", str(error))
+        raise InvalidInput(text) from error
 
 
 class Ended(NamedTuple):
