@@ -62,6 +62,14 @@ def short(**changes):
     return load_config(TINY, steps | CHOICE | changes)
 
 
+def test_speed_says_what_keeps_no_cache(folder):
+    command = ["--config=configs/tiny.py", "--lengths=64", "--rounds=3"]
+    own = attempt("speed", *command, "--config.model.attention=own_tempered.Tempered", cwd=folder)
+    refused(own, "own_tempered: rows of your own have no cache")
+    ahead = attempt("speed", *command, "--config.model.mask=unmasked", cwd=folder)
+    refused(ahead, "model.mask=unmasked: what is read may not see what comes after it")
+
+
 @pytest.mark.thorough
 def test_an_own_class_trains_resumes_and_is_imported_later_only_where_allowed(folder):
     config = short(**{OPTION: "4"})
