@@ -10,8 +10,6 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from ml_collections import ConfigDict
-
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.hub import holds_weights, is_of_huggingface
 from transformer_jax.options.config import ConfigFile, flatten
@@ -271,10 +269,9 @@ def shorter_warmup(
       overrides: full key -> text of the value; what they state stays.
       say: takes a line about it.
     """
-    config = file.call("get_config") if "training.steps" in overrides else None
-    if not isinstance(config, ConfigDict):
+    if "training.steps" not in overrides:
         return {}
-    flat = DEFAULTS | flatten(config)
+    flat = DEFAULTS | flatten(file.stated(overrides))
     schedule = overrides.get("schedule.name", flat["schedule.name"])
     key = f"schedule.{schedule}.warmup_steps"
     if schedule not in ENDING or key in overrides:

@@ -582,6 +582,23 @@ def test_unusable_config_files_are_refused(tmp_path, content, message):
         load_config(str(path), {"model.depth": "3"})
 
 
+def test_what_a_file_requires_is_given_on_the_command_line(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from ml_collections import config_dict\nfrom configs import tiny\n\n\n"
+        "def get_config():\n    c = tiny.get_config()\n"
+        "    c.optimizer.learning_rate = config_dict.required_placeholder(float)\n"
+        "    c.model.width = config_dict.required_placeholder(int)\n    return c\n"
+    )
+    given = {"optimizer.learning_rate": "0.1", "model.width": "48"}
+    config = load_config(str(path), given)
+    assert (config.optimizer.learning_rate, config.model.width) == (0.1, 48)
+    with pytest.raises(InvalidInput, match=r"optimizer.learning_rate: required, and not set"):
+        load_config(str(path), {"model.width": "48"})
+    with pytest.raises(InvalidInput, match="learning_rate=x: expected a number > 0"):
+        load_config(str(path), given | {"optimizer.learning_rate": "x"})
+
+
 def test_a_missing_file_is_no_module_of_that_name():
     assert names_own("data.source", "email.message")
     assert not names_own("data.source", "email.csv")

@@ -18,7 +18,7 @@ _RATE = "optimizer.learning_rate"
 
 
 def get_config():
-    """Returns the base: 6 blocks, post-norm, 100 updates of warm-up, the rate post_norm.py chose."""
+    """Returns the base: 6 blocks, post-norm, 100 updates of warm-up, post_norm.py's rate for it."""
     config = post_norm.get_config()
     config.model.wiring = "post"
     config.optimizer.learning_rate = 0.0024

@@ -6,11 +6,12 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict, FrozenConfigDict
+from ml_collections import ConfigDict, FieldReference, FrozenConfigDict
+from ml_collections.config_dict import RequiredValueError
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import SameAs
@@ -153,17 +154,27 @@ class ConfigFile:
 
     def config(self, overrides: Mapping[str, str]) -> ConfigDict:
         """Returns its config with overrides from the command line, see load_config."""
+        config = self.stated(overrides)
+        _complete(config)
+        return changed(config, texts=overrides)
+
+    def stated(self, overrides: Mapping[str, str]) -> ConfigDict:
+        """Returns what it says itself, with a default where it requires what overrides give.
+
+        Raises:
+          InvalidInput: it is no config, lacks a value that it requires, or has keys that are none.
+        """
         config = self.call("get_config")
         if not isinstance(config, ConfigDict) or isinstance(config, FrozenConfigDict):
             kind = type(config).__name__
             raise InvalidInput(f"{self.given}: get_config() gave {kind}, not ConfigDict")
-        with self._faults():  # a value that is required and missing, say
+        with self._faults():  # a list that holds a reference, say
+            _fill_required(config, overrides)
             said = flatten(config)
             # Before defaults are filled in, which would take the place of a dict that stands where
             # a value belongs.
             report(unknown_keys(said))
-        _complete(config)
-        return changed(config, texts=overrides)
+        return config
 
     @contextlib.contextmanager
     def _faults(self) -> Generator[None]:
@@ -247,6 +258,35 @@ def changed(
     flat = flatten(config)
     report(problems + problems_of(flat) + problems_of_own_rows(flat))
     return config.lock()
+
+
+def _fill_required(config: ConfigDict, overrides: Mapping[str, str]) -> None:
+    """Gives placeholders that ml_collections requires to be set a default, where a value follows.
+
+    Raises:
+      InvalidInput: no value follows.
+    """
+    for key, holder, reference in list(_unset(config)):
+        default = DEFAULTS.get(key)
+        if key in overrides and default is not None and not isinstance(default, SameAs):
+            reference.set(default, type_safe=False)
+        elif key in overrides:
+            del holder[key.rpartition(".")[2]]
+    report([
+        f"{key}: required, and not set; give --config.{key}=VALUE" for key, *_ in _unset(config)
+    ])  # fmt: skip
+
+
+def _unset(config: ConfigDict, prefix: str = "") -> Iterator[tuple[str, ConfigDict, Any]]:
+    """Yields key, section and reference of each placeholder that is required and has no value."""
+    for name, value in config.items(preserve_field_references=True):
+        if isinstance(value, ConfigDict):
+            yield from _unset(value, f"{prefix}{name}.")
+        elif isinstance(value, FieldReference):
+            try:
+                value.get()
+            except RequiredValueError:
+                yield f"{prefix}{name}", config, value
 
 
 def _line_in(path: str, error: Exception) -> str:
