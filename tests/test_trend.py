@@ -278,8 +278,10 @@ def test_ends_of_a_prediction_may_be_left_out():
 )
 def test_a_prediction_that_says_nothing_is_refused(given, told):
     with pytest.raises(InvalidInput) as refusal:
-        read_expected("x", given, ["rotary", "none"], has_trend=False)
+        read_expected("x", given, ["rotary", "none"], has_trend=False, target=None)
     assert told in str(refusal.value)
+    with pytest.raises(InvalidInput, match="a study with a target judges no mean"):
+        read_expected("x", {"none": (0, 1)}, ["none"], has_trend=False, target=0.9)
 
 
 def test_a_grid_of_two_options_has_a_line_for_each_group():

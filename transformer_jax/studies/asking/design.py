@@ -292,7 +292,9 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         gate=read_gate(where, study.get("gate"), target),
         budgets=read_budgets(where, study.get("budgets"), target),
         trend=read_trend(where, study.get("trend"), flatten(config), arms, base, study),
-        expected=read_expected(where, study.get("expected"), others, bool(study.get("trend"))),
+        expected=read_expected(
+            where, study.get("expected"), others, bool(study.get("trend")), target
+        ),
         supersedes=study.get("supersedes") or "",
         config=config,
         path=path,

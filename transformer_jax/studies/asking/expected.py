@@ -12,7 +12,11 @@ Range = tuple[float | None, float | None]  # None: no end on that side
 
 
 def read_expected(
-    where: str, asked: Mapping[str, Any] | None, others: Collection[str], has_trend: bool
+    where: str,
+    asked: Mapping[str, Any] | None,
+    others: Collection[str],
+    has_trend: bool,
+    target: float | None,
 ) -> dict[str, Range]:
     """Returns `expected` of get_study(): arm, or "trend", -> lowest and highest effect.
 
@@ -21,9 +25,15 @@ def read_expected(
       asked: what stands there.
       others: arms beside the base.
       has_trend: whether the study has a trend.
+      target: of the study.
     Raises:
-      InvalidInput: an arm is unknown, or its range is no pair of numbers in order; None is no end.
+      InvalidInput: an arm is unknown, its range is no pair of numbers in order (None is no end), or
+        there is a target.
     """
+    if asked and target is not None:
+        raise InvalidInput(
+            f"{where}: expected: a study with a target judges no mean; predict in words"
+        )
     names, ranges = [*others, *([TREND] if has_trend else [])], {}
     for name, ends in (asked or {}).items():
         if name not in names:
