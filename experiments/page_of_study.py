@@ -15,6 +15,7 @@ from experiments.answers import (
     CommittedStudy,
     below_the_gate,
     domain_of,
+    in_the_overview,
     left_out,
     read_study,
     undecided,
@@ -106,7 +107,9 @@ def page_of_study(
     if again := record.get("supersedes"):
         lines += [f"**Why it was asked again:** {again}.", ""]
     if later := read_study(ASKED_AGAIN.get(name, "")):
-        said, beside = withheld(later) or words_of(later), later.verdicts["base"]
+        said, beside = in_the_overview(later), later.verdicts["base"]
+        if why := undecided(later):
+            said = f"not decided. {why}"
         lines += [f"**Asked again by {later.name}, beside {beside}:** {said}.", ""]
     came = [] if why_not else expected_of(record["sealed"], verdicts)
     lines += ["**Did it come true?**", "", *[f"- {line}" for line in came], ""] if came else []
@@ -400,18 +403,23 @@ def _of_related(arms: Mapping[str, Any]) -> list[str]:
         if read and time < read.record["sealed_at"]:
             line += " It was sealed anew since."
         elif read and read.name in SAID_FIRST:
-            line += f" Its page says now: {words_of(read)}."
+            line += (
+                f" Its page says now: {'not decided; ' * bool(undecided(read))}{words_of(read)}."
+            )
         elif read and (nothing := withheld(read)):
             line += f" **It decides nothing:** {nothing}."
+        elif read:
+            line += " Its question is open." * bool(undecided(read))
+            line += "".join(f" {sentence}." for sentence in left_out(read))
         lines.append(line)
     return lines
 
 
 def _by_number(found: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows: an arm a row, up to six numbers, means over seeds."""
+    """Heads and rows: an arm a row, up to six numbers and the last, means over seeds."""
     numbers = sorted({int(number) for by in found.values() for number in by})
     step = max(1, -(-len(numbers) // 6))
-    kept = [str(number) for number in numbers[::step]]
+    kept = dict.fromkeys(map(str, [*numbers[::step], numbers[-1]]))
     rows = [
         [arm, *(spell(sum(by[d]) / len(by[d]), 3) if d in by else "" for d in kept)]
         for arm, by in found.items()

@@ -141,10 +141,11 @@ Each study was sealed before the first cell that its arms are judged by was trai
 of an earlier seal, as reverse does. Some bases had been trained in another study (patches_wide's
 for one), and trials of the tuning of positions_256 and of vocabulary_by_bytes, of the bases of
 heads_wide, depth_wide and text_models_wide, and of post_norm's base and post-norm had been seen.
-Arms are compared over paired seeds; [how to read a verdict](../docs/verdicts.md) says by which
-procedure. A question leads to its page: the answer and what it speaks for, a picture, the command
-that repeats it, what was predicted, what was found before (three older ladders have less). A
-verdict speaks for its sizes, its data and its budget. positions, heads_wide, depth_wide, norms_wide
+Arms are trained on the same seeds; means are compared in pairs, counts of solved runs and their
+updates are not. [How to read a verdict](../docs/verdicts.md) says by which procedure. A question
+leads to its page: the answer and what it speaks for, a picture, the command that repeats it, what
+was predicted, what was found before (three older ladders have less). A verdict speaks for its
+sizes, its data and its budget. positions, heads_wide, depth_wide, norms_wide
 and text_models_wide have the same seeds, the same text and nearly the same base, patches_wide and
 poolings_wide the same runs of the base, so they are not independent. Older studies sealed no gate
 that their base has to pass; theirs is the usual one, set after their scores were seen. `python -m

@@ -6,13 +6,13 @@ Takes:     34 minutes on 2 CPU cores.
 
 Limits: the margin's reason is of windows of 64 characters; in these, from 4-grams to 5-grams is
 0.145. One text of characters, one size, 2,000 updates, after which the models with learned and with
-sinusoidal positions are no better than 4-grams: more updates may bring them nearer, or past. A rate
-for each arm, but one initial size and schedule for all. An update reads as many characters as in
-positions.py, in fewer, longer windows. positions_long.py has the same contrasts with base and arm
-exchanged, which counts as no further look. Rates were found at half the updates, with the same
-seeds as there; the judged seeds are others. That at twice the length both are worse than rotary by
-more than 0.4 was predicted too, and is open for both (-0.74 [-1.22, -0.26] and -0.94 [-1.489,
--0.395], not judged).
+sinusoidal positions are not surely better than 4-grams: more updates may bring them nearer, or
+past. A rate for each arm, but one initial size and schedule for all. An update reads as many
+characters as in positions.py, in fewer, longer windows. positions_long.py has the same contrasts
+with base and arm exchanged, which counts as no further look. Rates were found at half the updates,
+with the same seeds as there; the judged seeds are others. That at twice the length both are worse
+than rotary by more than 0.4 was predicted too, and is open for both (-0.74 [-1.22, -0.26] and -0.94
+[-1.489, -0.395], not judged).
 """
 
 from configs.ablations import positions_long

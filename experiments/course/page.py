@@ -44,7 +44,7 @@ _WORDS = "Words in several sentences"
 _TITLE = "What courses say about transformers, tested"
 _LEAD = (
     "Each row is a statement of courses and papers. An exact one is decided by a check that runs "
-    "whenever this page is made; a statistical one by sealed studies over paired seeds, whose "
+    "whenever this page is made; a statistical one by sealed studies, whose "
     "verdicts speak for the sizes, the data and the budgets of those studies; one about speed by "
     "times of alternating rounds. “Did not hold here” is a result like any other. “Unresolved”: "
     "it was not decided; more seeds, learning rates that are known better, or another study would "

@@ -92,16 +92,16 @@ STATEMENTS = (
     ),
     Statement(
         4,
-        "Sinusoidal positions handle lengths not seen in training, and better than learned ones.",
+        "Sinusoidal positions handle lengths not seen in training.",
         "p[i, 2k] = sin(i / 10000^(2k/d))",
         "model.position",
         note="a model trained at one length reads windows of twice that, where a learned table "
         "has rows that were never trained; all four lose there, and the sinusoidal table more "
         "than the learned one in every seed, rotary positions and none less (see `positions`, "
-        "where these have intervals and no verdicts). That it is worse than the learned one is "
-        "unresolved at the level of that study's contrasts. The table is scaled to 0.06, as large "
-        "as the vectors of tokens; unscaled, as the formula has it, it was not tried at other "
-        "lengths",
+        "where these have intervals and no verdicts). Whether it handles them better than the "
+        "learned one, as courses say, is unresolved at the level of that study's contrasts. The "
+        "table is scaled to 0.06, as large as the vectors of tokens; unscaled, as the formula has "
+        "it, it was not tried at other lengths",
         claims=(Claim("positions", "sinusoidal", "keeps", also="twice the length"),),
         studies=("positions_256",),
     ),
@@ -112,8 +112,8 @@ STATEMENTS = (
         "model.position_options.sinusoidal.rms",
         claims=(Claim("positions", "sinusoidal", "same"),),
         studies=("positions_256", "positions_long"),
-        note="in windows of 64 characters; in windows of 256, where neither is better than "
-        "4-grams, sinusoidal ones were ahead in every seed, which is not judged",
+        note="in windows of 64 characters; in windows of 256, where neither is surely better "
+        "than 4-grams, sinusoidal ones were ahead in every seed, which is not judged",
     ),
     Statement(
         6,
