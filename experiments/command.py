@@ -401,6 +401,9 @@ def execute(main: Callable[[list[str]], Any], argv: Sequence[str] | None = None)
     except OSError as error:
         from transformer_jax.runs.files import DISK_ERRORS
 
+        if isinstance(error, PermissionError) and error.filename:
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+            sys.exit(2)
         if error.errno not in DISK_ERRORS:
             raise
         what = "what was finished is kept, and the same command goes on"

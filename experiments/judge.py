@@ -66,7 +66,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(f"{path}: expected a CSV file in UTF-8: {error}") from error
     for number, row in enumerate(rows, start=2):
-        for column, kind in (("seed", float), ("value", float), ("step", int)):
+        for column, kind in (("seed", float), ("value", float), ("step", float)):
             text = row.pop(column, None)
             if text is None or (column == "step" and not text):
                 continue

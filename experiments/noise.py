@@ -81,9 +81,16 @@ def main(argv: list[str]) -> dict[str, Any]:
     decides = [code_hash(), fingerprint_of_own(config), digest_of(prepared.task)]
     decides += [deciding(surroundings()[0])]
     design = {**what, "metric": metric, "levels": list(levels), "decides": decides}
+    kept = read_json(out) if out.exists() else {}
+    if kept and kept.get("config_hash") != what["config_hash"]:
+        raise InvalidInput(f"{out}: the ledger of another config; --out=FILE.json keeps it")
     finished: dict[str, Any] = read_json(unfinished) if unfinished.exists() else {}
-    if finished.get("design") != design:
-        finished = {"design": design, "scores": [], "sequences": []}
+    if finished and finished.get("design") != design:
+        raise InvalidInput(
+            f"{unfinished}: {len(finished.get('scores', ()))} runs of other levels, or of another "
+            "config or code; go on with those, remove it, or give --out=FILE.json"
+        )
+    finished = finished or {"design": design, "scores": [], "sequences": []}
     scores, sequences = finished["scores"], finished["sequences"]
     if scores:
         progress.say(f"goes on after {len(scores)} of {len(cells)} runs, from {unfinished}")

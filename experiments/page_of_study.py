@@ -192,9 +192,10 @@ def _measured_by(study: CommittedStudy) -> str:
     metric, target = sealed["metric"], sealed.get("target")
     if target is not None:
         every = completed(flatten(sealed["base_config"]))["evaluation.every"]
+        more, high = ("more", "high") if sealed["larger_is_better"] else ("less", "low")
         return (
-            f"A run has solved it whose {metric} is {target:g} or more at the end. How many have "
-            "is compared, and after how many updates the validation score first was so high, "
+            f"A run has solved it whose {metric} is {target:g} or {more} at the end. How many have "
+            f"is compared, and after how many updates the validation score first was so {high}, "
             f"looked at every {every}; better and worse speak of these. Median: the updates by "
             "which half of the runs have solved it."
         )

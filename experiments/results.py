@@ -68,6 +68,8 @@ def add(path: Path) -> None:
     if (path / SUITE).exists():
         suite = read_json(inside(path, SUITE))
         studies = [load_study(inside(path, name)) for name in suite["configs"]]
+        if "data" not in suite or not all(study.verdicts() for study in studies):
+            raise InvalidInput(f"{path}: not all of its studies are judged; give its command again")
         _copy(path, studies, (SUITE, "suite.md", "suite.html"))
         return
     study = load_study(path)

@@ -1,6 +1,7 @@
 """Shorter budgets: branches that begin in longer runs, words that go on, and runs that are extended."""
 
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from transformer_jax.studies.judging.comparability import RunFacts, computed_oth
 from transformer_jax.studies.judging.decision import Evidence, decide, share_of_level
 from transformer_jax.studies.reporting.export import export_study
 from transformer_jax.studies.reporting.tables import budget_rows
+from transformer_jax.studies.running.branches import branches_of
 from transformer_jax.studies.running.launch import run
 from transformer_jax.training import branching
 from transformer_jax.training.branching import BRANCHES, Parent, begin_in, extension_of
@@ -67,6 +69,25 @@ def alone(done, tmp_path_factory):
 
 
 # ---------------------------------------------------------------- branches
+
+
+def test_budgets_of_nearly_the_same_share_have_runs_of_their_own(tmp_path):
+    path = study_file(tmp_path, budgets=(0.12, 0.124, 0.5))
+    design = load_design(path, {"training.steps": "5000", "evaluation.every": "5000"})
+    made = []
+
+    def make(name, _, changes):
+        made.append(name)
+        folder = changes["training.steps"]
+        config = changed(design.config_of("base"), {"training.steps": folder})
+        return SimpleNamespace(name=name, config=config, hash=folder, find_folder=lambda how: None)
+
+    arm = SimpleNamespace(config=design.config_of("base"), changes={}, hash="whole")
+    estimate = SimpleNamespace(how="loop", seconds={}, seconds_of=lambda name: 1.0)
+    branches = branches_of(design, SimpleNamespace(make=make), {"base": arm}, estimate)
+    assert len(set(made)) == 3
+    steps = {its.name: its.config.training.steps for _, _, its in branches}
+    assert [*steps.values()] == [600, 620, 2500]
 
 
 def test_a_branch_has_the_bits_of_a_run_of_its_own(done, alone):

@@ -76,6 +76,33 @@ def test_jobs_before_one_that_is_refused_are_cancelled(tmp_path):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_cell_that_is_tried_again_is_told_when_its_job_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "_POLL", 0)
+
+    class Failed:
+        arm, seed, looks = "a", 0, 0
+
+        def state(self):
+            self.looks += 1
+            return "failed" if self.looks < 3 else "done"
+
+        def reason(self):
+            return "OSError: no space" if self.looks < 3 else ""
+
+    ended, ends = [], iter([False, True])
+    job = SimpleNamespace(done=lambda: next(ends))
+    executor = SimpleNamespace(submit=lambda *_: job)
+    cluster = SimpleNamespace(kind="slurm", cells_per_job=1, executor=lambda _: executor)
+    board = SimpleNamespace(ended=lambda cell, word, why: ended.append(word))
+    workers = SimpleNamespace(
+        board=lambda *_: board, progress=Silent(), estimate=None, lost={},
+        stop=SimpleNamespace(signal=None),
+    )  # fmt: skip
+    arms = {"a": SimpleNamespace(changes={}, hash="0", branching=None)}
+    jobs.run_as_jobs(cluster, workers, None, tmp_path, tmp_path, arms, [Failed()], 1)
+    assert ended == ["done"]
+
+
 @pytest.mark.oracle
 def test_ctrl_c_saves_the_cells_of_local_jobs(tmp_path):
     """Of a terminal it reaches the jobs too, and submitit's process, which would kill them."""

@@ -242,6 +242,14 @@ def test_a_full_disk_is_no_traceback(monkeypatch):
     assert ended.stderr.startswith("error: runs/study.json: No space left on device; what was")
 
 
+def test_a_file_that_may_not_be_written_is_no_traceback(monkeypatch):
+    def forbidden(arguments):
+        raise PermissionError(errno.EACCES, "Permission denied", "theirs/looks.jsonl")
+
+    monkeypatch.setattr("experiments.runs.main", forbidden)
+    refused(attempt("runs", "ls"), "error: theirs/looks.jsonl: Permission denied")
+
+
 def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):
     now = datetime.datetime.now(datetime.UTC).isoformat()
     run, cell = room / "cells" / "exp" / "run", room / "cells" / ("a" * 16) / "s0"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments import ablate
+from experiments import ablate, results
 from experiments.command import shorter_warmup
 from tests.conftest import TINY, attempt, refused
 from transformer_jax.data.sources import files
@@ -429,6 +429,16 @@ def test_a_cell_that_failed_ends_neither_a_suite_nor_a_ladder(kind, tmp_path, mo
     assert ran == list(names)
     assert len(written) == 1
     assert sealed == ([] if kind == "suite" else [1]), "after the smaller rung, whatever it lost"
+
+
+def test_a_suite_that_is_not_done_takes_no_place_among_results(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
+    (tmp_path / "s").mkdir()
+    begun = {"configs": {}, "arms": {"norm=none": None}}
+    (tmp_path / "s" / "suite.json").write_text(json.dumps(begun))
+    with pytest.raises(InvalidInput, match="not all of its studies are judged"):
+        results.add(tmp_path / "s")
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.commands

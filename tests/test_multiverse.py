@@ -55,6 +55,12 @@ def test_own_doubts_come_first_and_are_checked():
     ):
         with pytest.raises(InvalidInput, match=re.escape(told)):
             doubts_of(FLAT, [text], [])
+    with pytest.raises(InvalidInput, match="a seed is no choice"):
+        doubts_of(FLAT, ["seed=1,2"], [])
+    same_last = doubts_of(FLAT, ["training.batch_size=8", "evaluation.batch_size=8"], [])
+    told = [spelled(each) for each in specifications(same_last, 40)]
+    assert len(set(told)) == len(told)
+    assert told[1:4] == ["training.batch_size=8", "evaluation.batch_size=8", "learning_rate x 0.5"]
     with pytest.raises(InvalidInput, match=r"the study is about model\.depth"):
         doubts_of(FLAT, ["model.depth=2"], ["model.depth"])
 

@@ -249,6 +249,11 @@ def test_own_seeds_come_before_those_of_earlier_looks():
     lost = pooled([first], base, {2: Outcome(4.2)})  # a pair is of one look
     assert (lost.base[1].value, lost.arm[1].value) == (2.0, 2.5)
     assert pooled([first, first], {0: Outcome(1.0)}, {0: Outcome(1.5)}).counts == []
+    elsewhere = [each._replace(row={**each.row, "cells": {"a": "x", "b": "y"}}) for each in (
+        first, look({"a": {0: 1.0}, "b": {0: 1.5}})
+    )]  # fmt: skip
+    again = elsewhere[0]._replace(row={**elsewhere[0].row, "arms": {"b": {"words": "better"}}})
+    assert pooled([*elsewhere, again], base, arm, ("p", "q")).counts == [0, 0]
     assert pooled([], base, arm).counts == []
 
 

@@ -271,6 +271,12 @@ def test_scores_whose_cells_are_gone_are_not_replaced(done, tmp_path):
     before = {file: file.read_bytes() for file in (tmp_path / "study").iterdir() if file.is_file()}
     refused(attempt("compare", tmp_path / "study"), "has scores of 6 cells that are not in")
     assert before == {file: file.read_bytes() for file in before}
+    table = tmp_path / "study" / "cells.csv"
+    for text in (table.read_text().replace(",", ";"), table.read_text() + "\xe4"):
+        table.write_bytes(text.encode("latin-1"))
+        refused(
+            attempt("compare", tmp_path / "study"), "cells.csv: not the table that ablate wrote"
+        )
 
 
 def test_no_study_begins_among_files_of_others(done, tiny_run, tmp_path):

@@ -259,6 +259,9 @@ def test_a_score_of_zero_is_a_score(monkeypatch):
     [
         ("model.width=16,32", "3 or more"),
         ("model.width=32,16,64", "ascending"),
+        ("model.width=16,32,64,16", "ascending"),
+        ("model.width=16,32,32,64", "ascending"),
+        ("optimizer.learning_rate=0.001,0.0010000001,0.002", "ascending"),
         ("model.position=none,rotary,alibi", "KEY=NUMBER"),
         ("model.wdth=16,32,64", "did you mean model.width"),
         ("model.num_heads=1,2,4", "sets model.num_heads itself"),
@@ -510,3 +513,7 @@ def test_the_command_measures_a_config_and_goes_on_after_it_was_killed(tmp_path)
     assert np.ptp(scores[0, :, 0, 0]) > 0
     assert np.ptp(scores[0, 0, :, 0]) > 0
     refused(attempt("noise", "--config=configs/tiny.py", "--levels=1"), "--levels=1")
+    other = attempt("noise", *given, "--config.model.depth=1")
+    refused(other, "noise.json: the ledger of another config; --out=FILE.json keeps it")
+    unfinished.write_text(json.dumps({"design": {}, "scores": [0.1]}))
+    refused(attempt("noise", *given), ".noise.begun: 1 runs of other levels")

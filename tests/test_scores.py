@@ -79,6 +79,23 @@ def test_a_file_of_excel_is_read_and_one_in_another_encoding_is_refused(scores, 
     )
 
 
+def test_steps_as_pandas_writes_them_are_read(tmp_path):
+    file = tmp_path / "scores.csv"
+    rows = [f"{arm},{seed},{seed / 9 + n},{'1200.0' if seed else ''}"
+            for n, arm in enumerate(("base", "up")) for seed in range(5)]  # fmt: skip
+    file.write_text("\n".join(["arm,seed,value,step", *rows]))
+    done = attempt("judge", f"--scores={file}", "--base=base", "--margin=0.05")
+    assert done.returncode == 0, done.stderr
+
+
+def test_runs_that_are_not_paired_have_no_difference_in_every_seed():
+    rows = [{"arm": arm, "seed": s, "value": n} for n, arm in enumerate("ab") for s in range(4)]
+    (found,) = transformer_jax.judge(
+        rows, base="a", margin=0.1, larger_is_better=True, paired=False
+    )
+    assert found.reason == "refused: the same score in every run of an arm"
+
+
 def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     def judged(count, folder="judged"):
         file = tmp_path / "scores.csv"
@@ -234,6 +251,7 @@ def test_runs_that_diverged_and_frames(scores):
         ({"rows": [ROW | {"step": "abc"}], "target": 0.5}, "row 1: step=abc: expected an integer"),
         ({"rows": [ROW | {"step": math.inf}], "target": 0.5}, "row 1: step=inf: expected an int"),
         ({"rows": [ROW | {"step": ""}], "target": 0.5}, "row 1 has no step"),
+        ({"rows": [ROW | {"step": 1200.5}], "target": 0.5}, "row 1: step=1200.5: expected an int"),
         ({"rows": [{"arm": "a", "seed": 0, "valu": 1.0}]}, "row 1 has no 'value'"),
         ({"rows": [{"arm": "base", "seed": 0, "value": 1.0}] * 2}, "arm 'base' has seed 0 twice"),
     ],

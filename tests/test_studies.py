@@ -118,6 +118,10 @@ def test_seeds_are_a_number_a_range_or_a_list():
     for text in ("0", "x", "5:", "-1:2", "3:3", "3,3", "3,", "3,x", "3,-1"):
         with pytest.raises(InvalidInput, match="--seeds"):
             parse_seeds(text)
+    for text in ("20240101", "5000000000,5000000001", "4294967295:4294967298"):
+        with pytest.raises(InvalidInput, match="at most 10,000 seeds, each an integer in"):
+            parse_seeds(text)
+    assert parse_seeds("20240101:20240102") == (20240101,)
 
 
 def test_arms_of_the_command_line_are_lists_and_products():
@@ -191,6 +195,8 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"qestion": "?"}, "did you mean question"),
         ({"match": {"by": "parms", "field": "model.width"}}, "params, flops, time"),
         ({"match": {"by": "params", "field": "model.heads"}}, "model.mlp_dim"),
+        ({"match": {"by": "params", "field": []}}, "field=\\[\\]: expected"),
+        ({"match": {"by": "params", "fields": "model.width"}}, "'fields': expected by and field"),
         ({"tuning": {"key": "optimizer.lr", "grid": (1, 2, 3)}}, "optimizer.lr"),
         ({"tuning": {"key": "optimizer.learning_rate", "grid": (1e-4, 1e-2, 1)}}, "1 to 3 times"),
         ({"also": {"x": {"data.size": 3}}}, "data.length"),

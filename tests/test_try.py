@@ -259,6 +259,7 @@ def test_no_confirmation_begins_that_the_budget_does_not_hold(tmp_path, rng):
     assert referee_of(Journal(tmp_path), {"0.1": 9.0}, rng, clock).attempt(rate(0.1), 1e9)["seeds"]
 
 
+@pytest.mark.parametrize("arm", ["base", "change"])
 @pytest.mark.parametrize(
     ("state", "reason", "error"),
     [
@@ -269,14 +270,16 @@ def test_no_confirmation_begins_that_the_budget_does_not_hold(tmp_path, rng):
         ("missing", "", Stop),
     ],
 )
-def test_a_full_disk_drops_no_change(monkeypatch, state, reason, error):
+def test_a_full_disk_drops_no_change(monkeypatch, state, reason, error, arm):
     monkeypatch.setattr(pairs, "Workers", MagicMock())
     trained = object.__new__(pairs.TrainedPairs)
-    trained._arms, trained._told = {}, "model.depth=3"
+    trained._arms, trained._told, trained._where = {}, "model.depth=3", "tries"
     trained._progress = trained._stop = MagicMock()
-    cell = SimpleNamespace(arm="change", seed=0, state=lambda: state, reason=lambda: reason)
-    with pytest.raises(error, match="seed 0 "):
+    error = InvalidInput if (arm, error) == ("base", CannotTrain) else error
+    cell = SimpleNamespace(arm=arm, seed=0, state=lambda: state, reason=lambda: reason)
+    with pytest.raises(error, match="seed 0 ") as found:
         trained._run([cell])
+    assert found.type is error
 
 
 @pytest.mark.thorough

@@ -156,6 +156,17 @@ def test_arms_that_have_their_word_get_no_more_seeds():
     assert any("good: stops after 4 seeds: better" in line for line in launch.lines)
 
 
+def test_an_arm_that_is_not_primary_gets_seeds_as_long_as_a_primary_one_does():
+    side = ("not primary", 0.1, 0.01)
+    launch = _Launch({n: {"good": side, "null": OPEN} for n in (4, 8)}
+                     | {16: {"good": side, "null": ("better", 0.3, 0.01)}})  # fmt: skip
+    until_decided(launch, Until(looks=(4, 8, 16)), retry=False)
+    assert launch.taken == [(count, ["base", "good", "null"]) for count in (4, 8, 16)]
+    launch = _Launch({4: {"good": side, "null": ("better", 0.3, 0.01)}})
+    until_decided(launch, Until(looks=(4, 8, 16)), retry=False)
+    assert launch.taken == [(4, ["base", "good", "null"])]
+
+
 def test_an_arm_without_a_cell_ends_no_look_of_the_others():
     refused_arm = ("refused: cells are missing", None, None)
     launch = _Launch({n: {"good": refused_arm, "null": OPEN} for n in (4, 8, 16)})

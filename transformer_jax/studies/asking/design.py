@@ -18,7 +18,7 @@ from transformer_jax.options.config import ConfigFile, changed, flatten
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_integer, is_number, is_own, suggest
-from transformer_jax.options.schema import stated
+from transformer_jax.options.schema import RULES, stated
 from transformer_jax.studies.asking.also import read_also, refuse_impossible_evaluations
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.budgets import read_budgets, refuse_impossible_budgets
@@ -30,6 +30,7 @@ from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_im
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
 _MOST_ARMS = 64
+_MOST_SEEDS = 10_000
 _NAMED = 8  # arms that the question of a grid names
 
 
@@ -264,14 +265,16 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         raise InvalidInput(f"{where}: looks={looks}: expected numbers of seeds, ascending")
     base = study.get("base") or next(iter(arms), "")
     if base not in arms:
-        raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
+        raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, map(str, arms))}")
     if not 2 <= len(arms) <= _MOST_ARMS:
         raise InvalidInput(f"{path}: expected 2 to {_MOST_ARMS} arms, got {len(arms)}")
     for name, changes in arms.items():
         if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 80:
             raise InvalidInput(f"{path}: arm {name!r}: expected a name of 1 to 80 characters")
-        if not isinstance(changes, dict):
-            raise InvalidInput(f"{path}: arm {name!r}: expected a dict of changed values")
+        if not isinstance(changes, dict) or not all(isinstance(key, str) for key in changes):
+            raise InvalidInput(
+                f"{path}: arm {name!r}: expected a dict of changed values, by the keys of options"
+            )
         if "seed" in changes:
             raise InvalidInput(f"{path}: arm {name!r}: seeds are the command's, --seeds=5")
     others = [name for name in arms if name != base]
@@ -320,7 +323,9 @@ def _match(where: str, asked: dict | None) -> tuple[str, tuple[str, ...]] | None
     if not asked:
         return None
     what, fields = asked.get("by", ""), asked.get("field", "")
-    fields = tuple(fields) if isinstance(fields, list | tuple) else (fields,)
+    fields = tuple(fields) if isinstance(fields, list | tuple) and fields else (fields,)
+    if unknown := [key for key in asked if key not in ("by", "field")]:
+        raise InvalidInput(f"{where}: match: {unknown[0]!r}: expected by and field")
     if what not in MATCHES:
         raise InvalidInput(f"{where}: match: by={what!r}: expected one of {', '.join(MATCHES)}")
     for field in fields:
@@ -401,14 +406,20 @@ def parse_seeds(text: str) -> tuple[int, ...]:
       InvalidInput: it is none of them, empty, or names a seed twice.
     """
     first, colon, last = text.partition(":")
+    seeds: Sequence[int]
     try:
-        seeds = tuple(range(int(first), int(last)) if colon else range(int(first)))
+        seeds = range(int(first), int(last)) if colon else range(int(first))
     except ValueError:
         parts = text.split(",")
-        seeds = tuple(sorted({int(part) for part in parts if part.strip().isdecimal()}))
+        seeds = sorted({int(part) for part in parts if part.strip().isdecimal()})
         seeds = seeds if len(seeds) == len(parts) else ()
+    if len(seeds) > _MOST_SEEDS or (seeds and not RULES["seed"].accepts(seeds[-1])):
+        raise InvalidInput(
+            f"--seeds={text}: expected at most {_MOST_SEEDS:,} seeds, each "
+            f"{RULES['seed'].allowed}; one alone is 7:8"
+        )
     if not seeds or seeds[0] < 0:
         raise InvalidInput(
             f"--seeds={text}: expected a number (5: seeds 0 to 4), a range (5:10) or a list (3,7,8)"
         )
-    return seeds
+    return tuple(seeds)

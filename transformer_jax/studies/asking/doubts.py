@@ -6,6 +6,7 @@ Behaviour 4, 1208-1214).
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,11 +22,13 @@ class Doubt(NamedTuple):
       key: of the option.
       factors: that its value is multiplied by; for an own doubt ().
       values: that it has instead, for an own doubt.
+      name: in words; the last part of the key if not given.
     """
 
     key: str
     factors: tuple[float, ...] = ()
     values: tuple[Any, ...] = ()
+    name: str = ""
 
     def alternatives(self) -> tuple[Any, ...]:
         """The factors, or the values."""
@@ -74,6 +77,8 @@ def doubts_of(flat: Mapping[str, Any], own: Sequence[str], without: Sequence[str
             raise InvalidInput(f"--over={text}: expected KEY=VALUE,VALUE{suggest(key, [*flat])}")
         if key in without:
             raise InvalidInput(f"--over={text}: the study is about {key}")
+        if key == "seed":  # all are of the study's first one
+            raise InvalidInput(f"--over={text}: a seed is no choice; a study has several")
         try:
             parsed = tuple(map(rule.parse, split_values(values)))
         except (ValueError, OverflowError) as error:
@@ -83,7 +88,10 @@ def doubts_of(flat: Mapping[str, Any], own: Sequence[str], without: Sequence[str
         doubts[key] = Doubt(key, values=parsed)
     first = [key for key, doubt in doubts.items() if doubt.values]  # before the count is reached
     order = [*first, *(key for key in doubts if key not in first)]
-    return [doubts[key] for key in order if key not in without]
+    lasts = Counter(key.rpartition(".")[2] for key in order)
+    is_shared = {key: lasts[key.rpartition(".")[2]] > 1 for key in order}
+    named = {key: doubts[key]._replace(name=key if is_shared[key] else "") for key in order}
+    return [named[key] for key in order if key not in without]
 
 
 def specifications(doubts: Sequence[Doubt], count: int) -> list[Specification]:
@@ -114,6 +122,6 @@ def spelled(specification: Specification) -> str:
     """A specification in words."""
     sentences = []
     for doubt, chosen in specification.items():
-        name = doubt.key.rpartition(".")[2]
+        name = doubt.name or doubt.key.rpartition(".")[2]
         sentences.append(f"{name}={chosen}" if doubt.values else f"{name} x {chosen:g}")
     return ", ".join(sentences) or "as it stands"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import changed, flatten
-from transformer_jax.options.rule import is_number
+from transformer_jax.options.rule import is_number, split_values
 from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms
@@ -92,7 +92,10 @@ def _values(text: str, design: Design) -> tuple[str, list[float]]:
     values = [value for point in points.values() for value in point.values()]
     if len(keys) != 1 or not all(map(is_number, values)):
         raise InvalidInput(f"--ladder={text}: expected one KEY=NUMBER,NUMBER,NUMBER")
-    if len(values) < FEWEST or sorted(set(values)) != values or not values[0] > 0:
+    count = len(split_values(text.partition("=")[2]))  # a value that is there twice is one point
+    names = {f"{value:g}" for value in values}
+    is_whole = len(values) == count == len(names)
+    if not is_whole or count < FEWEST or sorted(values) != values or not values[0] > 0:
         raise InvalidInput(
             f"--ladder={text}: expected {FEWEST} or more numbers > 0, ascending: the smaller ones "
             "forecast the largest"

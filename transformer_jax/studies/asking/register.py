@@ -207,15 +207,16 @@ def pooled(
     """
     own = {seed: (base[seed], arm[seed]) for seed in base.keys() & arm.keys()}
     pairs: dict[int, Pair] = {}
-    others, steps = 0, []
+    others, steps = [], []
     for look in earlier:
         if look.is_of(cells, target):
             pairs = pairs | look.pairs()
             steps += [pairs] if pairs not in steps else []
-        else:
-            others += 1
+        else:  # one whose words changed since was noted again, and is one look
+            its = look.row.get("seal"), look.row.get("sealed_at"), look.pairs()
+            others += [its] if its not in others else []
     whole = pairs | own
-    counts = [len(step) for step in steps if step != whole] + [0] * others
+    counts = [len(step) for step in steps if step != whole] + [0] * len(others)
     bases, arms = ({seed: pair[side] for seed, pair in whole.items()} for side in (0, 1))
     # Runs without a partner are told of, and compared with nothing.
     return Pooled({**base, **bases}, {**arm, **arms}, counts)

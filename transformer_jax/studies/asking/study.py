@@ -260,9 +260,16 @@ class Study:
     def refuse_lost_cells(self) -> None:
         """Raises InvalidInput where cells of cells.csv that ended are gone, and their scores."""
         file = inside(self.path, "cells.csv")
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-        whole = [r for r in csv.DictReader(io.StringIO(text)) if float(r.get("budget") or 1) == 1]
-        ended = {(row["arm"], row["seed"]) for row in whole if row["state"] in OUTCOMES}
+        try:
+            text = file.read_text(encoding="utf-8") if file.exists() else ""
+            rows = csv.DictReader(io.StringIO(text))
+            whole = [row for row in rows if float(row.get("budget") or 1) == 1]
+            ended = {(row["arm"], row["seed"]) for row in whole if row["state"] in OUTCOMES}
+        except (KeyError, ValueError, csv.Error) as error:
+            raise InvalidInput(
+                f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
+                "have saved it otherwise; with all cells there it may go, and is written anew"
+            ) from error
         there = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - there):
             raise InvalidInput(

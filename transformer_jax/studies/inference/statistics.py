@@ -395,7 +395,8 @@ class _Pair:
         if count < FEWEST_FOR_A_VERDICT:
             return NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
         if self.error == 0:
-            return REFUSED, "refused: the same difference in every seed"
+            same = "difference in every seed" if self.seeds else "score in every run of an arm"
+            return REFUSED, f"refused: the same {same}"
         return "", ""
 
 

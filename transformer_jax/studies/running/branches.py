@@ -34,7 +34,7 @@ def branches_of(
         own = {key: value for key, value in arm.changes.items() if key not in design.arms[name]}
         branches = {
             share: builder.make(
-                f"{name} at {share:.0%} of the updates", name, {**own, **budget_of(flat, share)}
+                f"{name} at {share:g} of the updates", name, {**own, **budget_of(flat, share)}
             )
             for share in design.budgets
         }

@@ -55,17 +55,17 @@ def look_closer(
     if not missing and not unmeasured and ("where" in stored or not by_token):
         return
     run = run or _load(cell, prepared)
-    details = {"also": {}, **stored}
-    if unmeasured:
+    figures = _measured_later(cell, prepared, run, unmeasured) if unmeasured else {}
+    also_scored = {key: evaluated_otherwise(run, keys[key]) for key in missing}
+    needs_where = by_token and "where" not in stored
+    where = {"where": where_losses_are(run, prepared.task)} if needs_where else {}
+    details = read_details(cell) | where  # another launch may have written meanwhile
+    details["also"] = {**details.get("also", {}), **also_scored}
+    if figures:
         of_before = details.get("metrics", {})
-        figures = _measured_later(cell, prepared, run, unmeasured)
         details["metrics"] = {
             part: {**of_before.get(part, {}), **figures[part]} for part in figures
         }
-    for key in missing:
-        details["also"][key] = evaluated_otherwise(run, keys[key])
-    if by_token and "where" not in details:
-        details["where"] = where_losses_are(run, prepared.task)
     replace(cell.path, "details.json", json.dumps(details) + "\n")
 
 

@@ -56,10 +56,13 @@ def run_as_jobs(
     size = cluster.cells_per_job
     jobs = [order[start : start + size] for start in range(0, len(order), size)]
     reported: set[Cell] = set()
+    failed = {cell: cell.reason() for cell in waiting if cell.state() in ENDED}  # tried again
 
-    def report_ended() -> None:
+    def report_ended(is_last: bool = False) -> None:
         for cell in waiting:
             state = cell.state()
+            if not is_last and state in ENDED and failed.get(cell) == cell.reason():
+                continue  # its job has not begun
             if cell not in reported and state in ENDED:
                 reported.add(cell)
                 board.ended(cell, state, "" if state == DONE else cell.reason())
@@ -88,7 +91,7 @@ def run_as_jobs(
                 break  # which tells those that run to save, and waits for them
         report_ended()
         time.sleep(_POLL)
-    report_ended()
+    report_ended(is_last=True)
     for cell in waiting:
         if cell.state() not in OUTCOMES:
             reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"

@@ -15,7 +15,7 @@ from transformer_jax.runs.files import as_plain, write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking import doubts as asking
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, FAILED, OUTCOMES, Cell
+from transformer_jax.studies.asking.cells import OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.judging.multiverse import Curve, curve
@@ -161,7 +161,7 @@ def _made(
 def _train(
     arms: Mapping[str, Arm], cells: Sequence[Cell], progress: Progress, stop: StopSignal
 ) -> None:
-    waiting = [cell for cell in cells if cell.state() not in (DONE, DIVERGED, FAILED)]
+    waiting = [cell for cell in cells if cell.state() not in OUTCOMES]
     progress.say(f"multiverse {len(cells)} cells, {len(cells) - len(waiting)} there already")
     if not waiting:
         return

@@ -128,11 +128,10 @@ class TrainedPairs:
         for cell in cells:
             state = cell.state()
             message = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
-            if state != DONE and cell.arm == _BASE:
+            failed_here = state == FAILED and cell.reason().startswith(_OF_THE_MACHINE)
+            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here and cell.arm == _BASE:
                 raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
-            if state == FAILED and not cell.reason().startswith(_OF_THE_MACHINE):
-                raise CannotTrain(message)
-            if state in (DIVERGED, OUT_OF_MEMORY):
+            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here:
                 raise CannotTrain(message)
             if state != DONE:
                 raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")

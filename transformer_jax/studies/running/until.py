@@ -15,7 +15,13 @@ from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.sequential import FUTILE, chance_of_a_word
-from transformer_jax.studies.inference.words import CANNOT_TELL, NO_VERDICT, REFUSED, UNRESOLVED
+from transformer_jax.studies.inference.words import (
+    CANNOT_TELL,
+    NO_VERDICT,
+    NOT_PRIMARY,
+    REFUSED,
+    UNRESOLVED,
+)
 from transformer_jax.studies.judging.adequacy import may_have_learned
 from transformer_jax.studies.judging.decision import level_of_contrast
 from transformer_jax.studies.reporting.tables import clock
@@ -136,6 +142,10 @@ def reasons_to_stop(study: Study, design: Design, final: int) -> dict[str, str]:
             chance = _chance(arm, final, study.sealed["margin"], level)
             if chance < FUTILE:
                 reasons[name] = f"{final} seeds would decide it with a probability of {chance:.0%}"
+    # Arms that the question is not about get seeds as long as one of the others does.
+    is_primary = {n: arm["verdict"] != NOT_PRIMARY for n, arm in verdicts["arms"].items()}
+    if any(is_primary[n] and n not in {**reasons, **study.stopped} for n in is_primary):
+        return {name: why for name, why in reasons.items() if is_primary[name]}
     return reasons
 
 
