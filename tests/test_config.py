@@ -355,6 +355,15 @@ def test_c39_a_changed_default_is_a_visible_diff():
             },
             "pooling=class_token reads the first place, which then sees nothing but itself",
         ),
+        (
+            {
+                "data__task": "text_classification",
+                "model__architecture": "encoder",
+                "model__encoder__pooling": "flatten",
+                "model__max_length": "64",
+            },
+            "max_length=64: model.encoder.pooling=flatten takes texts of one length; expected data",
+        ),
         ({"model__mixer": "state_space", "model__attention": "sink"}, "sink would do nothing"),
         ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),
         ({"model__attention": "gated_delta", "model__dropout_rate": "0.1"}, "no weights that"),

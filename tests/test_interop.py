@@ -427,6 +427,23 @@ def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):
         from_huggingface(transformers.GPTNeoXForCausalLM(config))
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dense_act_fn": "silu"}, "dense_act_fn=silu: expected relu, as feed_forward_proj=relu"),
+        ({"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}, "expected gelu_new, as"),
+        ({"is_encoder_decoder": False}, "our model has is_encoder_decoder=True"),
+    ],
+)
+def test_a_t5_that_is_none_of_the_published_is_refused(changes, words):
+    from transformer_jax.interop.huggingface import model_of
+
+    theirs = their_models()["T5ForConditionalGeneration"].to_dict() | changes
+    theirs |= {"architectures": ["T5ForConditionalGeneration"]}
+    with pytest.raises(InvalidInput, match=words):
+        model_of(theirs, "pretrained")
+
+
 def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters(torch, rng):
     from transformer_jax.interop import from_huggingface, to_huggingface
 
@@ -509,6 +526,12 @@ def test_wrong_and_partial_names_are_refused_with_both_lists(tmp_path):
         ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM: expected one of GPT2LMHead"),
         ({"activation_function": "swish"}, "activation_function=swish: expected one of gelu"),
         ({"scale_attn_weights": False}, "our model has scale_attn_weights=True"),
+        ({"n_layer": None}, "depth=None: expected an integer >= 1"),
+        ({"n_layer": 2.5}, "depth=2.5: expected an integer >= 1"),
+        ({"n_head": 0}, "num_heads=0: expected an integer >= 1"),
+        ({"n_embd": None}, "width=None: expected an integer >= 1"),
+        ({"vocab_size": -1}, "vocab_size=-1: expected an integer >= 1"),
+        ({"layer_norm_epsilon": "x"}, "norm_epsilon=x: expected a number"),
     ],
 )
 def test_other_configs_are_refused(tmp_path, changes, words):

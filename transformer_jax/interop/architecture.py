@@ -8,6 +8,7 @@ from flax.core import FrozenDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.layouts import Entry
 from transformer_jax.models.families import options_in_effect
+from transformer_jax.options.rule import is_integer, is_number
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -35,6 +36,16 @@ NAMES = {
     "norm_epsilon": "layer_norm_eps",
 }
 NAMES_OF_TEXT = {"vocab_size": "vocab_size", "max_length": "max_position_embeddings", **NAMES}
+_SIZES = (
+    "vocab_size",
+    "max_length",
+    "width",
+    "depth",
+    "num_heads",
+    "mlp_dim",
+    "head_dim",
+    "num_kv_heads",
+)
 
 
 class Architecture(NamedTuple):
@@ -73,6 +84,23 @@ def refuse_unlike_sides(settings: Settings, encoder_key: str, decoder_key: str) 
             f"config.json: {encoder_key}={sizes[0]} and {decoder_key}={sizes[1]}: expected both "
             "sides alike"
         )
+
+
+def with_sizes(model: Any) -> Any:
+    """Returns a model of theirs, if its sizes are sizes; Linen's fields take anything.
+
+    Raises:
+      ValueError: one of them is none.
+    """
+    for name in _SIZES:
+        size = getattr(model, name, 1)
+        may_be_left_out = size is None and name not in NAMES_OF_TEXT
+        if not may_be_left_out and not (is_integer(size) and size >= 1):
+            raise ValueError(f"{name}={size}: expected an integer >= 1")
+    epsilon = getattr(model, "norm_epsilon", 0.0)
+    if not is_number(epsilon):
+        raise ValueError(f"norm_epsilon={epsilon}: expected a number")
+    return model
 
 
 def our_activation(settings: Settings, key: str) -> str:

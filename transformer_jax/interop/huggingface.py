@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
-from transformer_jax.interop.architecture import Architecture
+from transformer_jax.interop.architecture import Architecture, with_sizes
 from transformer_jax.models import Decoder
 from transformer_jax.models.families import attention_in_effect, options_in_effect
 from transformer_jax.models.layer_list import LAYER_FIELDS
@@ -116,8 +116,8 @@ def model_of(settings: Mapping[str, Any], origin: str) -> tuple[str, Any]:
         if key in settings and settings[key] != value:
             raise InvalidInput(f"{origin}: {key}={settings[key]}: our model has {key}={value}")
     try:
-        return name, row.make(settings)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return name, with_sizes(row.make(settings))
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
         if isinstance(error, InvalidInput):
             raise
         told = f"it has no {error}" if isinstance(error, KeyError) else in_one_line(error)
@@ -254,7 +254,7 @@ def _shapes_of(model: Any) -> dict[str, Any]:
 def _refuse_shapes(model: Any, params: Any, origin: str) -> None:
     try:
         ours, theirs = _shapes_of(model), flatten_dict(params, sep="/")
-    except ValueError as error:  # sizes that our modules do not take
+    except (TypeError, ValueError) as error:  # sizes that our modules do not take
         raise InvalidInput(f"{origin}: {error}") from error
     wrong = [
         f"  {path}: {theirs[path].shape}, expected {leaf.shape}"

@@ -31,6 +31,12 @@ def _fields(settings: Settings) -> dict[str, Any]:
             f"config.json: feed_forward_proj={projection}: expected one of {allowed}"
         )
     feed_forward, activation = _FEED_FORWARDS[projection]
+    implied = {"gated-gelu": "gelu_new"}.get(projection, projection.removeprefix("gated-"))
+    if (theirs := settings.get("dense_act_fn", implied)) != implied:  # which theirs goes by
+        raise InvalidInput(
+            f"config.json: dense_act_fn={theirs}: expected {implied}, as feed_forward_proj="
+            f"{projection} has"
+        )
     return {
         "vocab_size": settings["vocab_size"],
         "max_length": settings.get("n_positions", _LENGTH),
@@ -155,6 +161,7 @@ ROWS = {
         _t5_entries,
         EncoderDecoder,
         prefix="",
+        required={"is_encoder_decoder": True},
         # Of old files: a table that cross-attention has and never reads.
         not_read=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
         tied={**_TIED, "lm_head.weight": "shared.weight"},

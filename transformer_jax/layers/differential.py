@@ -10,7 +10,7 @@ from jax import Array
 from transformer_jax.layers.core import Core, serve_groups, weighted_sum, weights_by
 from transformer_jax.layers.norms import RMSNorm
 from transformer_jax.layers.weights import attention_weights
-from transformer_jax.options import InitialSize, PositiveShare
+from transformer_jax.options import InitialSize, OpenShare
 
 
 class DiffTransformer(Core):
@@ -36,7 +36,7 @@ class DiffTransformer(Core):
     layer: int = 0
     epsilon: float = 1e-5
     scale: float | None = None
-    lambda_start: PositiveShare | None = None
+    lambda_start: OpenShare | None = None
     rms: InitialSize = 0.1
 
     def setup(self) -> None:

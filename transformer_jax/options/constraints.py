@@ -297,6 +297,13 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
             is_recurrent and matched not in (None, architecture.removeprefix("recurrent_")),
         ),
         (
+            f"model.max_length={flat['model.max_length']}: model.{architecture}.pooling=flatten "
+            f"takes texts of one length; expected data.length={length}",
+            flat.get(f"model.{architecture}.pooling") == "flatten"
+            and task == "text_classification"
+            and flat["model.max_length"] != length,
+        ),
+        (
             f"training.loss_chunk={flat['training.loss_chunk']}: data.task={task} has one target "
             "for each example; expected None",
             flat["training.loss_chunk"] and task.endswith("_classification") and not is_own(task),
