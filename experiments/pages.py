@@ -113,8 +113,8 @@ def _overview(studies: list[CommittedStudy], others: Mapping[str, str], page: st
             "## Asked again",
             "",
             "These were asked first in a way that could not answer them; a later study asked "
-            "again, or asked a part (post_norm compares post-norm, with and without warm-up, with "
-            "pre-norm alone), and may be undecided too.",
+            "again, or asked a part (post_norm_rates compares post-norm with pre-norm, and with "
+            "itself without warm-up), and may be undecided too.",
             "",
             as_markdown(["question", "why it was not decided", "asked again by"], asked_again),
             "## To be asked next",
