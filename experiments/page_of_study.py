@@ -236,7 +236,7 @@ def _said_first(name: str, verdicts: Mapping[str, Any]) -> list[str]:
             level = FOR_MEANS * its["level"] / size / 2
             low = its["mean"] - reach(*seeds, Regrets.of(its["regrets"]).base, level / 2)
             lows.append(f"{arm}: {signed(low)}")
-    doubt = "; fresh seeds would have to confirm it. At half the level, as for two procedures, "
+    doubt = "; fresh seeds have to confirm it. At half the level, as for two procedures, "
     doubt = f"{doubt}the lower limits are {'; '.join(lows)}" if lows else ""
     return [
         f"**Said first**, by the procedure it was sealed under: {SAID_FIRST[name]}. How tuning "
@@ -387,19 +387,19 @@ def _asked_before(name: str, verdicts: Mapping[str, Any]) -> list[str]:
 
 
 def _of_related(arms: Mapping[str, Any]) -> list[str]:
-    """What other studies said of the same changes, a line for each time they were judged."""
+    """What other studies said of the same changes, of arms there, a line for each look."""
     said: dict[tuple, dict[str, str]] = {}
-    for arm, its in arms.items():
+    for its in arms.values():
         for look in its.get("related") or ():
             words = look["words"].removesuffix(UNTUNED)
             words += f" ({signed(look['mean'])})" * (look["mean"] is not None)
-            key = look["time"], look["study"], len(look["seeds"]), look["why"]
-            said.setdefault(key, {})[arm] = words
+            key = look["time"], look["study"], look["base"], len(look["seeds"]), look["why"]
+            said.setdefault(key, {})[look["arm"]] = words
     lines = []
-    for (time, study, seeds, why), by_arm in sorted(said.items(), key=str):
+    for (time, study, base, seeds, why), by_arm in sorted(said.items(), key=str):
         again = f" (asked again: {why})" if why else ""
         words = "; ".join(f"{arm}: {words}" for arm, words in by_arm.items())
-        line = f"{study}, {time[:10]}, {seeds} seeds{again}, said then: {words}."
+        line = f"{study}, {time[:10]}, {seeds} seeds{again}, said then, beside {base}: {words}."
         read = read_study(study)
         if read and time < read.record["sealed_at"]:
             line += " It was sealed anew since."

@@ -157,6 +157,8 @@ def test_another_budget_is_related_and_spends_nothing(asked, tmp_path):
     (found,) = study.verdicts()["arms"].values()
     assert (found["level"], found["seeds"]) == (0.025, [0, 1, 2])
     assert [look["study"] for look in found["related"]] == ["first", "second"]
+    assert {look["base"] for look in found["related"]} == {asked[1].base}
+    assert {look["arm"] for look in found["related"]} <= set(asked[1].arms)
     assert any(
         "another base, task, budget or rate: first" in note for note in notes_on(study.verdicts())
     )

@@ -161,10 +161,11 @@ STATEMENTS = (
             Claim("post_norm_rates", "pre at 0.0043", "different"),
         ),
         studies=("norms", "norm_kinds", "post_norm"),
-        note="each arm at its own rate; courses say that it speeds and stabilises training, which "
-        "was not compared. residuals_wide, where a net without norms is not told from one with "
-        "them, has initial values twice as large, which suited it better in runs of one seed, and "
-        "more blocks. In norms_wide post-norm and sandwich norms are unresolved; with fresh seeds, "
+        note="in norms_wide and residuals_wide each arm at its own rate; courses say that it "
+        "speeds and stabilises training, which was not compared. residuals_wide, where a net "
+        "without norms is not told from one with them, has initial values twice as large, which "
+        "suited it better in runs of one seed, and more blocks. In norms_wide post-norm and "
+        "sandwich norms are unresolved; with fresh seeds, "
         "at rates that were fixed beforehand, pre-norm is behind post-norm in six blocks of width "
         "128, after 2,000 updates of one text (post_norm_rates)",
     ),

@@ -106,6 +106,8 @@ class Earlier(NamedTuple):
         row, verdict = self.row, self.row["arms"][self.arm]
         return {
             "study": row["study"],
+            "arm": self.arm,
+            "base": row["base"],
             "time": row["time"],
             "seeds": row["seeds"],
             "words": verdict["words"],

@@ -315,7 +315,9 @@ def multiverse_rows(multiverse: Mapping[str, Any]) -> tuple[list[str], Rows]:
 
 def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
     shown = dict.fromkeys(
-        f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds, said then: "
+        f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds, said then"
+        # Verdicts of older versions do not say which arm it is.
+        + (f" of {look['arm']} beside {look['base']}: " if "arm" in look else ": ")
         + look["words"].removesuffix(UNTUNED)
         + (f" ({signed(look['mean'])})" if look["mean"] is not None else "")
         + (f"; asked again: {look['why']}" if look["why"] else "")
