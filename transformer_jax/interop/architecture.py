@@ -8,7 +8,6 @@ from flax.core import FrozenDict
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.layouts import Entry
 from transformer_jax.models.families import options_in_effect
-from transformer_jax.options.rule import is_integer, is_number
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -95,10 +94,10 @@ def with_sizes(model: Any) -> Any:
     for name in _SIZES:
         size = getattr(model, name, 1)
         may_be_left_out = size is None and name not in NAMES_OF_TEXT
-        if not may_be_left_out and not (is_integer(size) and size >= 1):
+        if not may_be_left_out and not (type(size) is int and size >= 1):
             raise ValueError(f"{name}={size}: expected an integer >= 1")
     epsilon = getattr(model, "norm_epsilon", 0.0)
-    if not is_number(epsilon):
+    if type(epsilon) not in (int, float):
         raise ValueError(f"norm_epsilon={epsilon}: expected a number")
     return model
 

@@ -383,7 +383,6 @@ class _Pair:
 
     def _without_mean(self, is_unstable: bool) -> tuple[str, str]:
         """What comes before any word about the mean; empty where nothing does."""
-        count = self.count
         (arm_diverged, trials), (base_diverged, _) = self.diverged
         if self.seeds and not any(self.differences) and not arm_diverged + base_diverged:
             return IDENTICAL, "identical: the change did nothing"
@@ -392,11 +391,11 @@ class _Pair:
             if is_unstable:
                 return UNSTABLE, f"unstable: {words}"
             return NO_VERDICT, f"no verdict on the mean: {words}"
-        if count < FEWEST_FOR_A_VERDICT:
-            return NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
+        if self.count < FEWEST_FOR_A_VERDICT:
+            return NO_VERDICT, f"no verdict from {self.count} seed{'s' * (self.count != 1)}"
         if self.error == 0:
-            same = "difference in every seed" if self.seeds else "score in every run of an arm"
-            return REFUSED, f"refused: the same {same}"
+            what = "difference in every seed" if self.seeds else "score in every run of an arm"
+            return REFUSED, f"refused: the same {what}"
         return "", ""
 
 
