@@ -1,0 +1,178 @@
+"""Losses and gradients of version 1, which the rewrite has to reproduce.
+
+`python -m tests.test_golden_answers` stores the answers of the code as it is. Removed when the core
+of version 2 is done.
+"""
+
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from transformer_jax.options.config import load_config
+from transformer_jax.paths import by_path
+from transformer_jax.training.prepared import prepare
+from transformer_jax.training.step import TrainState, make_mean_gradients, make_train_step
+
+FOLDER = ROOT / "tests" / "golden" / "answers"
+STEPS = 20
+
+# Parameters by their path in version 1 -> their path now.
+RENAMED: dict[str, str] = {}
+
+_SHARED = {
+    "model.dropout_rate": "0.0",
+    "training.batch_size": "4",
+    "training.steps": "200",
+}
+_TINY = {**_SHARED, "model.width": "16", "data.length": "16"}
+# name -> (config file, overrides)
+CASES = {
+    "decoder": ("tiny", {**_TINY, "model.use_bias": "true"}),
+    "encoder": ("masked_lm", {**_TINY, "model.depth": "2", "data.vocab_size": "300"}),
+    "encoder_decoder_t5": (
+        "translation",
+        {
+            **_SHARED,
+            "model.width": "16",
+            "model.position": "t5",
+            "data.vocab_size": "300",
+            "schedule.inverse_square_root.warmup_steps": "50",
+        },
+    ),
+    "vision": ("digits", {**_SHARED, "model.width": "16", "model.depth": "2"}),
+    "lstm": ("tiny", {**_TINY, "model.architecture": "recurrent_decoder"}),
+    "rotary": (
+        "tiny",
+        {
+            **_TINY,
+            "model.position": "rotary",
+            "model.norm": "rms_norm",
+            "model.feed_forward": "gated",
+            "model.activation": "silu",
+            "model.num_heads": "4",
+            "model.num_kv_heads": "2",
+        },
+    ),
+    "experts": ("tiny", {**_TINY, "model.feed_forward": "mixture", "model.position": "alibi"}),
+    "windows": (
+        "local_global",
+        {**_TINY, "model.depth": "4", "model.layer_types.L.mask_options.window.size": "4"},
+    ),
+    "state_space": ("hybrid", {**_TINY, "model.depth": "4"}),
+    "mup": (
+        "tiny",
+        {**_TINY, "model.parametrisation": "mup", "training.accumulation": "2"},
+    ),
+}
+
+
+@functools.cache
+def prepared_of(name):
+    file, overrides = CASES[name]
+    return prepare(load_config(str(ROOT / "configs" / f"{file}.py"), overrides))
+
+
+def drawn(name):
+    """Initial values by path, as they are drawn from seed 0."""
+    return by_path(jax.device_get(prepared_of(name).initial_state(0).params))
+
+
+def disturbed(params):
+    """Every parameter with a little noise, so that no bias is 0 and no gain is 1."""
+    noise = np.random.default_rng(0)
+    return {
+        path: (value + 0.02 * noise.standard_normal(value.shape)).astype(np.float32)
+        for path, value in sorted(params.items())
+    }
+
+
+def batches_of(name):
+    return [by_path(prepared_of(name).task.batch(0, step)) for step in range(STEPS)]
+
+
+def nested(flat):
+    tree = {}
+    for path, value in flat.items():
+        *sections, leaf = path.split("/")
+        inner = tree
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[leaf] = value
+    return tree
+
+
+def computed(name, params, batches):
+    """First loss and gradients by path, and the losses of STEPS updates."""
+    prepared = prepared_of(name)
+    accumulation = prepared.config.training.accumulation
+    params = nested(params)
+    gradients = make_mean_gradients(prepared.model, prepared.objective, accumulation)
+    first, sums = jax.jit(gradients)(params, nested(batches[0]), jax.random.key(0))
+    step = jax.jit(
+        make_train_step(prepared.model, prepared.optimizer, 0, accumulation, prepared.objective)
+    )
+    state = TrainState(np.int32(0), params, prepared.optimizer.init(params))
+    losses = []
+    for batch in batches:
+        state, record = step(state, nested(batch))
+        losses.append(float(record.loss))
+    return float(sums.loss / sums.weight), by_path(jax.device_get(first)), losses
+
+
+def write(name):
+    initial, batches = drawn(name), batches_of(name)
+    params = disturbed(initial)
+    loss, gradients, losses = computed(name, params, batches)
+    arrays = {f"params/{path}": value for path, value in params.items()}
+    arrays |= {f"gradients/{path}": value for path, value in gradients.items()}
+    arrays |= {f"initial/{path}": value.ravel()[:4] for path, value in initial.items()}
+    arrays |= {f"batches/{key}": np.stack([b[key] for b in batches]) for key in batches[0]}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(FOLDER / f"{name}.npz", loss=loss, losses=losses, **arrays)
+
+
+def stored(name):
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return {key: file[key] for key in file.files}
+
+
+def part(answers, prefix):
+    kept = {k.removeprefix(prefix): v for k, v in answers.items() if k.startswith(prefix)}
+    return {RENAMED.get(path, path): value for path, value in kept.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_and_gradients_are_those_of_version_1(name):
+    answers = stored(name)
+    batches = part(answers, "batches/")
+    for key in batches:  # the data order
+        now = np.stack([batch[key] for batch in batches_of(name)])
+        np.testing.assert_array_equal(now, batches[key], err_msg=key)
+    by_step = [{key: value[step] for key, value in batches.items()} for step in range(STEPS)]
+    loss, gradients, losses = computed(name, part(answers, "params/"), by_step)
+    assert loss == pytest.approx(float(answers["loss"]), rel=1e-5)
+    expected = part(answers, "gradients/")
+    assert gradients.keys() == expected.keys()
+    for path, gradient in gradients.items():
+        size = np.abs(expected[path]).max()
+        np.testing.assert_allclose(gradient, expected[path], rtol=1e-5, atol=1e-5 * size)
+    np.testing.assert_allclose(losses, answers["losses"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_initial_values_are_those_of_version_1(name):
+    expected = part(stored(name), "initial/")
+    values = drawn(name)
+    assert values.keys() == expected.keys()
+    for path, first in expected.items():
+        np.testing.assert_allclose(values[path].ravel()[:4], first, rtol=1e-6, err_msg=path)
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        write(case)
+        print(case, json.dumps(stored(case)["losses"].round(3).tolist()[::6]))
