@@ -48,7 +48,7 @@ def _judge(study: Study) -> dict[str, Any]:
 
     study.refuse_lost_cells()
     verdicts = judge_study(study)
-    study.write_cells()
+    study.write_scores()
     report = write_report(study)
     show_verdicts(study, verdicts, Progress())
     print(f"report  {report}")

@@ -1,212 +1,233 @@
-"""Takes in what studies found, and writes experiments/README.md and a page for each of them.
+"""Takes in what a study found, and writes its page and the overview, experiments/README.md.
 
 Example:
   python -m experiments.results --add=runs/positions
 """
 
-import csv
+import ast
+import functools
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.answers import ABOUT, FIGURES, GATE, RESULTS, CommittedStudy, domain_of
 from experiments.command import Parser, execute
-from experiments.page_of_study import learned_of
-from experiments.pages import write
+from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.files import inside, read_json, write_json
-from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.gate import gate_of
-from transformer_jax.studies.asking.ladder import rung_path
-from transformer_jax.studies.asking.register import Register
-from transformer_jax.studies.asking.study import changed_since, load_study, plain_cell
-from transformer_jax.studies.asking.suite import FILE as SUITE
-from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import FOR_MEANS
-from transformer_jax.studies.inference.words import CANNOT_TELL, IDENTICAL
-from transformer_jax.studies.judging.adequacy import whether_learned
-from transformer_jax.studies.judging.judge import Scores, decided, look_of
-from transformer_jax.studies.reporting.figures import draw_forest
+from transformer_jax.runs.files import inside, read_json, replace, write_json
+from transformer_jax.studies.asking.ladder import FILE as LADDER
+from transformer_jax.studies.asking.study import Study, as_csv, load_study
+from transformer_jax.studies.inference.words import UNTUNED
+from transformer_jax.studies.reporting import tables
 
-_KEPT = ("study.json", "cells.csv", "looks.jsonl", "verdicts.json", *FIGURES)
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+_FIGURES = {"forest.svg": "Paired differences", "ladder.svg": "Scores over the option"}
+_KEPT = ("verdict", "words", "mean", "interval", "level", "seeds", "solved", "updates")
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, takes in a study, and writes the page."""
+    """Reads the arguments, takes in studies, and writes all pages again."""
     parser = Parser("results", __doc__)
     parser.add_argument("--add", action="append", default=[], metavar="DIR", help="a judged study")
-    parser.add_argument(
-        "--judge_again", action="store_true", help="decide all studies anew from their scores"
-    )
-    parser.add_argument(
-        "--score_bases",
-        action="store_true",
-        help="score simple methods beside the bases of studies that sealed no gate; 2 minutes",
-    )
     arguments = parser.read(argv)
-    if arguments.judge_again:  # changes nothing where the rules are those of before
-        for folder in sorted(RESULTS.iterdir()):
-            if (folder / "verdicts.json").exists():
-                judge_again(folder)
-    for path in arguments.add:
-        add(Path(path))
-    if arguments.score_bases:
-        for file in sorted(RESULTS.glob("*/study.json")):
-            try:
-                score_base(file.parent)
-            except InvalidInput as error:  # data that is made first, see the study's file
-                print(f"{file.parent.name}: not scored: {str(error).splitlines()[0]}")
+    for path in map(Path, arguments.add):
+        add(path)
     print(write())
 
 
+def studies() -> list[str]:
+    """Returns the names of the studies whose results are committed."""
+    return sorted(folder.parent.name for folder in RESULTS.glob("*/design.json"))
+
+
+@functools.cache
+def design_of(name: str) -> dict[str, Any]:
+    """Returns what design.json of a committed study holds."""
+    return read_json(RESULTS / name / "design.json")
+
+
+# ---------------------------------------------------------------- taking in
+
+
 def add(path: Path) -> None:
-    """Copies what a study, ladder or suite found, no cells; refuses what is not to be shown."""
-    if (path / "ladder.json").exists():
-        _add_ladder(path)
-        return
-    if (path / SUITE).exists():
-        suite = read_json(inside(path, SUITE))
-        studies = [load_study(inside(path, name)) for name in suite["configs"]]
-        if "data" not in suite or not all(study.verdicts() for study in studies):
-            raise InvalidInput(f"{path}: not all of its studies are judged; give its command again")
-        _copy(path, studies, (SUITE, "suite.md", "suite.html"))
-        return
-    study = load_study(path)
-    verdicts = study.verdicts()
-    if not verdicts:
-        raise InvalidInput(f"{path}: not judged yet; python -m experiments.compare {path}")
-    if verdicts["exploratory"]:
-        raise InvalidInput(f"{path}: exploratory ({verdicts['exploratory'][0]}): no result to show")
-    folder = RESULTS / study.path.absolute().name
-    if folder.resolve() == study.path.resolve():
-        raise InvalidInput(f"--add={path}: it is there; --judge_again decides it anew")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in _KEPT:
-        _replace(inside(study.path, name), folder / name)
-    (folder / GATE).unlink(missing_ok=True)
-    register = Register(RESULTS)
-    # Looks at the same contrasts that were not published are a part of the level all the same.
-    for row in Register(study.root).about(study.contrasts().values()):
-        if (row["seal"], row["sealed_at"]) != study.identity:
-            register.note(row)
-    register.note(look_of(study, verdicts) | {"study": folder.name})
-    judge_again(folder)  # beside what the committed results knew before
-
-
-def score_base(folder: Path) -> dict[str, Any] | None:
-    """Says whether the base of a study had learned that sealed no gate, beside its verdicts.
-
-    Returns:
-      What gate.json holds; None where the study has a gate, and where no simple method is known.
-    """
-    from transformer_jax.data.baselines import baselines_of
-    from transformer_jax.training.build import make_task
-
-    study = load_study(folder)
-    if "baselines" in study.record or study.sealed.get("target") is not None:
-        return None
-    design = load_design(str(RESULTS.parents[1] / study.record["config_path"]))
-    if changed_since(study.sealed, design.sealed()):
-        raise InvalidInput(f"{study.record['config_path']}: asks no longer what {folder} was asked")
-    config = design.config_of(study.base)
-    scores, usual = baselines_of(make_task(config), config.training.steps)
-    gate = gate_of(None, usual, scores)
-    if gate is None:
-        return None
-    rows = csv.DictReader((folder / "cells.csv").read_text(encoding="utf-8").splitlines())
-    column = f"{gate['split']}/{gate['metric']}"
-    whole = [row for row in rows if float(row.get("budget") or 1) == 1]
-    of_base = [row[column] for row in whole if row["arm"] == plain_cell(study.base)]
-    values = [float(score) for score in of_base if score]
-    found = whether_learned(gate, values)
-    write_json(folder, GATE, found)
-    return found
-
-
-def judge_again(folder: Path) -> None:
-    """Decides a study from its stored scores, and says which words change."""
-    before, verdicts = read_json(folder / "verdicts.json"), decided_again(folder)
-    for arm, verdict in before["arms"].items():
-        words = verdicts["arms"][arm]["words"]
-        if verdict["words"] != words:
-            print(f"{folder.name}, {arm}: {verdict['words']} -> {words}")
-    write_json(folder, "verdicts.json", verdicts)
-    draw_forest(load_study(folder), verdicts)
-    (folder / "forest.pdf").unlink()
-
-
-def decided_again(folder: Path) -> dict[str, Any]:
-    """Returns a study's verdicts by the rules of today, from its stored scores.
-
-    What needs the cells (refusals, what holds beyond this text) stays as it was found with them.
-    """
-    study, verdicts = load_study(folder), read_json(folder / "verdicts.json")
-    before = verdicts["arms"]
-    scores = Scores(
-        {arm: _outcomes_of(value) for arm, value in verdicts["values"].items()},
-        {arm: its["refusals"] for arm, its in before.items()},
-        verdicts.get("learned"),
-        verdicts.get("budgets", {}),
-    )
-    shown = {(tuple(look["seeds"]), tuple(look["cells"])): None for look in study.looks()}
-    earlier = [len(seeds) for seeds, _ in shown][: verdicts["look"] - 1]
-    # Where the base has not learned, it was not kept whether an arm computes the same.
-    unknown = (IDENTICAL, CANNOT_TELL)
-    same = {arm: None if its["verdict"] in unknown else False for arm, its in before.items()}
-    register, seeds = Register(RESULTS), verdicts["seeds"]
-    by_arm, level, trend = decided(study, register, scores, seeds, earlier, same)
-    for arm, its in before.items():
-        by_arm[arm] |= {} if its["refusals"] else {"beyond_this_text": its.get("beyond_this_text")}
-    known = {"level": level, "coverage": 1 - FOR_MEANS * level, "arms": by_arm}
-    return verdicts | known | ({"trend": trend} if trend else {})
-
-
-def _outcomes_of(value: dict[str, Any]) -> dict[int, Outcome]:
-    """The outcomes of an arm, from its part of verdicts.json."""
-    if "outcomes" in value:
-        return {int(seed): Outcome(*fields) for seed, fields in value["outcomes"].items()}
-    return {int(seed): Outcome(score, score is None) for seed, score in value["by_seed"].items()}
-
-
-def _add_ladder(path: Path) -> None:
-    ladder = read_json(inside(path, "ladder.json"))
-    rungs = [load_study(rung_path(path, ladder["key"], value)) for value in ladder["values"]]
-    if "arms" not in ladder or not all(rung.verdicts() for rung in rungs):
-        raise InvalidInput(f"{path}: not all of its rungs are judged; give its command again")
-    folder = _copy(path, rungs, ("ladder.json", "ladder.md", "forecast.json", "ladder.svg"))
-    largest, verdicts = rungs[-1], rungs[-1].verdicts()
-    about_it = CommittedStudy(folder.name, largest.record, verdicts, verdicts.get("learned"))
-    about = {key: largest.record[key] for key in ("config_path", "commands", "environment")}
-    changed = {k: v for k, v in largest.record["overrides"].items() if k != ladder["key"]}
-    about |= {
-        "overrides": {k: v for k, v in changed.items() if k not in ladder.get("together", ())},
-        "seconds": sum(rung.record["seconds"] for rung in rungs),
-        "prediction": verdicts["prediction"],
-        "margin": f"{verdicts['margin']:g} or more: {largest.sealed['margin_reason']}",
-        "domain": domain_of(about_it),
-        "learned": learned_of(about_it),
-    }
-    write_json(folder, ABOUT, about)
-
-
-def _copy(path: Path, studies: Iterable[Any], names: Iterable[str]) -> Path:
-    """Copies what several studies say together; refuses what is not to be shown."""
-    for study in studies:
-        if study.record["exploratory"]:
-            raise InvalidInput(f"{study.path}: exploratory: no result to show")
+    """Copies what a study or a ladder found; refuses what is not to be shown."""
     folder = RESULTS / path.absolute().name
+    if folder.resolve() == path.resolve():
+        raise InvalidInput(f"--add={path}: it is there")
+    rungs = {"": path}
+    if (path / LADDER).exists():
+        ladder = read_json(inside(path, LADDER))
+        rungs = {f"{v:g}": inside(path, f"{ladder['key']}={v:g}") for v in ladder["values"]}
+    by_rung = {value: load_study(rung) for value, rung in rungs.items()}
+    for study in by_rung.values():
+        verdicts = study.verdicts()
+        if not verdicts:
+            raise InvalidInput(f"{path}: not judged yet; python -m experiments.compare {path}")
+        if verdicts["exploratory"]:
+            raise InvalidInput(f"{path}: exploratory ({verdicts['exploratory'][0]}): not shown")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        _replace(inside(path, name), folder / name)
-    return folder
+    *_, largest = by_rung.values()
+    design = _design(largest)
+    if list(rungs) != [""]:
+        design |= {key: ladder[key] for key in ("key", "values", "scores", "arms", "optima")}
+    write_json(folder, "design.json", design)
+    heads = (*([design["key"]] if "key" in design else []), "arm", "seed", "value", "diverged")
+    rows = [
+        [*([value] if value else []), *row]
+        for value, study in by_rung.items()
+        for row in _scores(study)
+    ]
+    replace(folder, "scores.csv", as_csv([*heads, "step"], rows))
+    for name in _FIGURES:
+        if (path / name).exists():
+            shutil.copyfile(inside(path, name), folder / name)
+    design_of.cache_clear()
 
 
-def _replace(file: Path, copy: Path) -> None:
-    """Copies a file that may be missing over that of a study whose place it takes."""
-    copy.unlink(missing_ok=True)
-    if file.exists():  # figures need matplotlib
-        shutil.copy(file, copy)
+def _design(study: Study) -> dict[str, Any]:
+    verdicts, record = study.verdicts(), study.record
+    environment = record["environment"]
+    revision = (environment["git"] or {}).get("revision", "?")
+    return {
+        "trained_with": f"transformer_jax {__version__} (revision {revision[:7]}), jax "
+        f"{environment['packages']['jax']}",
+        "sealed": f"{record['seal'][:12]}, {record['sealed_at']}",
+        **{key: value for key, value in study.sealed.items() if key != "arms"},
+        "changes": study.sealed["arms"],
+        "seeds": verdicts["seeds"],
+        "costs": {name: arm["cost"] for name, arm in study.arms.items()},
+        "counted": record["counted"],
+        "learned": verdicts["learned"],
+        "values": {
+            name: {key: value[key] for key in ("n", "mean", "deviation")}
+            for name, value in verdicts["values"].items()
+        },
+        "verdicts": {
+            name: {key: arm[key] for key in _KEPT if key in arm}
+            for name, arm in verdicts["arms"].items()
+        },
+    }
+
+
+def _scores(study: Study) -> list[list[Any]]:
+    """A row for each run: arm, seed, value, whether it diverged, and with a target when."""
+    rows = []
+    for arm, value in study.verdicts()["values"].items():
+        for seed, (score, diverged, first, last) in value["outcomes"].items():
+            step = (last if first is None else first) if study.sealed["target"] is not None else ""
+            rows.append([arm, seed, "" if score is None else score, diverged, step])
+    return rows
+
+
+# ---------------------------------------------------------------- pages
+
+
+def record_of(name: str) -> dict[str, str]:
+    """Returns what the docstring of a study's config records: Answer, Limits, Command, Takes.
+
+    A paragraph or a line that begins with one of these words and a colon.
+    """
+    file = HERE.parent / "configs" / "ablations" / f"{name}.py"
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    parts = re.split(r"^(Answer|Limits|Command|Takes):\s*", text, flags=re.MULTILINE)
+    pairs = zip(parts[1::2], parts[2::2], strict=True)
+    return {word: body.partition("\n\n")[0].strip() for word, body in pairs}
+
+
+def page_of(name: str) -> str:
+    """Returns the page of a study as Markdown."""
+    design, record = design_of(name), record_of(name)
+    parts = [f"# {design['question']}", " ".join(record["Answer"].split())]
+    heads = ("arm", "score", "difference", "interval", "verdict")
+    if "key" in design:
+        heads = (design["key"], "arm", "difference", "interval", "verdict")
+        rows = [
+            [f"{value:g}", arm, *_effect(its)]
+            for arm, by_rung in design["arms"].items()
+            for value, its in zip(design["values"], by_rung, strict=True)
+        ]
+    elif design["target"] is not None:
+        heads = ("arm", "runs that solve it", "median updates", "verdict")
+        rows = _solved_rows(design)
+    else:
+        base = design["base"]
+        rows = [[base, _score(design["values"][base]), "base", "", ""]]
+        rows += [
+            [arm, _score(design["values"][arm]), *_effect(its)]
+            for arm, its in design["verdicts"].items()
+        ]
+    parts.append(tables.as_markdown(heads, rows).strip())
+    if design["target"] is None:  # a difference of means would describe no run
+        parts += [f"![{says}]({file})" for file, says in _FIGURES.items() if _has(name, file)]
+    better = tables.direction(design["larger_is_better"])
+    learned = design["learned"]
+    about = f"Metric: {design['metric']} ({better}), margin {design['margin']:g}."
+    about += f" {learned['told'][:1].upper()}{learned['told'][1:]}." if learned else ""
+    about += "" if design["tuning"] else " No arm was tuned."
+    parts.append(about)
+    parts.append(f"**Limits.** {' '.join(record['Limits'].split())}")
+    parts.append(f"```sh\n{_broken(record['Command'])}\n```")
+    parts.append(f"Trained with {design['trained_with']}; {design['sealed']}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _broken(command: str) -> str:
+    """A command on one line or on two, as a shell reads it."""
+    return re.sub(r"\s{2,}", " \\\\\n  ", command.replace("\\", ""))
+
+
+def _has(name: str, file: str) -> bool:
+    return (RESULTS / name / file).exists()
+
+
+def _score(value: Mapping[str, Any]) -> str:
+    if value["mean"] is None:
+        return "–"
+    return f"{value['mean']:.4f} ± {value['deviation']:.4f}"
+
+
+def _effect(its: Mapping[str, Any]) -> list[str]:
+    words = its["words"].removesuffix(UNTUNED)
+    return [tables.signed(its["mean"]), tables.spell_interval(its["interval"]), words]
+
+
+def _solved_rows(design: Mapping[str, Any]) -> tables.Rows:
+    counts = {arm: (*its["solved"], *its["updates"]) for arm, its in design["verdicts"].items()}
+    _, base_solved, _, base_updates = next(iter(counts.values()))
+    rows = [[design["base"], _of(base_solved), _updates(base_updates), "base"]]
+    for arm, (solved, _, updates, _) in counts.items():
+        verdict = design["verdicts"][arm]["verdict"]
+        rows.append([arm, _of(solved), _updates(updates), verdict])
+    return rows
+
+
+def _of(pair: list[int]) -> str:
+    return f"{pair[0]} of {pair[1]}"
+
+
+def _updates(median: float | None) -> str:
+    return "never" if median is None else f"{median:,.0f}"
+
+
+def write() -> Path:
+    """Writes the page of every study, and the overview; returns the path of the latter."""
+    for name in studies():
+        replace(RESULTS / name, "README.md", page_of(name))
+    rows = [
+        [f"[{name}](results/{name}/README.md)", " ".join(record_of(name)["Answer"].split())]
+        for name in studies()
+    ]
+    table = "\n".join(["| study | answer |", "| --- | --- |", *(f"| {a} | {b} |" for a, b in rows)])
+    text = (
+        "# What the studies found\n\n"
+        "Each study was sealed before its first run: question, prediction, metric and margin. A "
+        "verdict speaks for its model size, data and budget alone; each page has the table, the "
+        "plot and the limits. [How to read a verdict](../docs/verdicts.md).\n\n"
+        f"{table}\n"
+    )
+    return replace(HERE, "README.md", text)
 
 
 if __name__ == "__main__":

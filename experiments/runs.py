@@ -1,14 +1,12 @@
-"""Finds runs, shows and watches them, frees their room, exports them.
+"""Finds runs, shows them, frees their room, exports them.
 
 Example:
   python -m experiments.runs ls runs "eval/loss<1.8" position=rotary --sort=eval/loss
   python -m experiments.runs show runs/a
   python -m experiments.runs tail runs/a
   python -m experiments.runs diff runs/a runs/b
-  python -m experiments.runs watch runs
   python -m experiments.runs gc runs --checkpoints
-  python -m experiments.runs export runs/positions --out=positions.zip
-  python -m experiments.runs export runs/a --to=huggingface --out=my_model
+  python -m experiments.runs export runs/a --out=my_model
 
 Each says more: python -m experiments.runs ls --help
 """
@@ -19,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiments.command import Parser, execute, file_to_write
+from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.options.rule import is_number
@@ -43,7 +41,7 @@ _FORMATS = ("text", "csv", "md")
 def main(argv: list[str]) -> Any:
     """Reads the arguments; the first word is what to do. Returns the rows, or what was written."""
     verbs = {
-        **{"ls": _list, "show": _show, "tail": _tail, "diff": _diff, "watch": _watch},
+        **{"ls": _list, "show": _show, "tail": _tail, "diff": _diff},
         **{"gc": _free, "export": _export},
     }
     verb = Parser("runs", __doc__).choose(argv, verbs)
@@ -173,21 +171,6 @@ def _as_columns(heads: list[str], rows: list[list[str]]) -> str:
     )
 
 
-def _watch(argv: list[str]) -> dict[str, str]:
-    parser = Parser("runs watch", __doc__)
-    parser.add_argument("root", nargs="?", default="runs", help="where to look (runs)")
-    parser.add_argument("--port", type=int, default=8421, help="of 127.0.0.1; 0: a free one (8421)")
-    arguments = parser.read(argv)
-    from transformer_jax.studies.reporting.watching import make_server
-
-    with make_server(Path(arguments.root), arguments.port) as server:
-        host, port = server.server_address[:2]
-        print(f"watching {arguments.root}: http://{host}:{port}/ (Ctrl-C ends it)", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
-    return {"root": arguments.root}
-
-
 def _free(argv: list[str]) -> dict[str, Any]:
     parser = Parser("runs gc", __doc__)
     parser.add_argument("root", nargs="?", default="runs", help="where to look (runs)")
@@ -228,37 +211,19 @@ def _agrees(question: str) -> bool:
 
 
 def _export(argv: list[str]) -> dict[str, str]:
+    """Writes a run's weights, config, tokenizer and model card as Hugging Face reads them."""
     parser = Parser("runs export", __doc__)
-    parser.add_argument("path", help="a study's directory; with --to a run's")
-    parser.add_argument("--to", choices=("zip", "huggingface"), default="zip", help="format (zip)")
-    parser.add_argument("--out", required=True, help="a .zip file; with --to=huggingface a folder")
-    parser.add_argument("--weights", action="store_true", help="a zip with the cells' checkpoints")
+    parser.add_argument("path", help="a run's directory")
+    parser.add_argument("--out", required=True, help="a folder for transformers' Auto classes")
     parser.add_allow()
     parser.add_json()
     arguments = parser.read(argv)
-    out = Path(arguments.out)
-    if arguments.to == "huggingface":
-        if arguments.weights:
-            raise InvalidInput("--weights: of a zip; with --to=huggingface weights go along anyway")
-        return _export_to_huggingface(arguments.path, out, arguments.allow)
-    if (Path(arguments.path) / "config.json").exists():
-        raise InvalidInput(f"{arguments.path}: a run and no study; give --to=huggingface")
-    from transformer_jax.studies.reporting.export import export_study
-
-    export_study(arguments.path, file_to_write(out, "--out"), arguments.weights)
-    print(
-        f"{out}: {out.stat().st_size / 2**20:.1f} MiB; unzip it in a new folder, compare reads it"
-    )
-    return {"study": arguments.path, "file": str(out)}
-
-
-def _export_to_huggingface(path: str, out: Path, allow: list[str]) -> dict[str, str]:
-    """Writes a run's weights, config, tokenizer and model card into a folder."""
+    path, out = arguments.path, Path(arguments.out)
     directory = RunDirectory(_run_of(path))
     from transformer_jax.training.export import export_run
     from transformer_jax.training.loading import load_run
 
-    run = load_run(path, allow=allow)
+    run = load_run(path, allow=arguments.allow)
     name = directory.path.absolute().name
     data = directory.manifest()["data"]
     architecture = export_run(run, out, name, directory.evaluation(), data)

@@ -92,7 +92,7 @@ def _train(arguments: Namespace) -> dict[str, Any]:
     directory = RunDirectory(arguments.workdir)
     extension = None
     if arguments.extend:
-        from transformer_jax.training.branching import extension_of
+        from transformer_jax.training.extension import extension_of
 
         extension = extension_of(arguments.config, directory, arguments.across_numerics)
         for line in extension.told():

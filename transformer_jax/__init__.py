@@ -58,7 +58,7 @@ costs nothing. Anything else may move between versions.
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # module -> its names; docs/stable.md says what is promised of them.
 _PUBLIC = {
@@ -92,7 +92,6 @@ _PUBLIC = {
         "EncoderDecoder",
         "RecurrentDecoder",
         "RecurrentEncoder",
-        "RecurrentEncoderDecoder",
         "VisionTransformer",
     ),
     "generation": ("generate", "generate_after", "generate_from"),

@@ -187,10 +187,7 @@ def seconds_to_target(curve: Curve, target: float | None) -> float | None:
 
 @metric("operations", margin=1e9)
 def operations_to_target(curve: Curve, target: float | None) -> float | None:
-    """The same in operations: 6 for each multiplication of a forward pass, as papers count.
-
-    SAM's two gradients have twice as many. What scheduled sampling reads before is not counted.
-    """
+    """The same in operations: 6 for each multiplication of a forward pass, as papers count."""
     return _at_target(curve, target, "operations")
 
 

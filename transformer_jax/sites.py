@@ -56,8 +56,7 @@ SITES = {
     "block_*.residual": "[..., L, D]: the stream behind the block",
     "layer_*.out": "[..., L, D]: what a recurrent layer gives; [..., L, 2 D] if it reads both ways",
     "hidden": "[..., L, D]: behind the last block and the final norm",
-    "pooled": "[..., D]: what a classifier reads; [..., 2 D] if it reads both ways, [..., L D] of "
-    "flatten",
+    "pooled": "[..., D]: what a classifier reads; [..., 2 D] if it reads both ways",
     "logits": "[..., L, V] or [..., C]",
 }
 

@@ -1,39 +1,43 @@
-"""Question: how large should a patch be.
+"""How large a patch of a vision transformer may be.
 
-Command:   python -m experiments.ablate --config=configs/ablations/patches.py --seeds=5 \
+Command:   python -m experiments.ablate --config=configs/ablations/patches.py --seeds=40:48 \
              --workdir=runs/patches
-Takes:     about 3 minutes on 2 CPU cores that had other work.
+Takes:     15 minutes on 2 CPU cores.
 
-Limits: the test split has 450 images, not the 444 of the margin's reason.
+Answer: On digits of 8 x 8 pixels the whole image as one patch is 0.013 less accurate than patches of
+2 x 2, and patches of 4 x 4 could not be told apart from them.
+
+Limits: 1,287 training images, one learning rate, and a config that was chosen on these 450 test
+images, for which alone the words are. The margin is 63 % of the baseline's errors. Larger patches
+cost a quarter and a sixteenth of the operations and were not trained longer for it.
 """
 
-from configs.ablations import poolings
+from configs import digits
 
 
 def get_config():
-    """Returns patches of 2 x 2 pixels, pooled by their mean."""
-    config = poolings.get_config()
-    config.model.vision_transformer.pooling = "mean"
-    return config
+    """Returns configs/digits.py: 16 patches of 2 x 2 pixels, each through one linear map."""
+    return digits.get_config()
 
 
 def get_arms():
-    """Returns sizes; a patch of 8 is the whole image, and one pixel is the smallest."""
+    """Returns larger patches, of which the largest is the whole image."""
     size = "model.vision_transformer.patch_size"
-    return {f"{side} x {side}": {size: side} for side in (2, 1, 4, 8)}
+    return {"2 x 2": {}, "4 x 4": {size: 4}, "8 x 8": {size: 8}}
 
 
 def get_study():
     """Returns how it is judged."""
     return {
-        "question": "Does a linear projection of patches suffice for images, and of how large"
-        " ones?",
-        "prediction": "1 x 1 is no different from 2 x 2, 4 x 4 is worse, and 8 x 8, which "
-        "leaves nothing to attend to, is worst.",
+        "question": "How large may the patches of a vision transformer be, where it beats the "
+        "nearest neighbour?",
+        "prediction": "Patches of 4 x 4 are worse by 0.005 to 0.04, the whole image as one patch, "
+        "which leaves nothing to attend to, by more than 0.015.",
+        "expected": {"4 x 4": (-0.04, -0.005), "8 x 8": (None, -0.015)},
         "metric": "accuracy",
-        "margin": 0.02,
-        "margin_reason": "two images in a hundred; the standard error of an accuracy of 0.9 over "
-        "the 444 test images is 0.014",
-        "looks": (5,),
+        "margin": 0.015,
+        "margin_reason": "more than half as many errors again: configs/digits.py errs in 0.016 to "
+        "0.033 of the test images (three seeds)",
+        "looks": (8,),
         "base": "2 x 2",
     }

@@ -1,22 +1,22 @@
-"""Question: does weight decay turn memorised sums into known ones.
+"""Does weight decay turn memorised sums into known ones.
 
 Command:   python -m experiments.ablate --config=configs/ablations/sums.py --seeds=5 \
              --workdir=runs/sums
 Takes:     about 1 minute on 2 CPU cores that had other work.
 
-Limits: the gate asks for little: a uniform guess among the 31 sums has a loss of 3.434, less than
-4-grams. A snapshot after 1,500 updates at one rate. Less decay may get there later; who needs how
-many updates was not compared, nor another share of sums that are held out. There are 296 test
-answers, for which the standard error of an accuracy of 0.9 is 0.017, not 0.007. A decay of 0.01
-takes 2 % off the weights in the whole run, and one of 1 all but a tenth: that 0.01 is no different
-from none says that it is nearly none. Nothing in between was tried.
+Answer: With a weight decay of 1 in place of 0.01 a model knows 0.279 more of the sums that it has
+never seen, and no decay is no different from 0.01 within 0.02.
+
+Limits: A snapshot after 1,500 updates at one rate, where less decay may get there later. A decay of
+0.01 takes 2 % off the weights in the whole run, so that it is nearly none; nothing between it and 1
+was tried. The gate asks for little: a uniform guess beats 4-grams here.
 """
 
 from configs.ablations import synthetic
 
 
 def get_config():
-    """Returns the base: one layer, 60 % of the sums modulo 31 seen."""
+    """Returns one layer, 60 % of the sums modulo 31 seen."""
     config = synthetic.get_config()
     config.data.source = "modular_addition"
     config.data.synthetic.symbols = 31
@@ -42,7 +42,7 @@ def get_study():
         "metric": "accuracy",
         "margin": 0.02,
         "margin_reason": "two answers in a hundred; the standard error of an accuracy of 0.9 over "
-        "these answers is 0.007 or more",
+        "the 296 test answers is 0.017",
         "looks": (5,),
         "base": "decay 0.01",
     }

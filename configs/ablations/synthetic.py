@@ -1,4 +1,4 @@
-"""The base of the studies on mechanisms: a made-up language whose best loss is known.
+"""The baseline of the studies on mechanisms: a made-up language whose best loss is known.
 
 Command:   python -m experiments.train --config=configs/ablations/synthetic.py --workdir=runs/recall
 Takes:     10 seconds on 2 CPU cores.

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 from jax.typing import DTypeLike
+from transformer_jax.layers.stems import patches_of
 
 from transformer_jax.layers.linear import Linear
-from transformer_jax.layers.stems import patches_of
 
 
 class Mine(nn.Module):

@@ -20,7 +20,6 @@ from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
 from transformer_jax.layers.local import LocalAttention
 from transformer_jax.layers.norms import NoNorm
 from transformer_jax.layers.position_terms import NO_TERMS, PositionTerms, rotate
-from transformer_jax.layers.projections import SEPARATE, Projections
 from transformer_jax.layers.weights import (
     DifferentialAttention,
     SigmoidAttention,
@@ -91,7 +90,6 @@ class MultiHeadAttention(nn.Module):
         which mixes the values itself.
       chunk: queries whose weights are made at once, see mix_in_chunks; None: all of them. A cache
         reads few at a time anyway.
-      projections: where queries, keys and values come from, a row of PROJECTIONS.
       query_key_norm: makes the norm of each head's queries and of its keys, before the rotation
         (Henry et al. 2020, arXiv:2010.04245; as RMS norms in Qwen3).
       kernel_init: initial values of the query, key and value kernels.
@@ -108,7 +106,6 @@ class MultiHeadAttention(nn.Module):
     dropout_rate: float = 0.0
     core: Callable[..., nn.Module] = SoftmaxAttention
     chunk: int | None = None
-    projections: Projections = SEPARATE
     query_key_norm: Callable[..., nn.Module] = NoNorm
     kernel_init: Initializer = nn.initializers.normal(0.02)
     value_init: Initializer | None = None
@@ -149,16 +146,12 @@ class MultiHeadAttention(nn.Module):
         num_heads = self.num_heads
         head_dim, num_kv_heads = self._sizes(width)
         value_dim, value_init = self.value_dim or head_dim, self.value_init or self.kernel_init
-        heads = {"query": num_heads, "key": num_kv_heads, "value": num_kv_heads, None: num_heads}
-        projections = {
-            "query": self._linear("query", num_heads * head_dim, self.kernel_init),
-            "key": self._linear("key", num_kv_heads * head_dim, self.kernel_init),
-            "value": self._linear("value", num_kv_heads * value_dim, value_init),
-        }
-        query_HLK, key_GMK, value_GMV = (
-            _split(source if name is None else projections[name](source), heads[name])
-            for name, source in zip(self.projections, (inputs, memory, memory), strict=True)
-        )
+        query = self._linear("query", num_heads * head_dim, self.kernel_init)
+        key = self._linear("key", num_kv_heads * head_dim, self.kernel_init)
+        value = self._linear("value", num_kv_heads * value_dim, value_init)
+        query_HLK = _split(query(inputs), num_heads)
+        key_GMK = _split(key(memory), num_kv_heads)
+        value_GMV = _split(value(memory), num_kv_heads)
         query_HLK = self.query_key_norm(name="query_norm")(query_HLK)
         key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
         if terms.rotation is not None:

@@ -82,25 +82,11 @@ class LargestOfPlaces(Pooling):
         return jnp.where(is_token.any(-1, keepdims=True), largest_D, 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class AllPlaces(Pooling):
-    """All vectors in a row, so that the head has weights of its own for each place.
-
-    Padding gives zeros. The head has then been made for one length of input and takes no other.
-    """
-
-    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
-        """[..., L, D] -> [..., L * D]."""
-        kept_LD = hidden if is_token is None else jnp.where(is_token[..., None], hidden, 0)
-        return kept_LD.reshape(*kept_LD.shape[:-2], -1)
-
-
 POOLINGS = {
     "class_token": FirstPlace,
     "last": LastPlace,
     "mean": MeanOfPlaces,
     "max": LargestOfPlaces,
-    "flatten": AllPlaces,
 }
 
 

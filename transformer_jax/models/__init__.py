@@ -3,11 +3,7 @@
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.recurrent import (
-    RecurrentDecoder,
-    RecurrentEncoder,
-    RecurrentEncoderDecoder,
-)
+from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.vision import VisionTransformer
 
 MODELS = {
@@ -17,5 +13,4 @@ MODELS = {
     "vision_transformer": VisionTransformer,
     "recurrent_decoder": RecurrentDecoder,
     "recurrent_encoder": RecurrentEncoder,
-    "recurrent_encoder_decoder": RecurrentEncoderDecoder,
 }

@@ -109,7 +109,6 @@ def _attention(model: Any, initializers: Initializers, number: int) -> ModuleFac
         dropout_rate=model.dropout_rate if own is None else own,
         chunk=model.attention_chunk,
         core=model.factory("attention", kernel_init=initializers.embedding, layer=number),
-        projections=model.row_of("projections"),
         query_key_norm=model.factory("query_key_norm"),
         kernel_init=initializers.query_key,
         value_init=initializers.value,

@@ -12,7 +12,6 @@ from transformer_jax.layers.mixers import MIXERS
 from transformer_jax.layers.norms import NORMS
 from transformer_jax.layers.parametrisation import PARAMETRISATIONS
 from transformer_jax.layers.positions import POSITIONS
-from transformer_jax.layers.projections import PROJECTIONS
 from transformer_jax.layers.remat import REMATS
 from transformer_jax.layers.skips import SKIPS
 from transformer_jax.masks import MASKS
@@ -23,7 +22,6 @@ FAMILIES: dict[str, Mapping[str, Any]] = {
     "position": POSITIONS,
     "mixer": MIXERS,
     "attention": ATTENTIONS,
-    "projections": PROJECTIONS,
     "query_key_norm": NORMS,
     "mask": MASKS,
     "feed_forward": FEED_FORWARDS,

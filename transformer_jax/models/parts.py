@@ -19,7 +19,6 @@ from transformer_jax.layers.initialisation import Initializers
 from transformer_jax.layers.linear import Initializer, Linear, logits_layer
 from transformer_jax.layers.parametrisation import Standard
 from transformer_jax.layers.position_terms import PositionTerms, add_positions
-from transformer_jax.layers.projections import Projections
 from transformer_jax.layers.remat import Policy
 from transformer_jax.layers.skips import Skip, Skips
 from transformer_jax.masks import Full, Mask, Places, Rule, Unmasked, self_attention_rule
@@ -51,15 +50,12 @@ class Transformer(nn.Module):
         width where a gate makes it three maps.
       position: a row of POSITIONS.
       position_options: its fields.
-      position_in_every_layer: whether what positions add to the embeddings is added again before
-        each further block (Dehghani et al. 2019, arXiv:1807.03819, section 2.1).
       mixer: a row of MIXERS: what lets places exchange what they know.
       mixer_options: its fields.
       attention: a row of ATTENTIONS.
       attention_options: its fields.
       attention_scale: what scores are multiplied with; 1 / sqrt(head_dim) if not given.
       attention_chunk: queries whose weights are made at once, to save memory; None: all.
-      projections: a row of PROJECTIONS.
       query_key_norm: a row of NORMS, for the queries and the keys of each head.
       mask: a row of MASKS: what self-attention hides beside the future, which a decoder hides
         anyway: full nothing more. causal is for an encoder, prefix and unmasked show the future.
@@ -113,14 +109,12 @@ class Transformer(nn.Module):
     mlp_dim: Count | None = None
     position: str | ModuleFactory = "learned"
     position_options: Mapping[str, Any] = FrozenDict()
-    position_in_every_layer: Switch = False
     mixer: str | ModuleFactory = "attention"
     mixer_options: Mapping[str, Any] = FrozenDict()
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
     attention_scale: Positive | None = None
     attention_chunk: Count | None = None
-    projections: str | Projections = "separate"
     query_key_norm: str | ModuleFactory = "none"
     mask: str | Callable[..., Rule | Array | None] = "full"
     mask_options: Mapping[str, Any] = FrozenDict()
@@ -289,8 +283,6 @@ class Transformer(nn.Module):
             if layer.reads:
                 skip = Skip(self.build("skips").initial, name=f"skip_{number}")
                 hidden_LD = skip(hidden_LD, [streams[stream] for stream in layer.reads])
-            if number and self.position_in_every_layer:
-                hidden_LD = add_positions(hidden_LD, terms)
             block = make_block(models[layer.type], number, self._make_for(number, layer))
             options: dict[str, Any] = {"memory_mask": memory_mask, "slot": slot, "train": train}
             options |= inputs[layer.type]

@@ -54,10 +54,9 @@ def scan_blocks(
     layers, unit = model.layer_list(), max(1, len(model.layers))
     whole = model.depth - model.depth % unit
     tied = any(layer.owner != number or layer.reads for number, layer in enumerate(layers))
-    if tied or model.position_in_every_layer:
+    if tied:
         raise ValueError(
-            "scan_layers: expected False where blocks share parameters, read earlier streams or "
-            "get positions anew"
+            "scan_layers: expected False where blocks share parameters or read earlier streams"
         )
     if whole < 2 * unit:
         return hidden, 0

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.layers.patches import PatchEmbedding, grid_of
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
-from transformer_jax.layers.stems import STEMS, grid_of
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer
 from transformer_jax.options import Count, ModelVariant
@@ -51,7 +51,6 @@ class VisionTransformer(Transformer, kw_only=True):
       num_classes: classes, C; 0 gives the hidden vectors of all places instead.
       patch_size: pixels along each side of a patch, a divisor of the image's sides.
       variant: a usual name such as "Ti/4"; it sets width, depth, heads, mlp_dim and patch_size.
-      stem: a name in STEMS; convolutional needs a patch_size that is a power of 2.
       pooling: a name in POOLINGS: a class token, or the mean or the maximum over the patches.
     """
 
@@ -59,7 +58,6 @@ class VisionTransformer(Transformer, kw_only=True):
     num_classes: int
     patch_size: Count = 4
     variant: ModelVariant | None = None
-    stem: str | Callable[..., nn.Module] = "linear"
     pooling: str | Callable[[], Pooling] = "class_token"
 
     def __post_init__(self) -> None:
@@ -90,11 +88,10 @@ class VisionTransformer(Transformer, kw_only=True):
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
         pooling = row(POOLINGS, self.pooling, "pooling")()
-        make_stem = row(STEMS, self.stem, "stem")
-        stem = make_stem(
+        embed = PatchEmbedding(
             self.patch_size, self.width, self.embedding_init, self.dtype, name="patches"
         )
-        embedded_PD = stem(images)
+        embedded_PD = embed(images)
         if pooling.adds_token:
             embedded_PD = ClassToken(self.embedding_init, name="class_token")(embedded_PD)
         length = embedded_PD.shape[-2]

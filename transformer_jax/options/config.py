@@ -340,8 +340,6 @@ def _nested(flat: Mapping[str, Any]) -> dict:
 def from_json(stored: str, origin: str) -> ConfigDict:
     """Reads a stored config as data and checks it against today's rules.
 
-    An option that the config is older than gets the value that it had without saying so.
-
     Args:
       stored: what to_json gave.
       origin: where it came from, for messages.

@@ -9,11 +9,8 @@ from transformer_jax.options.task_traits import traits_of
 
 # schedules that end with the run, which has to be longer than their warm-up
 ENDING = ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
-# those that add to the embeddings
-_ADDED = ("learned", "sinusoidal", "sinusoidal_2d")
 _OF_ATTENTION = {  # what would do nothing where a mixer takes its place
     "attention": "softmax",
-    "projections": "separate",
     "query_key_norm": "none",
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
     "attention_chunk": None,
@@ -104,13 +101,6 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
             position == "rotary" and high <= low,
         ),
         (
-            f"model.position_in_every_layer=True: model.position={position} adds nothing to the "
-            f"embeddings; expected one of {', '.join(_ADDED)}",
-            flat["model.position_in_every_layer"]
-            and position not in _ADDED
-            and not is_own(position),
-        ),
-        (
             "model.position=contextual: it counts up to the query, and model.mask=prefix shows "
             "what is ahead",
             position == "contextual" and flat["model.mask"] == "prefix",
@@ -119,10 +109,9 @@ def _of_positions(flat: Mapping[str, Any]) -> Checks:
 
 
 def _of_attention(flat: Mapping[str, Any]) -> Checks:
-    attention, projections = flat["model.attention"], flat["model.projections"]
+    attention = flat["model.attention"]
     idle = _given(flat, _OF_ATTENTION)
     mask, architecture, task = flat["model.mask"], flat["model.architecture"], flat["data.task"]
-    own_sizes = _given(flat, dict.fromkeys(("num_kv_heads", "head_dim", "value_dim")))
     prefix, unscored = (
         flat["model.mask_options.prefix.length"],
         flat["data.language_modelling.unscored"],
@@ -153,11 +142,6 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
             attention == "gated_delta" and dropped,
         ),
         (
-            f"model.projections={projections}: queries, keys and values are of one size there; "
-            f"{', '.join(own_sizes)}, expected None",
-            projections != "separate" and own_sizes,
-        ),
-        (
             f"data.language_modelling.unscored={unscored}: within a prefix of {prefix} the model "
             f"sees the answers; expected at least {prefix - 1}",
             mask == "prefix"
@@ -171,7 +155,7 @@ def _of_attention(flat: Mapping[str, Any]) -> Checks:
 def _of_layers(flat: Mapping[str, Any]) -> Checks:
     given = _given(flat, _UNLIKE)
     given += _given(flat, {"scan_layers": False, "remat": "none", "attention_chunk": None})
-    kept = {"distinct_blocks": None, "skips": "none", "position_in_every_layer": False}
+    kept = {"distinct_blocks": None, "skips": "none"}
     tied, architecture = _given(flat, kept), flat["model.architecture"]
     return [
         (
@@ -180,8 +164,8 @@ def _of_layers(flat: Mapping[str, Any]) -> Checks:
             flat["model.sharing"] != "cycle" and flat["model.distinct_blocks"] is None,
         ),
         (
-            "model.scan_layers=True: blocks that share parameters, read earlier streams or get "
-            f"positions anew are no loop; expected False, or without {', '.join(tied)}",
+            "model.scan_layers=True: blocks that share parameters or read earlier streams are no "
+            f"loop; expected False, or without {', '.join(tied)}",
             flat["model.scan_layers"] and tied,
         ),
         (
@@ -241,10 +225,6 @@ def _of_mup(flat: Mapping[str, Any]) -> Checks:
             "embeddings keep their size; expected model.scale_embeddings=False",
             flat["model.scale_embeddings"],
         ),
-        (
-            "it is not worked out for model.vision_transformer.stem=convolutional; expected linear",
-            vision and flat[f"{vision}.stem"] == "convolutional",
-        ),
         (f"it is worked out for blocks that are alike; {', '.join(unlike)}", unlike),
     ]
     is_mup = flat["model.parametrisation"] == "mup"
@@ -297,13 +277,6 @@ def _of_task(flat: Mapping[str, Any]) -> Checks:
             is_recurrent and matched not in (None, architecture.removeprefix("recurrent_")),
         ),
         (
-            f"model.max_length={flat['model.max_length']}: model.{architecture}.pooling=flatten "
-            f"takes texts of one length; expected data.length={length}",
-            flat.get(f"model.{architecture}.pooling") == "flatten"
-            and task == "text_classification"
-            and flat["model.max_length"] != length,
-        ),
-        (
             f"training.loss_chunk={flat['training.loss_chunk']}: data.task={task} has one target "
             "for each example; expected None",
             flat["training.loss_chunk"] and task.endswith("_classification") and not is_own(task),
@@ -346,7 +319,6 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
     ends = schedule in ENDING
     falling = flat["schedule.warmup_stable_decay.decay_fraction"]
     optimizer, ema = flat["optimizer.name"], flat["training.weight_ema"]
-    objective, task = flat["objective.name"], flat["data.task"]
     needing = [name for name in flat["evaluation.metrics"] if name.endswith("_to_target")]
     hooks = {name: name.rpartition(".")[2] for name in flat["hooks.functions"]}
     alike = [name for name, last in hooks.items() if [*hooks.values()].count(last) > 1]
@@ -368,10 +340,6 @@ def _of_training(flat: Mapping[str, Any]) -> Checks:
             f"evaluation.metrics={','.join(needing)}: give the validation loss that they ask for, "
             "evaluation.target",
             needing and flat["evaluation.target"] is None,
-        ),
-        (
-            f"objective.name={objective}: data.task={task} writes nothing that could be read again",
-            objective == "scheduled_sampling" and not traits_of(task).rereads and not is_own(task),
         ),
         (
             f"training.accumulation={parts}: expected a divisor of training.batch_size={batch}, "

@@ -8,7 +8,7 @@ LAYER_FIELDS = (
     *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
     *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),
     "attention_chunk",
-    *("projections", "query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
+    *("query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
     *("feed_forward", "feed_forward_options", "activation", "mlp_dim"),
 )
 _PREFIX = "model.layer_types."

@@ -41,63 +41,19 @@ RULES: dict[str, ValueRule] = {key: option.rule for key, option in OPTIONS.items
 DEFAULTS: dict[str, Any] = {key: option.default for key, option in OPTIONS.items()}
 _CHOOSERS = {section: key for key, section in OWN_SECTIONS.items()}
 
-# What configs meant that are older than an option, or than its default of today: the exceptions. An
-# option that is new needs no entry while its default changes nothing.
-MEANT_BEFORE: dict[str, Any] = {}
-
-# Options and values that stored configs hold by another name: the old key, or how it begins, -> its
-# name of today.
-RENAMED = {
-    "training.label_smoothing": "objective.cross_entropy.smoothing",
-    "training.own_inputs": "objective.scheduled_sampling.share",
-    "data.exact.": "data.synthetic.",
-}
-RENAMED_VALUES = {"data.task": ("exact", "synthetic")}
-
-
-def renamed(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a flattened config, or some changes of one, by the names of today."""
-    share = flat.get("training.own_inputs")
-    by_name = {
-        _renamed(key): _renamed_value(key, value)
-        for key, value in flat.items()
-        if key != "training.own_inputs" or share
-    }
-    if share:  # what was one option is now the choice of a row, which has the others' options too
-        by_name["objective.name"] = "scheduled_sampling"
-        if "training.label_smoothing" in flat:
-            smoothing = by_name.pop("objective.cross_entropy.smoothing")
-            by_name["objective.scheduled_sampling.smoothing"] = smoothing
-    return by_name
-
-
-def _renamed(key: str) -> str:
-    for old, new in RENAMED.items():
-        if key.startswith(old):
-            return new + key.removeprefix(old)
-    return key
-
-
-def _renamed_value(key: str, value: Any) -> Any:
-    old, new = RENAMED_VALUES.get(key, (None, None))
-    return new if old is not None and value == old else value
-
 
 def completed(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a flattened config with every option that it leaves out, as it meant before."""
-    whole = {**DEFAULTS, **MEANT_BEFORE, **renamed(flat)}
+    """Returns a flattened config with the default of every option that it leaves out."""
+    whole = {**DEFAULTS, **flat}
     followed = {key: whole[v.key] for key, v in whole.items() if isinstance(v, SameAs)}
     return whole | followed
 
 
 def stated(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a flattened config says beyond what leaving it out would mean.
-
-    Hashes are made of it, so that an option that is added later changes none of them.
-    """
-    flat, unsaid = renamed(flat), {**DEFAULTS, **MEANT_BEFORE}
+    """Returns the options of a flattened config that are not at their default."""
+    unsaid = dict(DEFAULTS)
     for key, value in unsaid.items():
-        if isinstance(value, SameAs):  # following the other option is what it says by itself
+        if isinstance(value, SameAs):  # following the other option is the default
             unsaid[key] = flat.get(value.key)
     return {key: value for key, value in flat.items() if key not in unsaid or unsaid[key] != value}
 
@@ -218,7 +174,7 @@ def unknown_keys(flat: Mapping[str, Any]) -> list[str]:
 
 
 def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
-    """Says that there is no such option, and what it is called today, or which is nearest.
+    """Says that there is no such option, and which is nearest.
 
     Args:
       key: that was given.
@@ -242,11 +198,10 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
         keys = (name.replace("model.", f"model.layer_types.{letter}.", 1) for name in RULES)
         near = suggest(key, (name for name in keys if plain_key(name) != name))
         return f"{key}: no option that a type of layer has{near}"
-    new = _renamed(key)
     names = sorted(
         RULES, key=lambda name: bool(read_instead(name, flat or {}))
     )  # what is read first
-    return f"{key}: no such option" + (f"; it is now {new}" if new != key else suggest(key, names))
+    return f"{key}: no such option{suggest(key, names)}"
 
 
 def refused_value(key: str, value: Any, rule: ValueRule) -> str:

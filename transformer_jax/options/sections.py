@@ -49,9 +49,6 @@ class Seeds:
     dropout: Seed | None = None
     """Draws dropout; None: `seed` does."""
 
-    perturbation: NonNegative = 0.0
-    """Relative deviation by which drawn values are then changed, to see what rounding can do."""
-
 
 class Data:
     """What is learned from."""
@@ -112,7 +109,7 @@ class Model:
     """The task says which of them fit. A class of your own has its options under `model.own`, and
     gets of the model's those that it has a field for."""
 
-    match_parameters: Literal["decoder", "encoder", "encoder_decoder"] | None = None
+    match_parameters: Literal["decoder", "encoder"] | None = None
     """Chooses the width of a recurrent architecture so that it has as many parameters as this one
     with the same options; None: width is taken as it is."""
 

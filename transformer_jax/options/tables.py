@@ -33,15 +33,12 @@ TABLES = {
     "model.architecture": ("models/__init__.py", "MODELS"),
     "model.encoder.pooling": ("layers/pooling.py", "POOLINGS"),
     "model.vision_transformer.pooling": ("layers/pooling.py", "POOLINGS"),
-    "model.vision_transformer.stem": ("layers/stems.py", "STEMS"),
     "model.recurrent_decoder.cell": ("layers/recurrence.py", "CELLS"),
     "model.recurrent_encoder.cell": ("layers/recurrence.py", "CELLS"),
     "model.recurrent_encoder.pooling": ("layers/pooling.py", "POOLINGS"),
-    "model.recurrent_encoder_decoder.cell": ("layers/recurrence.py", "CELLS"),
     "model.position": ("layers/positions.py", "POSITIONS"),
     "model.mixer": ("layers/mixers.py", "MIXERS"),
     "model.attention": ("layers/attention.py", "ATTENTIONS"),
-    "model.projections": ("layers/projections.py", "PROJECTIONS"),
     "model.query_key_norm": ("layers/norms.py", "NORMS"),
     "model.mask": ("masks.py", "MASKS"),
     "model.feed_forward": ("layers/feedforward.py", "FEED_FORWARDS"),
@@ -74,7 +71,7 @@ SEVERAL = {
 BY_NAME = {"data.task": "data", "model.architecture": "model"}
 # A class of the user's, MODULE.NAME, may take a row's place; its options stand under `own` there.
 OWN_SECTIONS = {**BY_NAME, **OPTION_SECTIONS}
-OWN = (*(key for key in TABLES if key != "model.projections"), "data.source", "data.tokenizer")
+OWN = (*TABLES, "data.source", "data.tokenizer")
 
 # The sections of a config: their prefix, and the classes whose fields are their options.
 SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {

@@ -12,7 +12,6 @@ class TaskTraits(NamedTuple):
       needs: methods and fields of a model that it uses beside training it.
       rereads: whether a model reads what was written before, token by token.
       running_text: whether its examples are windows of texts, so that neighbours are alike.
-      by_position: whether losses are kept by the position in the window.
       framed: what stands around a text that its models read, in the words of
         data/huggingface_tokenizers.as_huggingface.
     """
@@ -22,7 +21,6 @@ class TaskTraits(NamedTuple):
     needs: tuple[str, ...] = ()
     rereads: bool = False
     running_text: bool = False
-    by_position: bool = False
     framed: str = "$A"
 
 
@@ -33,7 +31,6 @@ TRAITS = {
         ("max_length",),
         rereads=True,
         running_text=True,
-        by_position=True,
     ),
     "masked_language_modelling": TaskTraits(
         ("encoder",), "text", ("max_length",), running_text=True, framed="{begin} $A"
@@ -42,7 +39,7 @@ TRAITS = {
         ("decoder", "recurrent_decoder"), "made-up languages", ("max_length",), rereads=True
     ),
     "translation": TaskTraits(
-        ("encoder_decoder", "recurrent_encoder_decoder"),
+        ("encoder_decoder",),
         "pairs",
         ("max_length", "encode", "decode"),
         rereads=True,

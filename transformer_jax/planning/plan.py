@@ -63,8 +63,7 @@ class Plan:
       parameters: numbers that are learned.
       per_step: tokens (or examples) of an update.
       counted: what per_step counts.
-      model_flops: of the products of three forward passes a gradient (SAM takes two gradients):
-        what MFU is made of.
+      model_flops: of the products of three forward passes: what MFU is made of.
       step_flops: of all products of all devices, those that are made twice too.
       traffic: bytes to and from a device's main memory; None if the compiler refused.
       sent: what a device sends to others, by kind and site.

@@ -206,9 +206,7 @@ class Checkpoints:
             except SaveFailed as error:
                 self._say(f"NOT SAVED: {error}")
 
-    def restore(
-        self, template: Any, read_only: bool = False, at: int | None = None
-    ) -> Restored | None:
+    def restore(self, template: Any, read_only: bool = False) -> Restored | None:
         """Returns the newest checkpoint that is whole, or None where there never was one.
 
         A damaged one is named, set aside, and the one before it is tried.
@@ -217,12 +215,11 @@ class Checkpoints:
           template: tree of arrays or ShapeDtypeStructs, what the state must look like, and where
             it shall lie; on this process's first device if that is not said.
           read_only: leave damaged checkpoints where they are.
-          at: the step of the only one that is asked for; None: any.
         Raises:
           InvalidInput: no checkpoint is whole though there were some, or the newest cannot be
             read or does not fit the template.
         """
-        found = self.newest_whole(read_only, at) if is_first() else None
+        found = self.newest_whole(read_only) if is_first() else None
         whole = agreed(_NONE if found is None else found)
         if whole != _NONE:
             return self._read(self._folder / f"{whole:08d}", template)
@@ -235,9 +232,9 @@ class Checkpoints:
             )
         return None
 
-    def newest_whole(self, read_only: bool = True, at: int | None = None) -> int | None:
+    def newest_whole(self, read_only: bool = True) -> int | None:
         """Returns the step of the newest checkpoint that is whole; None without one."""
-        for step in reversed([step for step in self.steps() if at in (None, step)]):
+        for step in reversed(self.steps()):
             path = self._folder / f"{step:08d}"
             damage = damage_of(path)
             if damage is None:

@@ -33,14 +33,14 @@ from transformer_jax.runs.files import (
     inside,
     parsed_object,
     refuse_foreign_files,
+    refuse_version_1,
     replace,
 )
 from transformer_jax.runs.interruption import Interrupted
-from transformer_jax.runs.provenance import NUMERICS, numerics_of, surroundings
+from transformer_jax.runs.provenance import NUMERICS, surroundings
 
 # May differ between the launches of a run.
 _CHANGING = ("numerics", "packages", "device", "git", "mesh")
-_OLD_FACTS = {"text_sha256": "sha256", "tokens": "counts"}  # names before there were other tasks
 _BEFORE_CONFIG = ("STATUS", "error.txt", "diff.patch")  # may be left by a launch that failed early
 
 
@@ -68,11 +68,6 @@ def parse_status(text: str) -> Status:
     """Reads `WORD TIME step N REASON`, as far as it is there."""
     word, when, _, step, reason = [*text.split(maxsplit=4), *[""] * 5][:5]
     return Status(word or "missing", when, int(step) if step.isdecimal() else 0, reason.strip())
-
-
-def by_split(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns split -> what is known of it, where older runs call the validation split tuning."""
-    return {"validation" if split == "tuning" else split: fact for split, fact in facts.items()}
 
 
 class RunDirectory:
@@ -215,6 +210,8 @@ class RunDirectory:
 
     def config(self) -> ConfigDict:
         """The stored config, checked against today's rules; nothing that it names is imported."""
+        if self.has_begun():
+            self.manifest()  # a run of version 1 is refused as such
         return configs.from_json(self._text("config.json"), str(self.path / "config.json"))
 
     def is_alone(self) -> bool:
@@ -224,19 +221,16 @@ class RunDirectory:
     def manifest(self) -> dict:
         """What ran."""
         manifest = parsed_object(self._text("manifest.json"), self.path / "manifest.json")
+        refuse_version_1(manifest, self.path / "manifest.json")
         if not isinstance(manifest.get("data"), dict):
             raise InvalidInput(f"{self.path / 'manifest.json'}: expected what identifies the data")
-        for old, new in _OLD_FACTS.items():
-            if old in manifest["data"]:
-                manifest["data"][new] = manifest["data"].pop(old)
-        manifest["data"]["counts"] = by_split(manifest["data"].get("counts", {}))
         return manifest
 
     def evaluation(self) -> dict[str, Any]:
         """The final scores of each split and their protocol; {} before the end."""
         if not self.file("evaluation.json").exists():
             return {}
-        return by_split(parsed_object(self._text("evaluation.json"), self.path / "evaluation.json"))
+        return parsed_object(self._text("evaluation.json"), self.path / "evaluation.json")
 
     def has_scores(self) -> bool:
         """Whether the final scores are there and can be read."""
@@ -270,9 +264,6 @@ class RunDirectory:
     def sizes(self) -> dict[str, Any]:
         """What the model knows of its data: vocab_size, num_classes, image_shape, ..."""
         sizes = self.manifest().get("sizes", {})
-        if not sizes and (tokenizer := self.tokenizer()):
-            # Runs that are older than the entry were language models.
-            sizes = {"vocab_size": tokenizer.vocab_size}
         return {name: tuple(v) if isinstance(v, list) else v for name, v in sizes.items()}
 
     def metrics(self) -> list[dict]:
@@ -342,9 +333,7 @@ class RunDirectory:
                 self.write_text("diff.patch", difference)
             if tokenizer is not None:
                 self.write_text("tokenizer.json", tokenizer_text(tokenizer))
-        meant = {"numerics": 1, "mesh": configs.defaults().mesh.to_dict()}  # in older manifests
-        before = {**meant, **manifest}
-        changed = {key: around[key] for key in _CHANGING if before.get(key) != around[key]}
+        changed = {key: around[key] for key in _CHANGING if manifest.get(key) != around[key]}
         launch = {"time": now(), "argv": sys.argv, "pid": os.getpid(), **changed}
         manifest["launches"].append(launch)
         self.write_json("manifest.json", manifest)
@@ -368,7 +357,7 @@ class RunDirectory:
         Args:
           now: hashes of the files that hold initial weights.
         """
-        stored = self.manifest().get("initial", now)
+        stored = self.manifest()["initial"]
         changed = [option for option in now if stored.get(option) != now[option]]
         if changed:
             raise InvalidInput(
@@ -385,9 +374,9 @@ class RunDirectory:
         if not self.has_begun() or (self.status() == "done" and not goes_on):
             return
         manifest = self.manifest()
-        versions = [manifest.get("numerics", 1)]
+        versions = [manifest["numerics"]]
         versions += [launch["numerics"] for launch in manifest["launches"] if "numerics" in launch]
-        if not numerics_of(configs.flatten(self.config())) <= versions[-1] <= NUMERICS:
+        if versions[-1] != NUMERICS:
             raise InvalidInput(
                 f"--workdir={self.path}: it has version {versions[-1]} of the numerics, this code "
                 f"has {NUMERICS}: its end would differ from an uninterrupted run's\n"

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -104,6 +105,19 @@ def refuse_foreign_files(folder: Path, flag: str, what: str, allowed: Collection
         raise InvalidInput(
             f"{flag}={folder}: the folder holds files but no {what} ({min(foreign)}); choose a new "
             "or an empty one"
+        )
+
+
+def refuse_version_1(record: Mapping[str, Any], path: Path) -> None:
+    """Raises InvalidInput where a run or a study was written by version 1.
+
+    Args:
+      record: What manifest.json or study.json holds; version 1 wrote no `version`.
+      path: Of the file.
+    """
+    if "version" not in record:
+        raise InvalidInput(
+            f"{path}: written by transformer_jax 0.1, which version {__version__} does not read"
         )
 
 

@@ -15,14 +15,10 @@ from typing import NamedTuple
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, walk
-from transformer_jax.runs.listing import BRANCHES, CELLS, facts_of, find_runs
+from transformer_jax.runs.listing import CELLS, facts_of, find_runs
 
-_STATES = ("checkpoints", BRANCHES)  # folders of a run
 _OF_A_CELL = re.compile(rf"{CELLS}/[0-9a-f]{{16}}/s\d+")
-_COPY_OF_A_CELL = re.compile(r"\.s\d+-\d+")  # see studies/running/adoption
-_UNFINISHED = re.compile(
-    rf"\.(STATUS|checkpoints|{BRANCHES}|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+"
-)
+_UNFINISHED = re.compile(r"\.(STATUS|checkpoints|\w+\.(json|jsonl|txt|png|npz|patch))(-\d+)+")
 
 
 class Garbage(NamedTuple):
@@ -56,16 +52,12 @@ def find_garbage(root: Path, checkpoints: bool = False) -> list[Garbage]:
         state = facts_of(run, root)["status"]
         if state == "running":
             continue
-        if _COPY_OF_A_CELL.fullmatch(run.name):
-            pieces += _of_folder(run, "a copy of a cell, left by a process that was killed", run)
-            continue
         pieces += _left_over(run)
         is_cell = _OF_A_CELL.fullmatch("/".join(run.absolute().parts[-3:]))
         if checkpoints and is_cell and state == "done":
-            folders = [run / name for name in _STATES]
-            pieces = [garbage for garbage in pieces if garbage.path.parent not in folders]
-            for folder in folders:
-                pieces += _of_folder(folder, "checkpoints of a cell that is done", run)
+            folder = run / "checkpoints"
+            pieces = [garbage for garbage in pieces if garbage.path.parent != folder]
+            pieces += _of_folder(folder, "checkpoints of a cell that is done", run)
     return pieces
 
 
@@ -88,7 +80,7 @@ def delete(garbage: Sequence[Garbage]) -> int:
 def _left_over(run: Path) -> Iterator[Garbage]:
     try:
         own = entries(run)
-        states = [path for name in _STATES for path in entries(run / name)]
+        states = entries(run / "checkpoints")
     except InvalidInput:  # somebody's links: whoever opens the run is told
         return
     for path in own:

@@ -28,7 +28,6 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 CELLS = "cells"  # the folder of what studies share
 _NO_STUDY_INSIDE = (CELLS, "checkpoints", ".git")
-BRANCHES = "branches"  # of a run: states that others begin with
 _ALWAYS = ("run", "status", "step", "when", "seed", "parameters")
 _PARTS = re.compile(r"[./]")  # of a key
 _NAMED = 4  # keys that a short one may mean

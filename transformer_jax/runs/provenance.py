@@ -8,56 +8,18 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from transformer_jax.options.layer_types import letters_of, of_type
+from transformer_jax import __version__
 
-
-class _AllBut(tuple):
-    """Every value but these."""
-
-    def __contains__(self, value: object) -> bool:
-        return not super().__contains__(value)
-
-
-# Changes to this package that moved bits of training -> the configs that they concern, by option.
-# Manifests without a number have 1.
-MOVES: dict[int, dict[str, tuple[Any, ...]]] = {
-    2: {"model.attention": ("linear",)},  # by running sums
-    3: {"model.position": ("t5",)},  # blocks add to the table's gradient in another order
-    4: {"model.wiring": ("deep_norm",), "model.architecture": ("encoder_decoder",)},  # by side
-    5: {"model.scan_layers": (True,)},  # the optimizer takes stacks of blocks
-    6: {"model.attention": ("gated_delta",)},  # starts with Mamba-2's decay
-    7: {  # the gate of one expert alone is its share
-        "model.feed_forward": ("mixture",),
-        "model.feed_forward_options.mixture.num_chosen": (1,),
-    },
-    8: {"model.position": ("shaw", "contextual"), "model.dtype": ("bfloat16",)},  # not rounded
-    9: {"training.weight_ema": _AllBut((None,))},  # a mean whose weights add up to 1
-    10: {  # its mean weighs an update by the rate of that update
-        "optimizer.name": ("schedule_free",),
-        "schedule.name": _AllBut(("constant",)),
-    },
-}
-NUMERICS = max(MOVES)
+# Version of the numerics: raised by one whenever a change to this package moves bits of training or
+# the default of an option. tests/test_numerics.py fails until it is.
+NUMERICS = 11
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "ml-collections", "numpy")
 _ENVIRONMENT = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")
-
-
-def numerics_of(options: Mapping[str, Any]) -> int:
-    """Returns the last version of the numerics that moved bits of a config, full key -> value."""
-    of_types = [options, *(of_type(options, letter) for letter in letters_of(options))]
-    concerned = [
-        version
-        for version, where in MOVES.items()
-        for its in of_types
-        if all(its.get(key) in values for key, values in where.items())
-    ]
-    return max(concerned, default=1)
 
 
 @functools.cache
@@ -71,6 +33,7 @@ def surroundings() -> tuple[dict, str]:
 
     device = jax.devices()[0]
     facts = {
+        "version": __version__,
         "numerics": NUMERICS,
         "packages": versions_of(_PACKAGES),
         "python": platform.python_version(),

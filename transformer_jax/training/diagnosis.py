@@ -56,5 +56,5 @@ def _first_that_is_not_finite(
     arrays |= {f"gradient of {name}": leaf for name, leaf in by_path(gradients).items()}
     bad = [name for name, leaf in arrays.items() if not jnp.isfinite(leaf).all()]
     if not bad:
-        return "without dropout, and where SAM does not look, gradients are finite"
+        return "without dropout, gradients are finite"
     return f"first of {len(bad)} arrays that are not finite: {bad[0]}"

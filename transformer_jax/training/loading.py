@@ -17,7 +17,7 @@ from transformer_jax.options import config as configs
 from transformer_jax.options.schema import problems_of_own_rows
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.provenance import numerics_of
+from transformer_jax.runs.provenance import NUMERICS
 from transformer_jax.sharding import Sharding, with_places
 from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
@@ -142,7 +142,7 @@ def load_run(
         own = fingerprint_of_own(config)
         for choice in changed_code(manifest, own):
             say(f"the code of {choice} is not what this run was trained with")
-    if manifest.get("numerics", 1) < numerics_of(configs.flatten(config)):
+    if manifest["numerics"] != NUMERICS:
         say("this code computes otherwise than the one that trained this run, see CHANGELOG.md")
     sizes = directory.sizes()
     model = make_model(config.model, sizes, allow)

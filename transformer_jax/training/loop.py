@@ -30,7 +30,6 @@ from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call
 from transformer_jax.training.announcement import announce, kernels_of
-from transformer_jax.training.branching import Extension, Parent, begin_in
 from transformer_jax.training.compatibility import (
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
@@ -38,6 +37,7 @@ from transformer_jax.training.compatibility import (
 from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
+from transformer_jax.training.extension import Extension
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.leaks import refuse_what_leaks
 from transformer_jax.training.measuring import (
@@ -132,8 +132,6 @@ class Training:
         stop: StopSignal,
         cell: Mapping[str, Any] | None = None,
         at_end: Callable[[Run], None] = lambda run: None,
-        parent: Parent | None = None,
-        keeps: Collection[int] = (),
     ) -> None:
         """Touches nothing yet.
 
@@ -146,14 +144,11 @@ class Training:
           cell: further entries of the manifest, if the run is a cell of a study, which writes no
             sample and no picture of its own.
           at_end: is called with what was trained, for a cell only.
-          parent: where a new run begins instead of its own start, if that state is there.
-          keeps: updates after which the state is kept for runs that begin there; in between
-            nothing is saved then.
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
-        self.make, self.cell, self.at_end, self.parent = make, cell, at_end, parent
+        self.make, self.cell, self.at_end = make, cell, at_end
         together, keep = not self._is_alone, config.checkpoint.keep
-        self.saving = Saving(directory, keep, self._warn, keeps, waits=together)
+        self.saving = Saving(directory, keep, self._warn, waits=together)
         self.warnings: list[str] = []
         self.seconds_per_step = 0.0
 
@@ -257,8 +252,6 @@ class Training:
         restored = self.saving.checkpoints.restore(self.prepared.template)
         if restored is not None:
             self.directory.refuse_foreign_checkpoint(restored.step, restored.extra)
-        if restored is None and self.parent is not None:
-            restored = begin_in(self.parent, self.prepared.template, self.directory)
         if restored is None and self.directory.status() == "done":
             raise InvalidInput(
                 f"--workdir={self.directory.path}: the run is done but its checkpoints are gone; "

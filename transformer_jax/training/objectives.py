@@ -1,7 +1,6 @@
 """The training loss, by what is called the objective: the rows of `objective.name`.
 
-An objective is any object with the method `sums` of CrossEntropy. If it also has the method
-`prepare` of ScheduledSampling, each part of a batch goes through that first.
+An objective is any object with the method `sums` of CrossEntropy.
 """
 
 import dataclasses
@@ -14,8 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.generation import feed_back
-from transformer_jax.options import Fraction, Share
+from transformer_jax.options import Share
 from transformer_jax.shapes import in_blocks
 from transformer_jax.sharding import by_device
 from transformer_jax.training.sums import Sums, sums_of
@@ -56,42 +54,6 @@ class CrossEntropy:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScheduledSampling(CrossEntropy):
-    """Cross-entropy where the model reads, in part, what it would have written itself.
-
-    The targets stay, so the model learns to go on after its own mistakes: scheduled sampling
-    (Bengio et al. 2015, arXiv:1506.03099, section 2.4) with a constant probability, and with the
-    likeliest token in place of a drawn one. With probability 1 this is free running.
-
-    Attributes:
-      share: probability with which an input token of a decoder is the model's own; 0 is teacher
-        forcing.
-      smoothing: as in cross_entropy.
-    """
-
-    share: Fraction = 0.25
-    smoothing: Share = 0.0
-
-    def prepare(self, batch: Batch, predict: Callable[[Any], Array], key: Array) -> Batch:
-        """Puts what the model would have written in place of some of a decoder's inputs.
-
-        Inputs that the model is not asked to predict stay. No gradient flows through what was
-        written.
-
-        Args:
-          batch: as data makes it, `tokens` among its inputs.
-          predict: from inputs to logits, without dropout.
-          key: of the draws.
-        """
-        inputs = batch["inputs"]
-        tokens = inputs["tokens"]
-        asked = jnp.pad(batch["weights"][..., :-1] > 0, ((0, 0), (1, 0)))
-        replaced = asked & jax.random.bernoulli(key, self.share, tokens.shape)
-        written = feed_back(lambda tokens: predict({**inputs, "tokens": tokens}), tokens, replaced)
-        return {**batch, "inputs": {**inputs, "tokens": jax.lax.stop_gradient(written)}}
-
-
-@dataclasses.dataclass(frozen=True)
 class InChunks:
     """An objective that sees the logits of some places at a time, forward and backward.
 
@@ -105,11 +67,6 @@ class InChunks:
 
     objective: Any
     places: int
-
-    @property
-    def prepare(self) -> Callable:
-        """The objective's, if it has one."""
-        return self.objective.prepare
 
     def sums(
         self,
@@ -160,7 +117,7 @@ def in_chunks(objective: Any, places: int | None) -> Any:
     return objective if places is None else InChunks(objective, places)
 
 
-OBJECTIVES = {"cross_entropy": CrossEntropy, "scheduled_sampling": ScheduledSampling}
+OBJECTIVES = {"cross_entropy": CrossEntropy}
 
 
 def score_batch(

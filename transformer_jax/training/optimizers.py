@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 import optax.contrib
 from jax import Array
@@ -177,35 +176,6 @@ def schedule_free(
     return optax.contrib.schedule_free(base, lambda count: around.schedule(count - 1), b1=b1)
 
 
-def _of_norm_1(updates: Any) -> Any:
-    """Divides by the global norm; what is 0 stays 0."""
-    norm = optax.tree.norm(updates)
-    return jax.tree.map(lambda leaf: leaf / jnp.where(norm == 0, 1, norm), updates)
-
-
-def sam(
-    around: UpdateParts,
-    rho: Positive = 0.05,
-    b1: Share = 0.9,
-    b2: Share = 0.99,
-    eps: Positive = 1e-8,
-) -> Transformation:
-    """AdamW on the gradient at the worst point nearby (Foret et al. 2021, arXiv:2010.01412, eq. 2).
-
-    An update costs two gradients.
-
-    Args:
-      around: what stands around the rule.
-      rho: distance of that point, as a norm over all parameters.
-      b1: of AdamW.
-      b2: of AdamW.
-      eps: of AdamW.
-    """
-    climb = optax.chain(optax.stateless(lambda updates, _: _of_norm_1(updates)), optax.sgd(rho))
-    descend = optax.chain(around.clip, adamw(around, b1, b2, eps))
-    return optax.contrib.sam(descend, climb, opaque_mode=True, reset_state=False)
-
-
 OPTIMIZERS = {
     "adamw": adamw,
     "adam": adam,
@@ -214,7 +184,6 @@ OPTIMIZERS = {
     "adafactor": adafactor,
     "muon": muon,
     "schedule_free": schedule_free,
-    "sam": sam,
 }
 
 

@@ -56,10 +56,9 @@ from transformer_jax.training.step import (
     make_initial_state,
     make_run_steps,
     make_train_step,
-    number_of_gradients,
     on_stacked_blocks,
 )
-from transformer_jax.training.warm_start import perturbed, refuse_unknown_prefixes, start_from
+from transformer_jax.training.warm_start import refuse_unknown_prefixes, start_from
 
 _DRAWS: dict[tuple, Callable] = {}  # operations and numbers of a start -> its program
 _MOST_STEPS_PER_CALL = 64
@@ -155,13 +154,12 @@ class Prepared:
         """
         refuse_large_state(self.template, config)
         state = self.draw(np.uint32(seeds_of(config).initial))
-        if not any(config.initial.values()) and not config.seeds.perturbation:
+        if not any(config.initial.values()):
             return state, []
         params = unstack_blocks(state.params)
         params, remarks = start_from(
             self.model, params, config.initial, self.task.tokenizer, self.allow
         )
-        params = perturbed(params, config.seeds.perturbation)
         # An optimizer may keep weights of its own, a mean say, which begin where these begin.
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
@@ -330,15 +328,11 @@ class Prepared:
 
     @functools.cached_property
     def operations_of_update(self) -> float:
-        """Operations in the matrix products of an update: three forward passes for each gradient.
-
-        SAM takes two. What scheduled sampling reads beforehand is not counted.
-        """
+        """Operations in the matrix products of an update: three forward passes."""
         inputs = self.task.batch(0, 0)["inputs"]
         params = self.template.params
         program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
-        gradients = number_of_gradients(self.optimizer, self.template)
-        return gradients * TRAINING_OVER_FORWARD * flops_of(program)
+        return TRAINING_OVER_FORWARD * flops_of(program)
 
     def mfu(self, seconds: float) -> float | None:
         """Returns the model's FLOPs in an update as a share of what its devices could do meanwhile.

@@ -38,8 +38,7 @@ class StepRecord(NamedTuple):
     Attributes:
       loss: the objective's mean over the weighted targets of the batch, before the update.
       gradient_norm: global norm, before clipping.
-      applied: whether the update was made: the two are finite, and so are gradients that the
-        optimizer took at other parameters, as SAM does. If not, the state is what it was.
+      applied: whether the update was made: the two are finite. If not, the state is what it was.
     """
 
     loss: Array
@@ -81,13 +80,8 @@ def make_mean_gradients(
       objective: gives the training loss, see objectives.
       accumulation: parts that a batch is computed in.
     """
-    rewrite_batch = getattr(objective, "prepare", None)  # scheduled sampling replaces inputs
 
     def loss_sum(params: Any, part: Batch, key: Array) -> tuple[Array, Sums]:
-        if rewrite_batch is not None:
-            key, draws = jax.random.split(key)
-            predict = lambda inputs: model.apply({"params": params}, **inputs)  # noqa: E731
-            part = rewrite_batch(part, predict, draws)
         own_key = jax.random.fold_in(key, 1)  # of what the objective draws
         rngs = {"dropout": key}
         sums, added = score_batch(model, params, part, objective, own_key, train=True, rngs=rngs)
@@ -143,29 +137,13 @@ def make_train_step(
         loss = safe_mean(sums.loss, sums.weight)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
-        # Of SAM alone: that it takes gradients elsewhere, which have to be finite too, is known
-        # when `update` has been traced.
-        looked_elsewhere = []
-
-        def gradients_at(params: Any, _: int) -> Any:
-            """The same batch's gradients elsewhere, for optimizers that look there (SAM, say)."""
-            looked_elsewhere.append(params)
-            return mean_gradients(params, batch, key)[0]
-
         def update() -> TrainState:
-            updates, opt_state = optimizer.update(
-                gradients, state.opt_state, state.params, grad_fn=gradients_at
-            )
+            updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
-            updated = TrainState(state.step + 1, params, opt_state)
-            if not looked_elsewhere:
-                return updated
-            sound = jnp.isfinite(optax.tree.norm(updates))  # gradients there may not be finite
-            return jax.tree.map(lambda new, old: jnp.where(sound, new, old), updated, state)
+            return TrainState(state.step + 1, params, opt_state)
 
         updated = jax.lax.cond(finite, update, lambda: state)
-        applied = updated.step != state.step if looked_elsewhere else finite
-        return updated, StepRecord(loss, norm, applied)
+        return updated, StepRecord(loss, norm, finite)
 
     return train_step
 
@@ -205,30 +183,6 @@ def make_run_steps(train_step: Callable) -> Callable:
     return run_steps
 
 
-def number_of_gradients(optimizer: optax.GradientTransformationExtraArgs, state: TrainState) -> int:
-    """Returns how many gradients an update takes: 1, and those that the optimizer takes elsewhere.
-
-    One in a loop of the program counts once.
-
-    Args:
-      optimizer: from optax.
-      state: its shapes.
-    """
-    count = 1
-
-    def gradients_at(params: Any, _: int) -> Any:
-        nonlocal count
-        count += 1
-        return params
-
-    def update(state: TrainState) -> Any:
-        params = state.params
-        return optimizer.update(params, state.opt_state, params, grad_fn=gradients_at)
-
-    jax.eval_shape(update, state)
-    return count
-
-
 def on_stacked_blocks(
     optimizer: optax.GradientTransformationExtraArgs, unit: int
 ) -> optax.GradientTransformationExtraArgs:
@@ -244,12 +198,8 @@ def on_stacked_blocks(
     stack = functools.partial(stack_blocks, unit=unit)
 
     def update(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
-        def gradients_at(params: Any, number: int) -> Any:
-            return unstack_blocks(more["grad_fn"](stack(params), number))
-
         def by_block(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-            options = {**more, "grad_fn": gradients_at}
-            return optimizer.update(gradients, state, params, **options)
+            return optimizer.update(gradients, state, params, **more)
 
         joining = lambda tree, join: stack(tree, join=join)  # noqa: E731
         return on_stacks(by_block, joining, unstack_blocks)(gradients, state, params)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
@@ -30,7 +29,6 @@ _UNSEEN_IN_SHAPES = (
     "num_heads",
     "attention",
     "attention_scale",
-    "projections",
     "query_key_norm",
     "feed_forward",
     "wiring",
@@ -40,7 +38,6 @@ _UNSEEN_IN_SHAPES = (
     "embedding_norm",
     "activation",
     "position",
-    "position_in_every_layer",
     "scale_embeddings",
     "scale_logits",
     "cell",
@@ -88,22 +85,6 @@ def start_from(
         params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
         remarks.append(remark)
     return Start(params, remarks)
-
-
-def perturbed(params: Any, size: float) -> Any:
-    """Multiplies every number by 1 + size z, z normal and always the same; 0 changes no bit.
-
-    Of 1e-7, the size of a rounding error, it shows what rounding can do to a result.
-    """
-    if not size:
-        return params
-    leaves, treedef = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(0), len(leaves))
-    changed = [
-        leaf * (1 + size * jax.random.normal(key, leaf.shape, leaf.dtype))
-        for key, leaf in zip(keys, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, changed)
 
 
 def fingerprint_of(initial: ConfigDict) -> dict[str, str]:

@@ -1,14 +1,13 @@
-"""Cells: the runs that studies are made of, found by what they are and not by who wanted them.
+"""Cells: training runs found by what they are, and shared between studies.
 
     ROOT/cells/HASH/sSEED/     an ordinary run directory
 
-The hash covers all that decides the outcome, and not how that is written: what is computed (see
-running/computation), seeds that are given alone, files of initial weights, the user's own code, jax
-and what is set for it and for XLA, the device and whether the run was computed alone. So a second
-study finds what the first one ran, also after a change of the code that changes none of it.
+The hash covers what decides the outcome: the options that the chosen components read and that are
+not at their default, the data, the version of the numerics, the user's own files, initial weights,
+hooks that intervene, jax and what is set for it and for XLA, the device, and whether the run was
+computed alone. So a second study finds what the first one ran.
 """
 
-import ast
 import functools
 import hashlib
 import json
@@ -20,27 +19,23 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import flatten
+from transformer_jax.options.config import CADENCE, flatten
 from transformer_jax.options.declared import PACKAGE, own_files
 from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import hook_intervenes, measured_by
 from transformer_jax.options.rule import is_own
-from transformer_jax.options.schema import stated
+from transformer_jax.options.schema import read_instead, stated
 from transformer_jax.options.tables import names_own
-from transformer_jax.runs.directory import RunDirectory, by_split
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
-from transformer_jax.runs.provenance import numerics_of
+from transformer_jax.runs.provenance import NUMERICS
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.inference.outcome import Outcome
 
 _NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
-_NO_PART_OF_A_RUN = ("studies", "laws.py", "options/")  # what options decide is in the config
-_DECIDED_ON_THE_HOST = ("seeds.", "initial.")  # options, of which no program knows
-DECIDING = ("jax", "jaxlib")  # packages; what others do is in the programs
+DECIDING = ("jax", "jaxlib")  # packages
 HOWS = ("loop", "scan", "vmap", "devices")  # see running.batched
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
-
-FREQUENCY_BINS = 4  # of details.json: shares of the targets' mass, rare tokens first
 
 DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
 FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
@@ -52,7 +47,7 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory"
 
 def cell_hash(
     config: ConfigDict,
-    computation: Mapping[str, Any],
+    data: str,
     computed: str,
     around: Mapping[str, Any],
     initial: Mapping[str, str] | None = None,
@@ -60,26 +55,25 @@ def cell_hash(
     """Returns the name of a cell's folder, and what it was made from.
 
     Args:
-      config: of the arm; its seed is not looked at.
-      computation: what its runs compute.
-      computed: alone or together.
-      around: device, packages and environment, as a manifest has them.
-      initial: hashes of the files that hold initial weights, by option.
+      config: Of the arm; its seed is not looked at.
+      data: Digest of the task's data.
+      computed: ALONE or TOGETHER.
+      around: Device, packages and environment, as a manifest has them.
+      initial: Hashes of the files that hold initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
+    own = sorted({value for key, value in flat.items() if names_own(plain_key(key), value)})
     parts = {
-        "computation": computation,
-        "seeds": {
+        "options": {
             key: value
-            for key, value in stated(flat).items()
-            if key.startswith(_DECIDED_ON_THE_HOST) and key.removeprefix("initial.") not in initial
+            for key, value in options_read(flat).items()
+            if key.removeprefix("initial.") not in initial
         },
-        "own": _hashes_of_own(
-            sorted({value for key, value in flat.items() if names_own(plain_key(key), value)})
-        ),
+        "data": data,
+        "own": _hashes_of_own(own),
         "initial": initial,
-        **beyond_the_first_batch(flat),
-        "numerics": numerics_of(flat),
+        "hooks": hooks_that_intervene(flat),
+        "numerics": NUMERICS,
         **deciding(around),
         "computed": computed,
     }
@@ -87,41 +81,36 @@ def cell_hash(
     return hashlib.sha256(text.encode()).hexdigest()[:16], parts
 
 
-def beyond_the_first_batch(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what may decide scores and show in no program and no early batch.
+def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a run that decide its outcome and are not at their default.
 
-    Hooks that intervene, and options of a task of one's own, which may change what later batches
-    hold; nothing where there are none.
+    Left out are the seed, what only says how often something is written or measured, and options
+    of components that were not chosen.
     """
-    own = {key: value for key, value in flat.items() if key.startswith("data.own.")}
-    return hooks_that_intervene(flat) | ({"own task": own} if own else {})
+    passive = (*CADENCE, "hooks.")
+    return {
+        key: value
+        for key, value in stated(flat).items()
+        if key != "seed" and not key.startswith(passive) and not read_instead(key, flat)
+    }
 
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the hooks that decide scores, and when; nothing where none does."""
-    hooks = _hashes_of_own(h for h in flat["hooks.functions"] if is_own(h) and hook_intervenes(h))
-    # Each gets the state that the one before it left; sorted names are what older cells meant.
-    order = {"order": list(hooks)} if list(hooks) != sorted(hooks) else {}
-    return {"hooks": {**hooks, **order, "every": flat["hooks.every"]}} if hooks else {}
+    """Returns the hooks that change what is trained, in their order, and when they are called."""
+    hooks = [hook for hook in flat["hooks.functions"] if is_own(hook) and hook_intervenes(hook)]
+    if not hooks:
+        return {}
+    return {"order": hooks, "files": _hashes_of_own(hooks), "every": flat["hooks.every"]}
 
 
 def _hashes_of_own(choices: Iterable[str]) -> dict[str, str]:
-    """MODULE.NAME -> the hash of its file, and of those that it imports; of such as have a file."""
-    hashes = {}
-    for choice in choices:
-        code = [_hash_of_code_in(file) for file in own_files(choice)]
-        if code:
-            hashes[choice] = code[0]
-        if code[1:]:
-            hashes[choice] = hashlib.sha256("\n".join(code).encode()).hexdigest()
-    return hashes
-
-
-def _hash_of_code_in(file: Path) -> str:
-    try:
-        return hash_of_code(file.read_bytes())
-    except (SyntaxError, ValueError):  # of a module that is never reached, say
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+    """MODULE.NAME -> sha256 of its file and of those that it imports."""
+    files = {choice: own_files(choice) for choice in choices}
+    return {
+        choice: hashlib.sha256(b"".join(map(Path.read_bytes, its))).hexdigest()
+        for choice, its in files.items()
+        if its
+    }
 
 
 def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,27 +134,11 @@ def device_of(facts: Mapping[str, Any]) -> str:
 
 @functools.cache
 def code_hash() -> str:
-    """Returns the hash of the package's syntax trees; comments and docstrings change nothing."""
+    """Returns the hash of the package's source files: which revision computed a cell."""
     digest = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
-        name = file.relative_to(PACKAGE).as_posix()
-        if not name.startswith(_NO_PART_OF_A_RUN):
-            digest.update(f"{name} {hash_of_code(file.read_bytes())}\n".encode())
+        digest.update(f"{file.relative_to(PACKAGE).as_posix()}\n".encode() + file.read_bytes())
     return digest.hexdigest()
-
-
-def hash_of_code(source: str | bytes) -> str:
-    """Returns the hash of a source's syntax tree without docstrings."""
-    return hashlib.sha256(ast.dump(without_docstrings(ast.parse(source))).encode()).hexdigest()
-
-
-def without_docstrings(tree: ast.AST) -> ast.AST:
-    """Returns a syntax tree, from which docstrings were taken."""
-    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree):
-        if isinstance(node, holders) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
 
 
 def cell_path(root: Path, folder: str, seed: int) -> Path:
@@ -274,7 +247,7 @@ class Cell(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _read_json(path: Path, stamp: int) -> dict:
-    return by_split(json.loads(path.read_text(encoding="utf-8")))
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _read(folder: Path, name: str) -> dict:
@@ -284,11 +257,6 @@ def _read(folder: Path, name: str) -> dict:
         return _read_json(file, os.stat(file).st_mtime_ns)
     except (OSError, ValueError):
         return {}
-
-
-def key_of(changes: Mapping[str, Any]) -> str:
-    """Returns what an evaluation is found by: studies that share a cell may name it otherwise."""
-    return json.dumps(changes, sort_keys=True)
 
 
 def read_details(cell: Cell) -> dict[str, Any]:

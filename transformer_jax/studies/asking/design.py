@@ -19,12 +19,9 @@ from transformer_jax.options.layer_types import plain_key
 from transformer_jax.options.marks import metric_facts
 from transformer_jax.options.rule import is_integer, is_number, is_own, suggest
 from transformer_jax.options.schema import RULES, stated
-from transformer_jax.studies.asking.also import read_also, refuse_impossible_evaluations
 from transformer_jax.studies.asking.arms import quick_arms
-from transformer_jax.studies.asking.budgets import read_budgets, refuse_impossible_budgets
 from transformer_jax.studies.asking.expected import Range, read_expected
 from transformer_jax.studies.asking.gate import read_gate
-from transformer_jax.studies.asking.trend import read_trend
 from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_impossible_settings
 
 MATCHES = ("params", "flops", "time")
@@ -44,8 +41,7 @@ class Design:
     Attributes:
       question: in one sentence.
       prediction: what the author expects, written down beforehand.
-      expected: the same as ranges: arm, or "trend", -> lowest and highest effect, + is better;
-        None: no end.
+      expected: the same as ranges: arm -> lowest and highest effect, + is better; None: no end.
       metric: primary, of evaluation.json's `test` part: a row of METRICS, or MODULE.NAME.
       margin: the smallest difference that matters, in the metric's unit.
       margin_reason: why that one.
@@ -55,17 +51,12 @@ class Design:
       tuning: what each arm may tune; None: all have the base's options.
       match: what arms are made equal in (params, flops, time), and by which fields, which are
         solved for one after another, the coarse one first; or None.
-      also: name -> changed data.length and evaluation.stride: further evaluations of finished
-        cells, secondary outcomes with intervals and no verdicts.
       primary: arms that the question is about; the others get intervals and no words. (): all.
       target: score from which on a run has solved its task, where means describe no run: arms are
         then judged by how many runs reach it, and when.
       gate: simple method that the base has to beat before any verdict, and why that one; None: the
         usual one of the task, see data/baselines.
-      budgets: shares of the updates at which arms are compared too, the longest first, while the
-        verdict holds.
-      trend: option of which more may be better: a line over its logarithm through all arms.
-      supersedes: why the same or a related question is asked again; not sealed.
+      supersedes: why the same question is asked again; not sealed.
       config: what arms change; with what the command line changed.
       exploratory: made on the command line.
       path: of the config file.
@@ -82,12 +73,9 @@ class Design:
     arms: Mapping[str, Mapping[str, Any]]
     tuning: Tuning | None = None
     match: tuple[str, tuple[str, ...]] | None = None
-    also: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
     primary: tuple[str, ...] = ()
     target: float | None = None
     gate: tuple[str, str] | None = None
-    budgets: tuple[float, ...] = ()
-    trend: str = ""
     expected: Mapping[str, Range] = dataclasses.field(default_factory=dict)
     supersedes: str = ""
     config: ConfigDict
@@ -133,14 +121,13 @@ class Design:
             "base": self.base,
             "base_config": {key: value for key, value in base.items() if key != "seed"},
             "arms": self.arms,
-            "tuning": self.tuning.sealed() if self.tuning else None,
+            "tuning": dataclasses.asdict(self.tuning) if self.tuning else None,
             "match": self.match,
-            "also": self.also,
+            "primary": self.primary,
+            "target": self.target,
+            "gate": self.gate,
+            "expected": self.expected,
         }
-        # Sealed where they say something, so that older seals stay what they were.
-        for name in ("primary", "target", "gate", "budgets", "trend", "expected"):
-            value = getattr(self, name)
-            sealed |= {} if value in (None, (), "", {}) else {name: value}
         return json.loads(json.dumps(sealed))
 
 
@@ -176,7 +163,6 @@ def design_of(
     overrides: Mapping[str, str] | None = None,
     arms: Sequence[str] = (),
     drops: Sequence[str] = (),
-    on: ConfigFile | None = None,
 ) -> Design:
     """Returns the study of a config file that was run, see load_design.
 
@@ -185,10 +171,9 @@ def design_of(
       overrides: see load_design.
       arms: see load_design.
       drops: see load_design.
-      on: the file whose config the same is asked of; that of the question if not given.
     """
-    overrides, asked = overrides or {}, on or file
-    config = asked.config(overrides)
+    overrides = overrides or {}
+    config = file.config(overrides)
     if arms or drops:
         study, made = _quick_study(config, arms, drops)
     else:
@@ -199,12 +184,9 @@ def design_of(
                 "get_config(); or give arms, --arm=model.num_heads=1,2,4"
             )
         study, made = file.call("get_study"), file.call("get_arms")
-        if on is not None and isinstance(study, dict):
-            study = _on_other_data(study, config)
-    design = _checked(asked.path if arms or drops else file.path, config, study, made)
+    design = _checked(file.path, config, study, made)
     exploratory = bool(arms or drops)
-    facts = {"exploratory": exploratory, "overrides": dict(overrides), "path": asked.path}
-    return dataclasses.replace(design, **facts)
+    return dataclasses.replace(design, exploratory=exploratory, overrides=dict(overrides))
 
 
 _STUDY_KEYS = {
@@ -217,12 +199,9 @@ _STUDY_KEYS = {
     "base": str,
     "tuning": dict,
     "match": dict,
-    "also": dict,
     "primary": tuple,
     "target": float,
     "gate": dict,
-    "budgets": tuple,
-    "trend": str,
     "expected": dict,
     "supersedes": str,
 }
@@ -289,33 +268,26 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
         arms={name: dict(changes) for name, changes in arms.items()},
         tuning=read_tuning(where, study.get("tuning"), flatten(config)),
         match=_match(where, study.get("match")),
-        also=read_also(where, study.get("also")),
         primary=_primary(where, study.get("primary"), others),
         target=None if target is None else float(target),
         gate=read_gate(where, study.get("gate"), target),
-        budgets=read_budgets(where, study.get("budgets"), target),
-        trend=read_trend(where, study.get("trend"), flatten(config), arms, base, study),
-        expected=read_expected(
-            where, study.get("expected"), others, bool(study.get("trend")), target
-        ),
+        expected=read_expected(where, study.get("expected"), others, target),
         supersedes=study.get("supersedes") or "",
         config=config,
         path=path,
     )
     refuse_impossible_settings(design)
-    refuse_impossible_budgets(design)
     return checked_arms(design)
 
 
 def checked_arms(design: Design) -> Design:
-    """Returns the design, if every arm makes a config that can be trained and evaluated.
+    """Returns the design, if every arm makes a config that can be trained.
 
     Raises:
-      InvalidInput: a value of an arm is wrong, or a further evaluation does not fit it.
+      InvalidInput: a value of an arm is wrong.
     """
     for name in design.arms:
-        config = design.config_of(name)
-        refuse_impossible_evaluations(design.path, design.also, name, config)
+        design.config_of(name)
     return design
 
 
@@ -370,7 +342,9 @@ def _quick_study(
         "question": question_of(made, drops),
         "prediction": "none: it was made on the command line",
         "base": base,
-        **_usually_judged(metric),
+        "metric": metric,
+        "margin": metric_facts(metric).margin,
+        "margin_reason": "the usual start; no reason was given",
     }
     return study, made
 
@@ -384,19 +358,6 @@ def question_of(arms: Collection[str], drops: Sequence[str]) -> str:
 def usual_metric(config: ConfigDict) -> str:
     """What a question is judged by that says nothing of it."""
     return "accuracy" if config.data.task.endswith("_classification") else "loss"
-
-
-def _usually_judged(metric: str) -> dict[str, Any]:
-    reason = "the usual start; no reason was given"
-    return {"metric": metric, "margin": metric_facts(metric).margin, "margin_reason": reason}
-
-
-def _on_other_data(study: Mapping[str, Any], config: ConfigDict) -> dict[str, Any]:
-    """A question as it is judged on other data: without what was said of the first ones alone."""
-    kept = {key: value for key, value in study.items() if key not in ("gate", "also", "expected")}
-    usual = usual_metric(config)
-    is_the_same = str(study.get("metric", "")).removeprefix("test/") == usual
-    return kept if is_the_same else kept | _usually_judged(usual)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

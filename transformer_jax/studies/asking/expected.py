@@ -7,7 +7,6 @@ from typing import Any
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.rule import is_number, suggest
 
-TREND = "trend"
 Range = tuple[float | None, float | None]  # None: no end on that side
 
 
@@ -15,16 +14,14 @@ def read_expected(
     where: str,
     asked: Mapping[str, Any] | None,
     others: Collection[str],
-    has_trend: bool,
     target: float | None,
 ) -> dict[str, Range]:
-    """Returns `expected` of get_study(): arm, or "trend", -> lowest and highest effect.
+    """Returns `expected` of get_study(): arm -> lowest and highest effect.
 
     Args:
       where: of the file, for messages.
       asked: what stands there.
       others: arms beside the base.
-      has_trend: whether the study has a trend.
       target: of the study.
     Raises:
       InvalidInput: an arm is unknown, its range is no pair of numbers in order (None is no end), or
@@ -34,11 +31,11 @@ def read_expected(
         raise InvalidInput(
             f"{where}: expected: a study with a target judges no mean; predict in words"
         )
-    names, ranges = [*others, *([TREND] if has_trend else [])], {}
+    ranges = {}
     for name, ends in (asked or {}).items():
-        if name not in names:
+        if name not in others:
             raise InvalidInput(
-                f"{where}: expected: {name!r}: no arm beside the base{suggest(str(name), names)}"
+                f"{where}: expected: {name!r}: no arm beside the base{suggest(str(name), others)}"
             )
         is_pair = isinstance(ends, Sequence) and len(ends) == 2
         numbers = [end for end in ends if end is not None] if is_pair else []

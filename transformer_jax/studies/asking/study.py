@@ -1,37 +1,44 @@
 """A study as a directory that needs no code of ours to read.
 
 study.json     what was asked, sealed with a hash at the first cell; arms, costs, certificates
-cells.csv      one line a cell: arm, seed, where its run is, how it ended, what it scored
+scores.csv     one line a cell: arm, seed, where its run is, how it ended, what it scored
 looks.jsonl    every verdict that was shown, and when
 verdicts.json  the last one, by arm; what READMEs and catalogues quote
-report.html    all of it as one page
+report.html    all of it as one page, and the same as report.md
 """
 
 import csv
 import io
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput, how_to_install
 from transformer_jax.options.config import flatten
-from transformer_jax.options.schema import completed, renamed, stated
+from transformer_jax.options.schema import completed
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
-from transformer_jax.runs.files import inside, read_json, refuse_foreign_files, replace, write_json
+from transformer_jax.runs.files import (
+    inside,
+    read_json,
+    refuse_foreign_files,
+    refuse_version_1,
+    replace,
+    write_json,
+)
 from transformer_jax.runs.listing import reads_as_number
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path
 from transformer_jax.studies.asking.design import Design, seal_of
-from transformer_jax.studies.asking.register import ContrastKey, contrasts_of
+from transformer_jax.studies.asking.register import contrasts_of
 
 _LOOKS = "looks.jsonl"
 _BEFORE_STUDY = ("cells", "jobs", "register.jsonl")  # what there may be before study.json
 # Changing one of these after the first cell makes every verdict worthless.
-_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate", "budgets")
+_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate")
 
 
 class Study:
@@ -50,6 +57,7 @@ class Study:
         if self._file.exists():
             try:
                 self.record = json.loads(self._file.read_text(encoding="utf-8"))
+                refuse_version_1(self.record, self._file)
                 is_as_sealed = seal_of(self.record["sealed"]) == self.record["seal"]
                 self.sealed["metric"]
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -85,10 +93,8 @@ class Study:
 
     @property
     def sealed(self) -> dict[str, Any]:
-        """What was declared before the first cell, its options by their names of today."""
-        sealed = self.record["sealed"]
-        arms = {name: renamed(changes) for name, changes in sealed["arms"].items()}
-        return {**sealed, "arms": arms}
+        """What was declared before the first cell."""
+        return self.record["sealed"]
 
     @property
     def root(self) -> Path:
@@ -112,11 +118,11 @@ class Study:
 
     def value_of(self, arm: str, key: str) -> Any:
         """An option's value in an arm; None where neither the seal nor a cell says it."""
-        changes, of_base = (renamed(self.arms[name]["changes"]) for name in (arm, self.base))
+        changes, of_base = (self.arms[name]["changes"] for name in (arm, self.base))
         if key in changes or key not in of_base:
             return changes.get(key, self.base_config.get(key))
         # What the base changes, and the arm leaves as the file has it.
-        run = RunDirectory(self.cell(arm, self.seeds_of(arm)[0]).path)
+        run = RunDirectory(self.cell(arm, self.seeds[0]).path)
         return flatten(run.config()).get(key) if run.has_begun() else None
 
     @property
@@ -129,47 +135,15 @@ class Study:
         """All seeds that were asked for."""
         return self.record["seeds"]
 
-    @property
-    def stopped(self) -> dict[str, dict[str, Any]]:
-        """Arm -> the seeds after which it was trained no more, and why; see running/until."""
-        return self.record.get("stopped", {})
-
-    def seeds_of(self, arm: str) -> list[int]:
-        """The seeds that an arm is judged by."""
-        return self.stopped[arm]["seeds"] if arm in self.stopped else self.seeds
-
-    def looks_before(self, arm: str, earlier: Sequence[int]) -> list[int]:
-        """Of looks (how many seeds each had) those before the one that an arm is judged at."""
-        is_last = len(self.seeds_of(arm)) if arm in self.stopped else math.inf
-        return [count for count in earlier if count < is_last]
-
     # ---- cells
 
     def cells(self) -> list[Cell]:
         """Every cell that was asked for, all arms of a seed before the next seed."""
-        return [self.cell(arm, seed) for seed, arm in self._pairs()]
+        return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
 
-    def _pairs(self) -> list[tuple[int, str]]:
-        return [(s, arm) for s in self.seeds for arm in self.arms if s in self.seeds_of(arm)]
-
-    def cell(self, arm: str, seed: int, budget: str = "") -> Cell:
-        """One of them, or the one of a shorter budget, a key of the arm's `budgets`."""
-        facts = self.arms[arm]["budgets"][budget] if budget else self.arms[arm]
-        return Cell(arm, seed, cell_path(self.root, facts["hash"], seed))
-
-    def shorter_left(self, arm: str, seeds: Sequence[int], shares: int) -> int:
-        """Returns how many runs of an arm are missing, of so many shorter budgets."""
-        known = self.record.get("arms", {}).get(arm, {}).get("budgets", ())
-        states = [self.cell(arm, seed, budget).state() for seed in seeds for budget in known]
-        return len(seeds) * shares - sum(state in OUTCOMES for state in states)
-
-    def shorter_cells(self) -> list[tuple[str, Cell]]:
-        """Budget and cell, of every shorter budget that was asked for."""
-        return [
-            (budget, self.cell(arm, seed, budget))
-            for seed, arm in self._pairs()
-            for budget in self.arms[arm].get("budgets", ())
-        ]
+    def cell(self, arm: str, seed: int) -> Cell:
+        """One of them."""
+        return Cell(arm, seed, cell_path(self.root, self.arms[arm]["hash"], seed))
 
     def begun(self) -> list[int]:
         """Seeds that have a cell of some arm, whatever became of it."""
@@ -177,20 +151,16 @@ class Study:
         return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dict a cell: arm, seed, state, path, parameters, what it scored.
-
-        Where shorter budgets were asked for, `budget` is its share of the arm's updates.
-        """
-        rows, shorter = [], self.shorter_cells()
-        for budget, cell in [*(("1", cell) for cell in self.cells()), *shorter]:
+        """One dict a cell: arm, seed, state, path, parameters, what it scored."""
+        rows = []
+        for cell in self.cells():
             state = cell.state()
             means = cell.means() if state in OUTCOMES else {}
             scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
             where = os.path.relpath(cell.path, self.path)
             parameters = self.arms[cell.arm].get("cost", {}).get("parameters")
             facts = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
-            part = {"budget": float(budget)} if shorter else {}
-            rows.append(facts | part | {"parameters": parameters} | scores)
+            rows.append(facts | {"parameters": parameters} | scores)
         return rows
 
     def frame(self) -> Any:
@@ -235,6 +205,7 @@ class Study:
             )
         if not self.record:
             self.record = {
+                "version": __version__,
                 "sealed": sealed,
                 "seal": seal_of(sealed),
                 "sealed_at": now(),
@@ -258,13 +229,12 @@ class Study:
         write_json(self.path, "study.json", self.record)
 
     def refuse_lost_cells(self) -> None:
-        """Raises InvalidInput where cells of cells.csv that ended are gone, and their scores."""
-        file = inside(self.path, "cells.csv")
+        """Raises InvalidInput where cells of scores.csv that ended are gone, and their scores."""
+        file = inside(self.path, "scores.csv")
         try:
             text = file.read_text(encoding="utf-8") if file.exists() else ""
             rows = csv.DictReader(io.StringIO(text))
-            whole = [row for row in rows if float(row.get("budget") or 1) == 1]
-            ended = {(row["arm"], row["seed"]) for row in whole if row["state"] in OUTCOMES}
+            ended = {(row["arm"], row["seed"]) for row in rows if row["state"] in OUTCOMES}
         except (KeyError, ValueError, csv.Error) as error:
             raise InvalidInput(
                 f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
@@ -273,7 +243,7 @@ class Study:
         there = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
         if lost := sorted(ended - there):
             raise InvalidInput(
-                f"{self.path}: cells.csv has scores of {len(lost)} cells that are not in "
+                f"{self.path}: scores.csv has scores of {len(lost)} cells that are not in "
                 f"{self.root / 'cells'} (arm {lost[0][0]!r}, seed {lost[0][1]}, say): verdicts "
                 "without them would replace those of all\nexpected the folder that holds them; "
                 "ablate trains them again"
@@ -284,16 +254,16 @@ class Study:
         if not self.record:
             refuse_foreign_files(self.path, "--workdir", "study", _BEFORE_STUDY)
 
-    def write_cells(self) -> None:
-        """Replaces cells.csv."""
+    def write_scores(self) -> None:
+        """Replaces scores.csv."""
         rows = self.rows()
         columns = list(dict.fromkeys(key for row in rows for key in row))
         table = [[row.get(key) for key in columns] for row in rows]
-        replace(self.path, "cells.csv", as_csv(columns, table))
+        replace(self.path, "scores.csv", as_csv(columns, table))
 
     def looks(self) -> list[dict]:
         """Every verdict that was shown."""
-        return [{"cells": [], **row} for row in AppendedRows(self.path, _LOOKS).rows()]
+        return AppendedRows(self.path, _LOOKS).rows()
 
     def add_look(self, look: Mapping[str, Any]) -> None:
         """Notes a verdict that is shown, unless it was the last one."""
@@ -301,8 +271,8 @@ class Study:
         if not looks or any(looks[-1][key] != look[key] for key in look):
             AppendedRows(self.path, _LOOKS).add({"time": now(), **look})
 
-    def contrasts(self) -> dict[str, ContrastKey]:
-        """What the register knows the arms by, of those that are still what was sealed."""
+    def contrasts(self) -> dict[str, str]:
+        """Arm -> contrast that the register knows it by, of arms that are still as sealed."""
         changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
         kept = {name for name in self.arms if self._is_as_sealed(name)}
         if changed & {"base", "base_config", "match", "tuning"} or self.base not in kept:
@@ -310,43 +280,21 @@ class Study:
         return {name: c for name, c in contrasts_of(self.sealed).items() if name in kept}
 
     def _is_as_sealed(self, name: str) -> bool:
-        """Whether an arm changes what it was sealed to, beside what was matched or tuned."""
-        arm, tuning = self.arms[name], self.sealed.get("tuning") or {}
-        chosen = {*arm.get("matched", {}), tuning.get("key"), *tuning.get("options", {})}
-        changes = renamed(arm.get("changes", {}))
+        """Whether an arm changes what it was sealed to, apart from what was matched or tuned."""
+        arm, tuning = self.arms[name], self.sealed["tuning"] or {}
+        chosen = {*arm.get("matched", {}), tuning.get("key")}
+        changes = arm.get("changes", {})
         kept = {key: value for key, value in changes.items() if key not in chosen}
         return kept == self.sealed["arms"].get(name)
 
     @property
-    def identity(self) -> tuple[str, str]:
+    def identity(self) -> list[str]:
         """Seal, and when it was sealed: what the register knows the study by."""
-        return self.record["seal"], self.record["sealed_at"]
-
-    def about(self, event: str) -> dict[str, Any]:
-        """What a row of the register says of the study, see register."""
-        seal, sealed_at = self.identity
-        return {
-            "event": event,
-            "time": now(),
-            "study": os.path.relpath(self.path.absolute(), self.root),
-            "seal": seal,
-            "sealed_at": sealed_at,
-            "question": self.sealed["question"],
-            "base": self.base,
-            "metric": self.sealed["metric"],
-            "why": self.record.get("supersedes", ""),
-        }
+        return [self.record["seal"], self.record["sealed_at"]]
 
     def verdicts(self) -> dict[str, Any]:
         """What verdicts.json holds; {} before the first comparison."""
-        return self._json("verdicts.json")
-
-    def multiverse(self) -> dict[str, Any]:
-        """What multiverse.json holds; {} where nothing was doubted."""
-        return self._json("multiverse.json")
-
-    def _json(self, name: str) -> dict[str, Any]:
-        file = inside(self.path, name)
+        file = inside(self.path, "verdicts.json")
         return read_json(file) if file.exists() else {}
 
 
@@ -360,14 +308,8 @@ def _short(value: Any) -> str:
 
 
 def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns what a question asks otherwise than it was sealed.
-
-    Older studies sealed every value of the base's config, later ones what it says beyond the
-    defaults, so that an option that came since changes nothing.
-    """
-    before = {**sealed, "base_config": stated(flatten(sealed["base_config"]))}
-    after = {**now, "base_config": stated(flatten(now["base_config"]))}
-    return [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    """Returns the fields in which a question differs from what was sealed."""
+    return [key for key in {**sealed, **now} if sealed.get(key) != now.get(key)]
 
 
 def load_study(path: str | Path) -> Study:

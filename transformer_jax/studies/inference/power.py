@@ -5,8 +5,6 @@ import math
 import numpy as np
 from scipy import optimize, stats
 
-from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets, reach
-
 ALPHA = 0.05
 FEWEST_FOR_EQUIVALENCE = 5
 _POWER = 0.8
@@ -42,24 +40,17 @@ def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
     return float(np.mean(np.where(room > 0, 2 * stats.norm.cdf(room) - 1, 0)))
 
 
-def seeds_needed(
-    deviation: float,
-    count: int,
-    margin: float,
-    level: float = ALPHA,
-    regrets: Regrets = NO_REGRETS,
-) -> int | None:
+def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
     """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
 
     The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)). None where that is
-    more than anybody runs, or where no number helps: what tuning may have missed stays.
+    more than anybody runs.
 
     Args:
       deviation: s_d, of `count` seeds.
       count: seeds so far.
       margin: the smallest difference that matters.
       level: of the contrast's interval, 1 minus its coverage.
-      regrets: of tuning; the larger side of the interval counts for both.
     """
     if count < 2 or not deviation > 0:
         return None
@@ -68,9 +59,6 @@ def seeds_needed(
 
     def suffices(n: int) -> bool:
         error = bound / math.sqrt(n)
-        if any(regrets):
-            widest = max(reach(error, n - 1, side, level / 2) for side in regrets)
-            error = widest / float(stats.t.ppf(1 - level / 2, n - 1))
         return (
             power_of_t(margin / error, n - 1, level) >= _POWER
             and power_of_equivalence(margin / error, n - 1, level / 2) >= _POWER

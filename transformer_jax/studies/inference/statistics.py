@@ -5,8 +5,8 @@ is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is t
 the last step over the whole fixed evaluation set. Nothing here knows of models, files or jax.
 
 Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
-the interval mean -+ t(1 - 0.4 a / m, n - 1) SE, wider by regrets of tuning; all m hold their true
-effects together in 1 - 0.8 a of all studies, and then no word is false. 0.2 a are for divergence.
+the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects together in
+1 - 0.8 a of all studies, and then no word is false. 0.2 a are for divergence.
 
 Where a target says what is solved and what not, words are about that, see solved.
 """
@@ -21,7 +21,6 @@ from scipy import stats
 from transformer_jax.studies.inference import solved
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.power import ALPHA, FEWEST_FOR_EQUIVALENCE, seeds_needed
-from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets, with_regrets
 from transformer_jax.studies.inference.words import (
     BETTER,
     IDENTICAL,
@@ -50,7 +49,7 @@ class Contrast(NamedTuple):
       mean: of the differences, in units of the metric.
       standard_error: s_d / sqrt(n).
       interval: simultaneous over all m contrasts, see above; every word is read off it.
-      p: paired t test's, with regrets, min(1, m p / 0.8); at most the level if 0 is not inside.
+      p: paired t test's, min(1, m p / 0.8); at most the level if 0 is not inside.
       p_alone: the same p of this contrast alone, for overviews of many studies.
       p_equivalence: of two one-sided tests, min(1, 2 m p / 0.8); at most the level where the
         interval lies within the margin.
@@ -228,7 +227,6 @@ def compare(
     paired: bool = True,
     primary: Collection[str] | None = None,
     target: float | None = None,
-    regrets: Regrets = NO_REGRETS,
 ) -> list[Contrast]:
     """Compares every arm with the base over the seeds that both have.
 
@@ -244,7 +242,6 @@ def compare(
       primary: arms that the question is about, None: all; others get the interval of one contrast,
         and no words.
       target: score from which on a run has solved it; then words are about that and not the mean.
-      regrets: what base and arm may lose as they are not at their best, see tuned.
     """
     asked = [name for name in arms if primary is None or name in primary]
     size = max(family or 0, len(asked), 1)
@@ -253,7 +250,7 @@ def compare(
     for name, outcomes in arms.items():
         is_asked = name in asked
         pair = _Pair(base, outcomes, sign, paired)
-        contrast = pair.contrast(name, margin, level, size if is_asked else 1, regrets)
+        contrast = pair.contrast(name, margin, level, size if is_asked else 1)
         if target is not None:
             runs = [
                 solved.reached_by(group, target, larger_is_better) for group in (outcomes, base)
@@ -345,16 +342,12 @@ class _Pair:
         self.diverged = (_count_diverged(outcomes, [*outcomes]), _count_diverged(base, [*base]))
         self.ranked = [[_worst(o, sign) for o in group.values()] for group in (outcomes, base)]
 
-    def contrast(
-        self, arm: str, margin: float, level: float, size: int, regrets: Regrets
-    ) -> Contrast:
+    def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
         """What is said of it, as one of `size` contrasts at a look of a level."""
         count, share, deviation = self.count, FOR_MEANS / size, self.error * math.sqrt(self.count)
         mean, p, of_seeds, own = self.mean, self.p, (self.error, self.freedom), share * level
         low, high = interval(mean, *of_seeds, own)
         p_equivalence = equivalence_p(mean, *of_seeds, margin)
-        if any(regrets) and self.error > 0:
-            low, high, p, p_equivalence = with_regrets(mean, *of_seeds, margin, own, regrets)
         p_divergence = min(1.0, solved.boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
         verdict, words = self._without_mean(p_divergence <= level)
         p_ranks = solved.ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
@@ -375,7 +368,7 @@ class _Pair:
             correlation=self.correlation,
             diverged=self.diverged,
             p_divergence=p_divergence,
-            seeds_needed=seeds_needed(deviation, count, margin, own, regrets),
+            seeds_needed=seeds_needed(deviation, count, margin, own),
             verdict=verdict,
             words=words,
             p_ranks=p_ranks,

@@ -4,5 +4,4 @@ BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
 UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
 NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
 CANNOT_TELL = "cannot tell"  # of models that had not learned, or could learn no more
-NOT_TESTED = "not tested"  # at a longer budget, where a shorter one had shown nothing
 UNTUNED = ", at the base's hyper-parameters"  # what words end in where only the base is tuned

@@ -125,7 +125,7 @@ def cannot_tell(
     outcomes: Mapping[str, Mapping[int, Outcome]],
     sealed: Mapping[str, Any],
     learned: Mapping[str, Any] | None,
-    baselines: Mapping[str, Any] | None,
+    baselines: Mapping[str, Any],
 ) -> None:
     """Replaces words about models where the base has not learned, or the metric leaves no room.
 
@@ -134,9 +134,9 @@ def cannot_tell(
       outcomes: arm -> seed -> outcome.
       sealed: what was asked.
       learned: of whether_learned; None: there is no gate.
-      baselines: what study.json says of simple methods; None of older studies.
+      baselines: what study.json says of simple methods.
     """
-    if baselines is None or sealed.get("target") is not None:
+    if sealed["target"] is not None:
         return
     metric = sealed["metric"].removeprefix("test/")
     values = {

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from transformer_jax.runs.files import as_plain
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.tuned import NO_REGRETS, Regrets
 from transformer_jax.studies.inference.words import (
     BETTER,
     IDENTICAL,
@@ -29,7 +28,6 @@ class Evidence(NamedTuple):
       arm: the same of the arm.
       level: of this look at it.
       computes_the_same: whether both give every test example the same loss; None: not known.
-      regrets: what base and arm may lose as they are not at their best, see trials.regret_of.
       family: contrasts that were asked together with this one in earlier studies, the most.
     """
 
@@ -37,21 +35,19 @@ class Evidence(NamedTuple):
     arm: Mapping[int, Outcome]
     level: float
     computes_the_same: bool | None = None
-    regrets: Regrets = NO_REGRETS
     family: int = 0
 
 
 def family_of(sealed: Mapping[str, Any], arms: Sequence[str]) -> int:
-    """Returns how many contrasts share a level: primary arms, or all that were asked; a trend."""
+    """Returns how many contrasts share a level: primary arms, or all that were asked."""
     sealed_arms = [name for name in sealed["arms"] if name != sealed["base"]]
-    of_arms = len(sealed.get("primary") or ()) or max(len(sealed_arms), len(arms))
-    return of_arms + bool(sealed.get("trend"))
+    return len(sealed["primary"]) or max(len(sealed_arms), len(arms))
 
 
 def level_of_contrast(sealed: Mapping[str, Any], counts: Sequence[int]) -> float:
     """Returns the level of an arm's interval at the last of the looks that had so many seeds."""
     level = statistics.level_of_look(counts[-1], sealed["looks"], counts[:-1])
-    return statistics.FOR_MEANS * share_of_level(sealed) * level / max(family_of(sealed, []), 1)
+    return statistics.FOR_MEANS * level / max(family_of(sealed, []), 1)
 
 
 def decide(
@@ -67,15 +63,14 @@ def decide(
       refusals: arm -> why it gets no verdict.
     """
     family, verdicts = family_of(sealed, [*evidence]), {}
-    for name, (base, arm, level, computes_the_same, regrets, before) in evidence.items():
+    for name, (base, arm, level, computes_the_same, before) in evidence.items():
         if refusals[name]:
             words = f"refused: {refusals[name][0]}"
             verdicts[name] = {"arm": name, "verdict": REFUSED, "words": words}
         else:
             (contrast,) = statistics.compare(
                 base, {name: arm}, sealed["margin"], sealed["larger_is_better"], level,
-                max(family, before), primary=sealed.get("primary"), target=sealed.get("target"),
-                regrets=regrets,
+                max(family, before), primary=sealed["primary"] or None, target=sealed["target"],
             )  # fmt: skip
             verdicts[name] = as_plain(contrast)
             if contrast.verdict == IDENTICAL:
@@ -92,18 +87,8 @@ def decide(
                 else untuned(verdicts[name]["verdict"])
             )
         verdicts[name] |= {"refusals": refusals[name], "level": level}
-        verdicts[name] |= {"regrets": regrets.plain()} if any(regrets) else {}
         verdicts[name] |= {"family": before} if before > family else {}
     return verdicts
-
-
-def share_of_level(sealed: Mapping[str, Any]) -> float:
-    """Returns what is left of a level where words go on to shorter budgets.
-
-    Of one interval at most one end can fail the truth: a half of the level each. Better, worse and
-    no different are three sequences of budgets, which may fail apart: a third of the level each.
-    """
-    return 2 / 3 if sealed.get("budgets") else 1.0
 
 
 def _is_perfect(outcomes: Mapping[int, Outcome], metric: str) -> bool:

@@ -4,6 +4,8 @@ Runs with one config but for the seed are one arm. Nothing is claimed from one s
 all where the runs were not evaluated alike; a study with a margin is what gives verdicts.
 """
 
+import contextlib
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,6 @@ from transformer_jax.metrics import METRICS
 from transformer_jax.options.config import CADENCE
 from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.files import as_plain
 from transformer_jax.runs.listing import without_test
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.inference.statistics import ALPHA, paired_interval
@@ -25,20 +26,10 @@ from transformer_jax.studies.judging.comparability import (
     scored_otherwise,
 )
 from transformer_jax.studies.reporting import tables
-from transformer_jax.studies.reporting.curves import curves_of
-from transformer_jax.studies.reporting.page import (
-    escaped,
-    listed,
-    paragraph,
-    place_for,
-    section,
-    table,
-    whole_page,
-)
+from transformer_jax.studies.reporting.page import Page
 
 _SCORES = tuple(f"test/{name}" for name in METRICS)
 _RESULTS = ("status", "step", "parameters")
-_MOST_LINES = 500  # of a run's uncommitted changes that a page shows
 
 
 class Comparison:
@@ -156,10 +147,10 @@ class Comparison:
 
     def paired(self) -> list[dict[str, Any]]:
         """Differences of the metric from the first arm's, over the seeds that both have."""
-        (base_name, base), *others = self.arms.items()
+        (_, base), *others = self.arms.items()
         sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
         intervals = []
-        for index, (name, arm) in enumerate(others, start=1):
+        for name, arm in others:
             seeds = sorted(base.keys() & arm.keys())
             scores = [[self.columns[its[s]][self.metric] for s in seeds] for its in (arm, base)]
             d = [
@@ -172,13 +163,10 @@ class Comparison:
             intervals.append(
                 {
                     "name": name,
-                    "index": index,
-                    "base": base_name,
                     "mean": together.mean,
                     "differences": d,
                     "seeds": seeds,
                     "interval": together.interval,
-                    "words": "",
                 }
             )
         return intervals
@@ -186,86 +174,59 @@ class Comparison:
     # ---- the page
 
     def page(self) -> str:
-        """All of it as one self-contained page."""
-        claims_nothing = bool(self.scored_otherwise())
-        pairs = [] if claims_nothing else self.paired()
-        runs = {
-            arm: [self.runs[name].path for name in by_seed.values()]
-            for arm, by_seed in self.arms.items()
-        }
-        data = as_plain(
-            {
-                "arms": list(self.arms),
-                "curves": curves_of(runs, {}, "tokens"),
-                "forest": {"rows": pairs, "margin": 0, "label": self._label(pairs)},
-                "charts": {},
-            }
-        )
-        seeds = [
-            [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
-            for arm, by_seed in self.arms.items()
-        ]
-        differences = [
+        """All of it as one static page."""
+        page = Page(f"{len(self.runs)} runs compared by {self.metric}")
+        page.paragraph(self.verdict())
+        page.bullets(f"warning: {text}" for text in self.warnings())
+        page.heading("Arms")
+        page.table(
+            ["arm", "seeds", "runs"],
             [
-                pair["name"],
-                tables.signed(pair["mean"]),
-                tables.spell_interval(pair["interval"]),
-                ", ".join(
-                    f"{s}: {d:+.4f}"
-                    for s, d in zip(pair["seeds"], pair["differences"], strict=True)
-                ),
-            ]
-            for pair in pairs
-        ]
-        body = "\n".join(
-            [
-                f"<h1>{escaped(f'{len(self.runs)} runs compared by {self.metric}')}</h1>",
-                paragraph(self.verdict()),
-                listed(f"warning: {text}" for text in self.warnings()),
-                section("Arms", table(["arm", "seeds", "runs"], seeds)),
-                section(
-                    "Paired differences",
-                    table(["arm", "mean", "95 % interval, together", "by seed"], differences)
-                    + place_for("forest")
-                    if pairs
-                    else "",
-                ),
-                section("Learning curves", place_for("curves")),
-                section(
-                    "What differed, and what came out", table(["", *self.columns], self.rows())
-                ),
-                section("Code and environment", *self._surroundings()),
-            ]
+                [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
+                for arm, by_seed in self.arms.items()
+            ],
         )
-        return whole_page(f"{len(self.runs)} runs", body, data)
-
-    def _label(self, pairs: Sequence[Mapping[str, Any]]) -> str:
-        base = pairs[0]["base"] if pairs else ""
-        return f"difference of {self.metric} from {base}; right is better"
-
-    def _surroundings(self) -> list[str]:
+        pairs = [] if self.scored_otherwise() else self.paired()
+        if pairs:
+            page.heading("Paired differences")
+            heads = ["arm", "mean", "95 % interval, together", "by seed"]
+            page.table(heads, [_pair_row(pair) for pair in pairs])
+        with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+            page.figure("curves.svg", self._curves(), f"{self.metric} over the updates")
+        page.heading("What differed, and what came out")
+        page.table(["", *self.columns], self.rows())
+        page.heading("Code and environment")
         shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
         rows = []
         for key in (*shown, "own_rows", "computed"):
             values = [run.manifest.get(key) for run in self._facts.values()]
             if _differ(values):
                 rows.append([key, *[json.dumps(value) for value in values]])
-        if not rows:
-            return [paragraph("The same code, packages and device.")]
-        diffs = [self._uncommitted(name) for name in self.runs]
-        return [table(["", *self.runs], rows, "Only what differs"), *diffs]
+        page.table(["", *self.runs], rows)
+        page.paragraph("" if rows else "The same code, packages and device.")
+        return page.html()
 
-    def _uncommitted(self, name: str) -> str:
-        """What a run's code had beside its revision."""
-        path = self.runs[name].file("diff.patch")
-        if not path.exists():
-            return ""
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        shown = "\n".join(lines[:_MOST_LINES])
-        more = f"\n... and {len(lines) - _MOST_LINES} lines" if len(lines) > _MOST_LINES else ""
-        title = f"uncommitted changes of {name}, {len(lines)} lines"
-        inside = f"<pre>{escaped(shown + more)}</pre>"
-        return f"<details><summary>{escaped(title)}</summary>{inside}</details>"
+    def _curves(self) -> bytes:
+        from transformer_jax.studies.reporting.curves import curves_of
+        from transformer_jax.studies.reporting.figures import curves_figure
+
+        runs = {
+            arm: [self.runs[name].path for name in by_seed.values()]
+            for arm, by_seed in self.arms.items()
+        }
+        content = io.BytesIO()
+        curves_figure(curves_of(runs, self.metric), self.metric).savefig(content, format="svg")
+        return content.getvalue()
+
+
+def _pair_row(pair: Mapping[str, Any]) -> list[str]:
+    by_seed = zip(pair["seeds"], pair["differences"], strict=True)
+    return [
+        pair["name"],
+        tables.signed(pair["mean"]),
+        tables.spell_interval(pair["interval"]),
+        ", ".join(f"{seed}: {difference:+.4f}" for seed, difference in by_seed),
+    ]
 
 
 def _differ(values: Sequence[Any]) -> bool:

@@ -1,15 +1,11 @@
 """What a study is about to do, as text: its cells, its costs, what its base has to beat."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.studies.asking.budgets import cost_of_budgets
 from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.gate import METHODS
-from transformer_jax.studies.asking.noise import as_lines
 from transformer_jax.studies.inference.power import detectable
-from transformer_jax.studies.inference.sequential import expected_seeds
 from transformer_jax.studies.judging.decision import family_of, level_of_contrast
 from transformer_jax.studies.reporting.tables import (
     BASELINE_HEADS,
@@ -22,22 +18,15 @@ from transformer_jax.studies.reporting.tables import (
     table_text,
 )
 
-_EFFECTS = (0, 1, 2)  # in deviations of a paired difference, of which the plan speaks
-
 
 def seconds_to_come(launch: Any) -> dict[str, float]:
-    """Returns what is left of a planned study, in seconds: its cells, tuning and budgets."""
+    """Returns what is left of a planned study, in seconds: its cells and its tuning."""
     design, seconds_of = launch.design, launch.estimate.seconds_of
     seconds = {"cells": sum(seconds_of(cell.arm) for cell in _missing(launch))}
     if design.tuning:
         before = launch.study.record.get("arms", {})
         untuned = [name for name in launch.arms if "tuning" not in before.get(name, {})]
-        seconds["tuning"] = sum(map(seconds_of, untuned)) * design.tuning.runs_of_an_arm()
-    if shares := len(design.budgets):
-        seconds["budgets"] = sum(
-            seconds_of(name) * cost / shares * launch.study.shorter_left(name, launch.seeds, shares)
-            for name, cost in cost_of_budgets(design).items()
-        )
+        seconds["tuning"] = sum(map(seconds_of, untuned)) * design.tuning.runs_of_an_arm
     return seconds
 
 
@@ -66,13 +55,8 @@ def show_plan(launch: Any) -> None:
     if design.tuning:
         lines.append(
             f"tuning      {design.tuning.told()}: for each arm as much as "
-            f"{design.tuning.runs_of_an_arm():g} of its runs, "
+            f"{design.tuning.runs_of_an_arm} of its runs, "
             f"in all about {clock(seconds['tuning'])}"
-        )
-    if design.budgets:
-        lines.append(
-            f"budgets     also at {', '.join(f'{share:.0%}' for share in design.budgets)} of the "
-            f"updates, while the verdict holds: about {clock(seconds['budgets'])}"
         )
     if design.exploratory:
         lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
@@ -105,14 +89,8 @@ def show_plan(launch: Any) -> None:
     for name, arm in arms.items():
         if arm.changes:
             say(f"  {name}: {spell_changes(arm.changes)}")
-    noise = launch.noise
     say(baselines_as_text(launch.baselines))
-    say(resolution(design, len(seeds), noise))
-    if launch.until is not None:
-        usual = sum(map(estimate.seconds_of, arms)) / len(arms)
-        say(expected_cost(design, launch.until.looks, usual, noise))
-    if noise:
-        say(f"noise      {noise['config']}: " + "\n           ".join(as_lines(noise)))
+    say(resolution(design, len(seeds)))
 
 
 def baselines_as_text(baselines: Mapping[str, Any]) -> str:
@@ -130,42 +108,13 @@ def baselines_as_text(baselines: Mapping[str, Any]) -> str:
     return table + line
 
 
-def resolution(design: Any, count: int, noise: Mapping[str, Any] | None) -> str:
-    """What so many seeds and contrasts can show, in margins where the noise is known."""
+def resolution(design: Any, count: int) -> str:
+    """What so many seeds and contrasts can show."""
     if design.target is not None:
         return f"solved at  {design.target:g}: counts and updates until then are compared"
     contrasts = max(family_of(design.sealed(), []), 1)
     effect = detectable(count, level_of_contrast(design.sealed(), [count]))
-    line = (
+    return (
         f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
         f"80 % power an effect of {effect:.1f} deviations of a paired difference"
     )
-    if noise:  # as if pairing helped nothing
-        margins = effect * math.sqrt(2) * noise["deviation"] / design.margin
-        line += f", {margins:.1f} margins by the noise of the base"
-    return line
-
-
-def expected_cost(
-    design: Any, looks: Sequence[int], seconds: float, noise: Mapping[str, Any] | None
-) -> str:
-    """What a study is expected to take, for its plan.
-
-    Args:
-      design: of the study.
-      looks: that are left.
-      seconds: of a seed of one arm.
-      noise: of the base's config, see asking/noise; None: not known.
-    """
-    # As if pairing helped nothing; without it "no different" is left out.
-    margin = design.margin / (math.sqrt(2) * noise["deviation"]) if noise else 0.0
-    level, lines = level_of_contrast(design.sealed(), design.looks), []
-    for effect in _EFFECTS:
-        outcomes = expected_seeds(effect, looks, margin, level)
-        lines.append(
-            f"{outcomes.seeds:.1f} seeds, about {clock(outcomes.seeds * seconds)}, where the "
-            f"effect is {effect} deviations of a paired difference; then {outcomes.decided:.0%} "
-            "are decided"
-        )
-    head = f"until      decided, with looks at {', '.join(map(str, looks))} seeds; an arm takes"
-    return "\n           ".join([head, *lines])

@@ -1,131 +1,71 @@
-"""A study as one page that can be mailed: question, verdicts, pictures, costs, how to repeat it.
+"""A study as one page: report.html, and the same as report.md with its figures next to it."""
 
-Beside it the same tables as Markdown, CSV and LaTeX, and figures for a paper as SVG and PDF.
-"""
-
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.options.schema import renamed
-from transformer_jax.runs.files import as_plain, replace
-from transformer_jax.studies.asking.cells import DIVERGED, DONE, FREQUENCY_BINS
-from transformer_jax.studies.asking.settings import spell_setting
+from transformer_jax.runs.files import replace
+from transformer_jax.studies.asking.cells import DIVERGED, DONE
 from transformer_jax.studies.asking.study import Study
-from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.inference.solved import clopper_pearson
 from transformer_jax.studies.reporting import tables
-from transformer_jax.studies.reporting.charts import (
-    best_of_sweeps,
-    breakdowns_of,
-    budget_charts,
-    by_position_of,
-    details_of,
-    floor_of,
-    forest_of,
-    mean_of,
-    multiverse_chart,
-    sweep_charts,
-    tuning_charts,
-)
-from transformer_jax.studies.reporting.curves import curves_of
-from transformer_jax.studies.reporting.page import (
-    aside,
-    escaped,
-    listed,
-    paragraph,
-    place_for,
-    section,
-    table,
-    whole_page,
-)
-from transformer_jax.studies.reporting.tables import also_table, signed, spell, spell_interval
+from transformer_jax.studies.reporting.charts import best_of_sweeps
+from transformer_jax.studies.reporting.page import Page
+from transformer_jax.studies.reporting.tables import signed, spell, spell_interval
 
 _LISTED = 8  # arms, at the head of the page
+_CAPTIONS = {
+    "forest": "Line: the interval that the word is read off, simultaneous over all contrasts. "
+    "Rings: each seed. Shaded: within the margin.",
+    "sweep": "Score over the option: mean and range over seeds.",
+    "curves": "Learning curves: mean over seeds; band: from the least to the largest.",
+}
 
 
 def write_report(study: Study) -> Path:
-    """Writes report.html and the tables; returns the page's path."""
-    verdicts = study.verdicts()
-    rows = tables.verdict_rows(study, verdicts)
-    tables.write_tables(study.path, tables.HEADS, rows)
-    _write_figures(study, verdicts)
-    body, data = _page(study, verdicts, rows)
-    title = study.sealed["question"]
-    return replace(study.path, "report.html", whole_page(title, body, data))
+    """Writes the page and its figures; returns the path of report.html."""
+    verdicts, figures = study.verdicts(), _figures(study)
+    sealed, record = study.sealed, study.record
+    page = Page(sealed["question"])
+    marks = [f"Sealed {record['sealed_at']}", f"seal {record['seal'][:12]}"]
+    page.paragraph(", ".join([*marks, *(f"exploratory: {why}" for why in record["exploratory"])]))
+    page.paragraph(f"Predicted beforehand: {sealed['prediction']}")
+    page.bullets(tables.expected_of(sealed, verdicts))
+    page.paragraph(f"Compared with {verdicts['base']}:")
+    page.bullets(_sentences(verdicts))
+    page.paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.")
+    page.heading("Verdicts")
+    page.paragraph(tables.how_judged(verdicts))
+    page.table(tables.HEADS, tables.verdict_rows(study, verdicts))
+    for name in ("forest", "sweep"):
+        if name in figures:
+            page.figure(f"{name}.svg", figures[name], _CAPTIONS[name])
+    page.bullets([*tables.notes_on(verdicts), *best_of_sweeps(study, verdicts)])
+    _baselines(page, record["baselines"], verdicts["learned"])
+    if "curves" in figures:
+        page.heading("Learning curves")
+        page.figure("curves.svg", figures["curves"], _CAPTIONS["curves"])
+    _costs(page, study)
+    _changes(page, study)
+    _tuning(page, study)
+    _failures(page, study, verdicts)
+    page.heading("Looks")
+    heads = ("time", "look", "seeds", "level", "verdicts")
+    page.table(heads, [_look_row(look) for look in study.looks()])
+    _environment(page, record)
+    replace(study.path, "report.md", page.markdown())
+    return replace(study.path, "report.html", page.html())
 
 
-def _write_figures(study: Study, verdicts: Mapping[str, Any]) -> None:
+def _figures(study: Study) -> dict[str, bytes]:
     try:
         from transformer_jax.studies.reporting.figures import draw_figures
-    except ImportError:
-        return  # matplotlib belongs to the extra `train`; the page draws for itself
-    draw_figures(study, verdicts)
+    except ImportError:  # matplotlib belongs to the extra `train`
+        return {}
+    return draw_figures(study, study.verdicts())
 
 
-def _page(study: Study, verdicts: Mapping[str, Any], rows: list) -> tuple[str, dict[str, Any]]:
-    arms = list(study.arms)
-    runs = {arm: [study.cell(arm, seed).path for seed in study.seeds_of(arm)] for arm in arms}
-    costs = {arm: study.arms[arm]["cost"] for arm in arms}
-    where = {**by_position_of(study), **breakdowns_of(study, verdicts)}
-    doubted, shorter = multiverse_chart(study), budget_charts(study, verdicts)
-    swept, tuned = sweep_charts(study, verdicts), tuning_charts(study)
-    band = f"Line: mean over {len(study.seeds)} seeds; band: from the least to the largest."
-    charts = {**swept, **tuned, **shorter, **doubted, **where}
-    data = as_plain(
-        {
-            "arms": arms,
-            "forest": forest_of(verdicts, arms),
-            "curves": {
-                **curves_of(runs, costs, study.record["counted"], f"eval/{study.metric}"),
-                "floor": floor_of(study),
-            },
-            "charts": charts,
-        }
-    )
-    body = "\n".join(
-        [
-            _lead(study, verdicts),
-            section(
-                "Verdicts",
-                table(tables.HEADS, rows, tables.how_judged(verdicts)),
-                place_for("forest"),
-                aside(
-                    "Line: the interval that the word is read off, simultaneous over all "
-                    "contrasts. Rings: each seed. Shaded: within the margin."
-                ),
-                listed(tables.notes_on(verdicts)),
-            ),
-            section(
-                "Score over an option", *_places(swept), listed(best_of_sweeps(study, verdicts))
-            ),
-            section("Has the base learned?", *_baselines(study)),
-            section("Learning curves", place_for("curves"), aside(band)),
-            section("What each arm costs", *_ledger(study)),
-            section("Did the change take?", *_certificates(study)),
-            section("Tuning", *_tuning_table(study), *_places(tuned)),
-            section("Shorter budgets", *_budgets(verdicts), *_places(shorter)),
-            section("Under other choices", *_multiverse(study), *_places(doubted)),
-            section("Where arms differ", *_where(study), *_places(where)),
-            section("Other evaluations", *_also(verdicts)),
-            section("How arms differ in their configs", _config_table(study)),
-            section("Failures", _failures(study)),
-            section("Looks", _looks(study)),
-            section("Environment and commands", *_environment(study)),
-        ]
-    )
-    return body, data
-
-
-# ---------------------------------------------------------------- question and verdicts
-
-
-def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
-    sealed, record = study.sealed, study.record
-    marks = [f"sealed {record['sealed_at']}", f"seal {record['seal'][:12]}"]
-    marks += [f"exploratory: {reason}" for reason in record["exploratory"]]
-    shown = " ".join(f'<span class="mark">{escaped(mark)}</span>' for mark in marks)
+def _sentences(verdicts: Mapping[str, Any]) -> list[str]:
     sentences = [
         f"{name}: {arm['words']}"
         + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
@@ -133,81 +73,64 @@ def _lead(study: Study, verdicts: Mapping[str, Any]) -> str:
     ]
     if len(sentences) > _LISTED:
         sentences[_LISTED:] = [f"and {len(sentences) - _LISTED} more, in the table"]
-    sentences += tables.trend_lines(verdicts)
-    return "\n".join(
-        [
-            f"<h1>{escaped(sealed['question'])}</h1>",
-            f"<p>{shown}</p>",
-            paragraph(f"Predicted beforehand: {sealed['prediction']}"),
-            *([listed(came)] if (came := tables.expected_of(sealed, verdicts)) else []),
-            paragraph(f"Against {verdicts['base']}:"),
-            listed(sentences),
-            aside(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}."),
-        ]
-    )
+    return sentences
 
 
-# ---------------------------------------------------------------- arms
+def _baselines(page: Page, baselines: Mapping[str, Any], learned: Mapping[str, Any] | None) -> None:
+    if not baselines["scores"]:
+        return
+    page.heading("Has the base learned?")
+    sentence = "There is no gate."
+    if learned:
+        sentence = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
+    page.paragraph(sentence)
+    page.table(tables.BASELINE_HEADS, tables.baseline_rows(baselines))
 
 
-def _ledger(study: Study) -> list[str]:
+def _costs(page: Page, study: Study) -> None:
     counted = study.record["counted"]
+    page.heading("What each arm costs")
     heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
-    heads += [counted, "updates", "training FLOPs", "memory, MiB"]
-    heads += ["tuning runs", "input RMS"]
-    rows, flagged = [], []
-    base = study.arms[study.base]["cost"]
+    heads += [counted, "updates", "memory, MiB", "tuning runs"]
+    rows, flagged, base = [], [], study.arms[study.base]["cost"]
     for name, arm in study.arms.items():
-        cost = arm["cost"]
-        its, nbytes = tuned_of(arm), arm.get("peak_bytes")
+        cost, nbytes = arm["cost"], arm.get("peak_bytes")
+        fields = ("parameters", "without_embeddings", "flops", "counted", "updates")
         rows.append(
             [
                 name,
-                spell(cost["parameters"]),
-                spell(cost["without_embeddings"]),
-                spell(cost["flops"]),
-                spell(cost["counted"]),
-                spell(cost["updates"]),
-                f"{cost['flops'] * cost['counted']:.3g}",
+                *[spell(cost[field]) for field in fields],
                 spell(nbytes / 2**20 if nbytes else None, 1),
-                spell(its.runs if its else 0),
-                spell(arm["certificate"]["input_rms"], 3),
+                spell(arm.get("tuning", {}).get("runs", 0)),
             ]
         )
         for what in ("parameters", "flops", "counted"):
             if share := tables.spell_share(cost[what], base[what], 1):
                 flagged.append(f"{name}: {what} {share} from the base's")
-    matched = [f"{n}: {a['matched']} solved for" for n, a in study.arms.items() if a["matched"]]
-    note = (
-        "FLOPs are those of matrix products, three times a forward pass. Memory is what the "
-        "compiled training program needs for one member, its batches included."
-    )
-    return [table(heads, rows), listed(flagged), listed(matched), aside(note)]
+        if arm["matched"]:
+            flagged.append(f"{name}: {arm['matched']} solved for")
+    page.table(heads, rows)
+    page.bullets(flagged)
 
 
-def _certificates(study: Study) -> list[str]:
-    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient"]
-    heads += ["looks ahead", "only here", "only in the base"]
+def _changes(page: Page, study: Study) -> None:
+    page.heading("Did the change take?")
+    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS"]
+    heads += ["only here", "only in the base"]
     rows = []
     for name, arm in study.arms.items():
         its = arm["certificate"]
-        rows.append(
-            [
-                name,
-                f"{its['paired']:.1%}",
-                spell(its["logits"], 3),
-                signed(its["loss"]),
-                spell(its["gradient"], 3),
-                "–" if its["sees_ahead"] is None else "yes" if its["sees_ahead"] else "no",
-                _few(its["only_here"]),
-                _few(its["only_base"]),
-            ]
-        )
-    note = (
+        numbers = [spell(its["logits"], 3), signed(its["loss"]), spell(its["gradient"], 3)]
+        names = [_few(its["only_here"]), _few(its["only_base"])]
+        rows.append([name, f"{its['paired']:.1%}", *numbers, spell(its["input_rms"], 3), *names])
+    page.table(heads, rows)
+    page.paragraph(
         "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
         "values. Δ: relative difference of logits and gradients from the base, and the loss's."
     )
-    return [table(heads, rows), aside(note)]
+    keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
+    rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
+    page.table(["arm", *keys], rows if keys else [])
 
 
 def _few(names: Sequence[str]) -> str:
@@ -215,167 +138,64 @@ def _few(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown or "–"
 
 
-def _baselines(study: Study) -> list[str]:
-    baselines = study.record.get("baselines")
-    if not baselines or not baselines["scores"]:
-        return []
-    learned = study.verdicts().get("learned")
-    sentence = "There is no gate."
-    if learned:
-        sentence = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
-    note = (
-        "Simple methods, trained on the training split (of a longer text on its first 20 million "
-        "tokens) and scored as the arms are. A base "
-        "that is not better than the gate gives no verdict."
-    )
-    rows = tables.baseline_rows(baselines)
-    return [paragraph(sentence), table(tables.BASELINE_HEADS, rows), aside(note)]
-
-
-# ---------------------------------------------------------------- tuning
-
-
-def _tuning_table(study: Study) -> list[str]:
-    tuned = {name: its for name, arm in study.arms.items() if (its := tuned_of(arm))}
+def _tuning(page: Page, study: Study) -> None:
+    tuned = {name: arm["tuning"] for name, arm in study.arms.items() if "tuning" in arm}
     if not tuned:
-        return []
-    heads = ["arm", "chosen", "settings", "runs", "sensitivity", "missed by", "note"]
-    rows = []
-    for name, its in tuned.items():
-        missed = spell(its.refined["missed"]) if its.refined else "–"
-        counts = [spell(len(its.tried)), spell(its.runs), spell(its.sensitivity)]
-        rows.append([name, spell_setting(its.chosen), *counts, missed, its.refused or "–"])
-    note = (
-        "Sensitivity: mean over the settings of min(loss, initial loss) minus the best loss. "
-        "Missed by: root mean square of the score that is lost as a parabola's minimum is not "
-        "quite the true one; the intervals of the verdicts hold it. Expected best: of k trials "
-        "drawn from those that were made, on average and with the standard deviation."
-    )
-    return [table(heads, rows), aside(note)]
-
-
-def _budgets(verdicts: Mapping[str, Any]) -> list[str]:
-    rows = tables.budget_rows(verdicts)
-    if not rows:
-        return []
-    note = (
-        "Runs of a part of the updates, each with its own fall of the rate. A shorter budget is "
-        "tested only while the longer holds what is said of all updates. Band: the interval."
-    )
-    learned = [
-        f"after {budget['updates'][verdicts['base']]:,} updates {budget['learned']['told']}"
-        for budget in verdicts["budgets"].values()
-        if budget["learned"]
-    ]
-    return [table(tables.BUDGET_HEADS, rows), listed(learned), aside(note)]
-
-
-def _multiverse(study: Study) -> list[str]:
-    multiverse = study.multiverse()
-    if not multiverse:
-        return []
-    sentences = [
-        f"{name}: {its['words']} specifications" for name, its in multiverse["arms"].items()
-    ]
-    note = (
-        f"Base and arms with the same other choices, one run each with seed {multiverse['seed']}: "
-        "each doubt alone, then combinations. A description, and no test."
-    )
-    return [
-        listed(sentences),
-        table(*tables.multiverse_rows(multiverse)),
-        aside(note),
-    ]
-
-
-def _places(charts: Mapping[str, Any]) -> list[str]:
-    return [place_for(name) for name in charts]
-
-
-# ---------------------------------------------------------------- where
-
-
-def _where(study: Study) -> list[str]:
-    bins = [f"frequency {b + 1}/{FREQUENCY_BINS}" for b in range(FREQUENCY_BINS)]
-    kinds = ["seen in the window", "new in the window"]
-    rows = []
-    for arm, seeds in details_of(study).items():
-        parts = [d["where"] for d in seeds.values() if "where" in d]
-        if parts:
-            columns = [[w["frequency"][b] for w in parts] for b in range(FREQUENCY_BINS)]
-            columns += [[w["repeated"][kind] for w in parts] for kind in kinds]
-            rows.append([arm, *[spell(mean_of(column)) for column in columns]])
-    if not rows:
-        return []
-    caption = (
-        "Test loss in nats, mean over seeds, by the target's frequency (1 is rarest, equal shares "
-        "of the text), and by whether the window held it before"
-    )
-    return [table(["arm", *bins, *kinds], rows, caption)]
-
-
-def _also(verdicts: Mapping[str, Any]) -> list[str]:
-    heads, rows = also_table(verdicts)
-    note = "Secondary: intervals of each contrast alone, and no verdicts."
-    return [table(heads, rows), aside(note if rows else "")]
-
-
-# ---------------------------------------------------------------- the rest
-
-
-def _config_table(study: Study) -> str:
-    every = (renamed(arm["changes"]) for arm in study.arms.values())
-    keys = list(dict.fromkeys(key for changes in every for key in changes))
-    if not keys:
-        return ""
-    rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
-    return table(["arm", *keys], rows)
-
-
-def _failures(study: Study) -> str:
-    shorter = [
-        (f"{cell.arm}, {float(b):.0%} of the updates", cell) for b, cell in study.shorter_cells()
-    ]
+        return
+    asked = study.sealed["tuning"]
+    page.heading("Tuning")
+    heads = ["arm", f"chosen {asked['key']}", *(f"{value:g}" for value in asked["grid"]), "note"]
     rows = [
-        [name, str(cell.seed), state, cell.reason() if state != DIVERGED else "an outcome"]
-        for name, cell in [*((cell.arm, cell) for cell in study.cells()), *shorter]
+        [name, spell(its["chosen"]), *map(_mean, its["scores"]), its["refused"] or "–"]
+        for name, its in tuned.items()
+    ]
+    page.table(heads, rows)
+    page.paragraph(
+        f"Mean {study.metric} on the validation split over seeds "
+        f"{', '.join(map(str, asked['seeds']))}, which no verdict uses. Chosen: the optimum of a "
+        "parabola over the logarithm."
+    )
+
+
+def _mean(scores: Sequence[float | None]) -> str:
+    known = [score for score in scores if score is not None]
+    return spell(sum(known) / len(known)) if len(known) == len(scores) else "diverged"
+
+
+def _failures(page: Page, study: Study, verdicts: Mapping[str, Any]) -> None:
+    rows = [
+        [cell.arm, str(cell.seed), state, cell.reason() if state != DIVERGED else "an outcome"]
+        for cell in study.cells()
         if (state := cell.state()) != DONE
     ]
-    diverged = [
+    if not rows:
+        return
+    page.heading("Failures")
+    page.table(["arm", "seed", "state", "reason"], rows)
+    page.bullets(
         f"{name}: {value['diverged']} of {value['diverged'] + value['n']} diverged, exact interval "
         + spell_interval(clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2)
-        for name, value in study.verdicts()["values"].items()
+        for name, value in verdicts["values"].items()
         if value["diverged"]
-    ]
-    if not rows:
-        return paragraph("Every cell ended as it should.")
-    return table(["arm", "seed", "state", "reason"], rows) + listed(diverged)
+    )
 
 
-def _looks(study: Study) -> str:
-    rows = [
-        [
-            look["time"],
-            str(look["look"]),
-            str(len(look["seeds"])),
-            f"{look['level']:.3g}",
-            "; ".join(f"{n}: {w}" for n, w in look["verdicts"].items()),
-        ]
-        for look in study.looks()
-    ]
-    return table(["time", "look", "seeds", "level", "verdicts"], rows)
+def _look_row(look: Mapping[str, Any]) -> list[str]:
+    words = "; ".join(f"{name}: {word}" for name, word in look["verdicts"].items())
+    counts = [str(look["look"]), str(len(look["seeds"])), f"{look['level']:.3g}"]
+    return [look["time"], *counts, words]
 
 
-def _environment(study: Study) -> list[str]:
-    around = study.record["environment"]
+def _environment(page: Page, record: Mapping[str, Any]) -> None:
+    around = record["environment"]
     shown = {
         "device": f"{around['device']['count']} x {around['device']['kind']}",
-        "computed": f"{study.record['how']}; {study.record['timing']}",
+        "computed": f"{record['how']}; {record['timing']}",
         "python": around["python"],
         "platform": around["platform"],
-        "packages": ", ".join(f"{n} {v}" for n, v in around["packages"].items()),
-        "git": json.dumps(around["git"]),
-        "code": around["code"][:16],
+        "packages": ", ".join(f"{name} {version}" for name, version in around["packages"].items()),
+        "transformer_jax": f"{around['version']}, revision {(around['git'] or {}).get('revision')}",
     }
-    commands = "\n".join(dict.fromkeys(study.record["commands"]))
-    return [table(["what", "value"], list(shown.items())), f"<pre>{escaped(commands)}</pre>"]
+    page.heading("Environment and commands")
+    page.table(["what", "value"], [[what, str(value)] for what, value in shown.items()])
+    page.code("\n".join(dict.fromkeys(record["commands"])))

@@ -1,9 +1,10 @@
-"""Verdicts on scores that other code made, kept in a folder: a page, tables, and a register.
+"""Verdicts on scores that other code made, kept in a folder: a page and a register.
 
 The folder's register holds each look at the scores, so that the next one, at more of them, has the
 level of a further look.
 """
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,18 +19,10 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.scores import Result, judge, outcomes_of
 from transformer_jax.studies.inference.statistics import FOR_MEANS
 from transformer_jax.studies.reporting import tables
-from transformer_jax.studies.reporting.charts import forest_of
-from transformer_jax.studies.reporting.page import (
-    aside,
-    escaped,
-    place_for,
-    section,
-    table,
-    whole_page,
-)
+from transformer_jax.studies.reporting.page import Page
 
 SCORES = "scores"  # an event of the register: a look at scores of other code
-_WRITTEN = ("verdicts.json", "table.md", "table.csv", "table.tex", "report.html")
+_WRITTEN = ("verdicts.json", "report.md", "report.html")
 HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 
 
@@ -39,7 +32,7 @@ def judge_in(
     """Judges scores as `judge` does, as a further look where the folder has earlier ones.
 
     Args:
-      folder: gets verdicts.json, table.md, table.csv, table.tex, report.html and register.jsonl.
+      folder: gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
       rows: see judge.
       earlier_looks: how many seeds each comparison had that no register knows.
       **asked: base, margin, larger_is_better and more, see judge.
@@ -82,9 +75,9 @@ def judge_in(
             {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
     write_json(folder, "verdicts.json", as_plain(results))
-    table_rows = result_rows(results, outcomes)
-    tables.write_tables(folder, HEADS, table_rows)
-    replace(folder, "report.html", _page(results, table_rows, asked, counts))
+    page = _page(folder, results, result_rows(results, outcomes), asked, counts)
+    replace(folder, "report.md", page.markdown())
+    replace(folder, "report.html", page.html())
     return results
 
 
@@ -116,28 +109,29 @@ def result_rows(
 
 
 def _page(
-    results: Sequence[Result], rows: tables.Rows, asked: Mapping[str, Any], earlier: Sequence[int]
-) -> str:
+    folder: Path,
+    results: Sequence[Result],
+    rows: tables.Rows,
+    asked: Mapping[str, Any],
+    earlier: Sequence[int],
+) -> Page:
     better = "larger" if asked["larger_is_better"] else "smaller"
-    how = (
-        f"Beside {asked['base']}; {better} is better, a difference of + is better; margin "
+    page = Page(f"What differs from {asked['base']}?")
+    page.heading("Verdicts")
+    page.paragraph(
+        f"Compared with {asked['base']}; {better} is better, a difference of + is better; margin "
         f"{asked['margin']:g}; looks at other scores before this one: {len(earlier)}; "
         f"intervals hold together in {1 - FOR_MEANS * results[0].level:.1%} of studies"
     )
+    page.table(HEADS, rows)
     arms = {
-        r.arm: {"mean": r.estimate, "words": r.reason, **r._asdict()}
+        r.arm: as_plain({**r._asdict(), "mean": r.estimate})
         for r in results
         if r.estimate is not None and math.isfinite(r.estimate)
     }
     verdicts = {"metric": "value", "margin": asked["margin"], "base": asked["base"], "arms": arms}
-    title = f"What differs from {asked['base']}?"
-    body = "\n".join(
-        [
-            f"<h1>{escaped(title)}</h1>",
-            section("Verdicts", table(HEADS, rows, how), place_for("forest")),
-            aside("How to read a verdict: docs/verdicts.md of transformer_jax."),
-        ]
-    )
-    return whole_page(
-        title, body, as_plain({"arms": [*arms], "forest": forest_of(verdicts, [*arms])})
-    )
+    with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+        from transformer_jax.studies.reporting.figures import draw_forest
+
+        page.figure("forest.svg", draw_forest(folder, verdicts), "Paired differences")
+    return page

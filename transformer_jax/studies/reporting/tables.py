@@ -1,17 +1,15 @@
-"""A study as tables: on the terminal, and as Markdown, CSV and LaTeX for a paper."""
+"""A study as tables: on the terminal, and as Markdown."""
 
 import io
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import replace
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.expected import TREND, how_it_came
-from transformer_jax.studies.asking.study import Study, as_csv
+from transformer_jax.studies.asking.expected import how_it_came
+from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.words import (
     BETTER,
     CANNOT_TELL,
@@ -20,16 +18,11 @@ from transformer_jax.studies.inference.words import (
     SAME,
     UNRESOLVED,
     UNSTABLE,
-    UNTUNED,
     WORSE,
 )
 
 Rows = list[list[str]]
 _WIDTH = 120  # of a table in a file
-NOT_BY_SEEDS = (
-    "more seeds alone would not settle the margin with 80 % power, since the best value of what it "
-    "or the base chose is not known well enough: take more seeds, or smaller steps, for the tuning"
-)
 _NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
 
 
@@ -172,8 +165,6 @@ def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress)
     """Prints the comparison."""
     progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
     progress.say(table_text(HEADS, verdict_rows(study, verdicts)))
-    if verdicts.get("budgets"):
-        progress.say(table_text(BUDGET_HEADS, budget_rows(verdicts)))
     for note in notes_on(verdicts):
         progress.say(note)
 
@@ -190,24 +181,11 @@ def how_judged(verdicts: Mapping[str, Any]) -> str:
     )
 
 
-def trend_lines(verdicts: Mapping[str, Any]) -> list[str]:
-    """What a declared trend came to, if there is one."""
-    trend = verdicts.get("trend")
-    if not trend:
-        return []
-    sentence = f"more {trend['key']}: {trend['words']}"
-    if trend.get("mean") is None:
-        return [sentence]
-    gain = f"{signed(trend['mean'])} {spell_interval(trend['interval'])}"
-    return [f"{sentence} ({gain} from the smallest to the largest, by a line over its logarithm)"]
-
-
 def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
     """What was expected of each arm as a range, and whether it came true."""
-    said = {**verdicts["arms"], TREND: verdicts.get("trend") or {}}
     sentences = []
-    for name, ends in sealed.get("expected", {}).items():
-        its = said.get(name, {})
+    for name, ends in sealed["expected"].items():
+        its = verdicts["arms"].get(name, {})
         decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
         interval = its.get("interval") if decides else None
         low, high = ("any" if end is None else signed(end) for end in ends)
@@ -221,7 +199,10 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     """What a reader has to know beside the table."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
-    notes += trend_lines(verdicts)
+    if verdicts.get("revisions", 1) > 1:
+        notes.append(
+            f"warning: {verdicts['revisions']} revisions of transformer_jax computed these cells"
+        )
     learned = verdicts.get("learned")
     notes += [f"has the base learned? {learned['told']}"] if learned else []
     if not verdicts.get("registered", True):
@@ -231,18 +212,17 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
     for name, arm in verdicts["arms"].items():
         if arm.get("correlation") is not None:
             note = f"{name}: pairing correlation {arm['correlation']:+.2f}"
-            has_mean = arm.get("mean") is not None  # with a target counts are judged
             if arm["verdict"] == UNRESOLVED and arm.get("seeds_needed"):
                 note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
-            elif arm["verdict"] == UNRESOLVED and arm.get("regrets") and has_mean:
-                note += f"; {NOT_BY_SEEDS}"
             if shown_for_new_text(arm):
                 note += f"; also beyond this text: {shown_for_new_text(arm)}"
             notes.append(note)
-        if "stopped" in arm:
-            stopped = arm["stopped"]
-            notes.append(f"{name}: stopped after {len(stopped['seeds'])} seeds: {stopped['why']}")
-        notes += [f"{name}: {note}" for note in [*asked_elsewhere(arm), *of_trials(arm)]]
+        if looks := arm["asked_before"]:
+            several = "s" * (len(looks) > 1)
+            notes.append(
+                f"{name}: shown before in {len(looks)} look{several} of other studies, so this "
+                f"look has level {arm['level']:.3g}"
+            )
         check = arm.get("p_sign_flip")
         if check is not None and (check <= verdicts["level"]) != (
             arm["p_alone"] <= verdicts["level"]
@@ -252,78 +232,6 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
                 f"{arm['p_alone']:.3f}"
             )
     return notes
-
-
-def asked_elsewhere(arm: Mapping[str, Any]) -> list[str]:
-    """What the register knows of the same contrast, and of the same change beside another base."""
-    sentences = []
-    before = arm.get("asked_before") or []
-    if before:
-        count = {look.get("counts", True) for look in before}
-        how = "these seeds count too" if all(count) else "their seeds, of other cells, do not count"
-        how = how if len(count) == 1 else "seeds of the same cells count too"
-        sentences.append(
-            f"asked before: {_listed(before)}; {how}; this is a further look, at "
-            f"level {arm['level']:.3g}"
-        )
-    if arm.get("related"):
-        sentences.append(
-            f"the same change at another base, task, budget or rate: {_listed(arm['related'])}"
-        )
-    return sentences
-
-
-def of_trials(arm: Mapping[str, Any]) -> list[str]:
-    """From how many trials on the expected best of arm and base differs as their mean does."""
-    tuned = arm.get("tuned")
-    if not tuned or arm.get("mean") is None:
-        return []
-    trials, start = tuned["trials"], tuned["holds_from"]
-    if start is None:
-        return [
-            f"of the best of the {trials} trials of base and arm, on the validation split, the "
-            "other one is better"
-        ]
-    if start == 1:
-        return [f"the same direction for the expected best of any number of {trials} trials"]
-    return [f"this direction holds from {start} of {trials} trials on, before that the other"]
-
-
-BUDGET_HEADS = ("arm", "updates", "difference", "interval", "verdict")
-
-
-def budget_rows(verdicts: Mapping[str, Any]) -> Rows:
-    """One row an arm and budget, the whole first; none where no shorter budget was asked for."""
-    rows = []
-    for name, arm in verdicts["arms"].items():
-        at = {"1": arm, **arm.get("budgets", {})} if "budgets" in arm else {}
-        for share, its in at.items():
-            updates = verdicts["budgets"][share]["updates"][name] if share != "1" else "all"
-            effect = [signed(its.get("mean")), spell_interval(its.get("interval"))]
-            rows.append([name, spell(updates), *effect, its["verdict"]])
-    return rows
-
-
-def multiverse_rows(multiverse: Mapping[str, Any]) -> tuple[list[str], Rows]:
-    """Heads, and a row a specification: each arm's difference from the base there."""
-    rows = [
-        [name, *[signed(its["differences"][index]) for its in multiverse["arms"].values()]]
-        for index, name in enumerate(multiverse["specifications"])
-    ]
-    return ["specification", *multiverse["arms"]], rows
-
-
-def _listed(looks: Sequence[Mapping[str, Any]]) -> str:
-    shown = dict.fromkeys(
-        f"{look['study']}, {look['time'][:10]}, {len(look['seeds'])} seeds, said then"
-        # Verdicts of older versions do not say which arm it is.
-        + (f" of {look['arm']} beside {look['base']}: " if "arm" in look else ": ")
-        + look["words"].removesuffix(UNTUNED)
-        + (f" ({signed(look['mean'])})" if look["mean"] is not None else "")
-        + (f"; asked again: {look['why']}" if look["why"] else "")
-        for look in looks
-    )
-    return " | ".join(shown)
 
 
 def shown_for_new_text(arm: Mapping[str, Any]) -> str:
@@ -337,31 +245,6 @@ def shown_for_new_text(arm: Mapping[str, Any]) -> str:
 def shown_p(arm: Mapping[str, Any]) -> float | None:
     """The adjusted p that belongs to an arm's word: of equivalence, if that is what it says."""
     return arm.get("p_equivalence" if arm["verdict"] == SAME else "p")
-
-
-def also_table(verdicts: Mapping[str, Any]) -> tuple[list[str], Rows]:
-    """Further evaluations: heads, and one row an evaluation and arm."""
-    rows = []
-    for name, arms in verdicts.get("also", {}).items():
-        for arm, evaluations in arms.items():
-            effect = ["base", ""]
-            if arm != verdicts["base"]:
-                effect = [
-                    signed(evaluations["difference"]),
-                    spell_interval(evaluations["interval"]),
-                ]
-            rows.append([name, arm, spell(evaluations["mean"]), *effect])
-    return ["evaluation", "arm", verdicts["metric"], "difference", "interval"], rows
-
-
-# ---------------------------------------------------------------- for a paper
-
-
-def write_tables(folder: Path, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Writes table.md, table.csv and table.tex."""
-    replace(folder, "table.md", as_markdown(heads, rows))
-    replace(folder, "table.csv", as_csv(heads, rows))
-    replace(folder, "table.tex", as_latex(heads, rows))
 
 
 def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -379,45 +262,3 @@ def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def numeric(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
     """Which columns hold numbers alone, and stand right."""
     return [all(re.fullmatch(_NUMBER, row[column]) for row in rows) for column in range(len(heads))]
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "–": "--",
-    "∞": r"$\infty$",
-    "Δ": r"$\Delta$",
-}
-
-
-def as_latex(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A tabular for LaTeX with booktabs."""
-
-    def line(cells: Iterable[str]) -> str:
-        text = " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
-        return "{}" * text.startswith("[") + text  # else an option of the line before
-
-    columns = "l" + "r" * (len(heads) - 2) + "l"
-    body = [line(heads), r"\midrule", *[line(row) for row in rows]]
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )

@@ -17,7 +17,6 @@ from transformer_jax.errors import Stop
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.budgets import Branching
 from transformer_jax.studies.asking.cells import DONE, ENDED, OUTCOMES, Cell
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.cluster import Cluster
@@ -70,8 +69,7 @@ def run_as_jobs(
     workers.progress.say(f"jobs   {len(jobs)} with {len(order)} cells ({cluster.kind})")
     what = (design, str(root.absolute()), workers.estimate)
     batches = [
-        [(c.arm, a.changes, a.hash, c.seed, a.branching) for c in job for a in [arms[c.arm]]]
-        for job in jobs
+        [(c.arm, a.changes, a.hash, c.seed) for c in job for a in [arms[c.arm]]] for job in jobs
     ]
     logs = inside(workdir, "jobs")
     logs.mkdir(parents=True, exist_ok=True)
@@ -129,7 +127,7 @@ def train_cells(
     design: Design,
     root: str,
     estimate: Estimate,
-    batch: Sequence[tuple[str, dict[str, Any], str, int, Branching]],
+    batch: Sequence[tuple[str, dict[str, Any], str, int]],
 ) -> list[str]:
     """What a job does: trains cells of a study that another process has sealed and will judge.
 
@@ -138,7 +136,7 @@ def train_cells(
       design: of the study.
       root: that holds `cells`.
       estimate: how to compute, and how long cells take.
-      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed; branching).
+      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed).
     Returns:
       How each cell ended.
     Raises:
@@ -149,20 +147,19 @@ def train_cells(
     os.chdir(cwd)
     with StopSignal() as stop:
         arms: dict[str, Arm] = {}
-        for name, changes, folder, _, branching in batch:
+        for name, changes, folder, _ in batch:
             if name not in arms:
                 of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
                 arms[name] = ArmBuilder(of_arm).make(name, name)
                 arms[name].find_folder(estimate.how)
-                arms[name].branching = branching
                 if arms[name].hash != folder:
                     raise Stop(
                         f"{name}: code, jax or device are not those where the study was launched; "
                         "launch it from a node like this one (local jobs see no GPU without "
                         "--job=gpus_per_node=N)"
                     )
-        cells = [arms[name].cell(Path(root), seed) for name, _, _, seed, _ in batch]
-        Workers(estimate, Progress(), stop, design.also).run(arms, cells, len(cells))
+        cells = [arms[name].cell(Path(root), seed) for name, _, _, seed in batch]
+        Workers(estimate, Progress(), stop).run(arms, cells, len(cells))
         if stop.signal is not None and "SLURM_JOB_ID" in os.environ:
             # No result is left: a job that goes back into the queue has not ended. sacct tells.
             raise SystemExit(128 + stop.signal)

@@ -1,65 +1,89 @@
-"""Runs a ladder rung by rung; what the smaller rungs forecast is written before the largest."""
+"""Runs a ladder: all rungs are planned before the first of them runs."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.files import as_plain, inside, write_json
-from transformer_jax.studies.asking.cells import MISSING
-from transformer_jax.studies.asking.ladder import SPLITS, Ladder, begin_ladder, rung_name, rung_path
-from transformer_jax.studies.asking.study import Study, now
-from transformer_jax.studies.judging.ladder import forecast
-from transformer_jax.studies.reporting.ladder import FORECAST, write_ladder
-from transformer_jax.studies.running.launch import Launch
-from transformer_jax.studies.running.together import run_all
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.asking.ladder import Ladder, begin_ladder, rung_name, rung_path
+from transformer_jax.studies.asking.study import Study
+from transformer_jax.studies.reporting.ladder import write_ladder
+from transformer_jax.studies.reporting.plan import seconds_to_come
+from transformer_jax.studies.reporting.tables import clock
+from transformer_jax.studies.running.launch import planned
+from transformer_jax.studies.running.workers import CellsLost
 
 
 def run_ladder(
-    ladder: Ladder, workdir: str | Path, seeds: Sequence[int], **options: Any
+    ladder: Ladder,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    *,
+    dry_run: bool = False,
+    retry: bool = False,
+    progress: Progress | None = None,
+    root: str | Path | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Runs and judges every rung, and compares them.
 
     Args:
-      ladder: its designs.
-      workdir: of the ladder.
-      seeds: of every rung.
-      options: of run_all.
+      ladder: Its designs.
+      workdir: Of the ladder; its parent's `cells` are shared if no other root is given.
+      seeds: Of every rung.
+      dry_run: Whether to stop after the plans.
+      retry: Whether cells that failed are tried again.
+      progress: Where to report; standard output if not given.
+      root: Holds `cells`.
+      options: Of launch.planned.
+
     Returns:
       What ladder.json holds; {} of a dry run.
+
     Raises:
-      InvalidInput, CellsLost: see run_all.
+      InvalidInput: The data of a rung is not there, or an arm does not fit it; nothing ran.
+      CellsLost: Some cells failed; all others ran, and what can be said was written.
     """
-    workdir = Path(workdir)
-    largest = rung_name(ladder.key, max(ladder.rungs))
-    rungs = {
-        rung_name(ladder.key, value): (design, rung_path(workdir, ladder.key, value))
-        for value, design in ladder.rungs.items()
-    }
+    workdir, progress = Path(workdir), progress or Progress()
+    begin_ladder(workdir, ladder, write=False)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(progress))
+        stop, launches = stack.enter_context(StopSignal()), {}
+        for value, design in ladder.rungs.items():
+            name, path = rung_name(ladder.key, value), rung_path(workdir, ladder.key, value)
+            progress.say(f"plan   {name}: {design.path}, compared with {design.base}")
+            shared = root or (None if Study(path).record else workdir.absolute().parent)
+            rung = planned(
+                design, path, seeds, progress, stop, dry_run=dry_run, root=shared, **options
+            )
+            with _named(name):
+                launches[name] = stack.enter_context(rung)
+            stop.end("interrupted before anything was trained")
+        seconds = sum(sum(seconds_to_come(launch).values()) for launch in launches.values())
+        progress.say(f"total  {len(launches)} studies, in all about {clock(seconds)}")
+        if dry_run:
+            return {}
+        begin_ladder(workdir, ladder)
+        lost: list[str] = []
+        for name, launch in launches.items():
+            progress.say(f"rung   {name}")
+            try:
+                launch.run(retry)
+            except CellsLost as error:  # the others go on
+                lost.append(f"{name}: {str(error).splitlines()[0]}")
+    judged = write_ladder(workdir, ladder)
+    if lost:
+        tried = "--retry tries them again; STATUS says why, and error.txt for a fault in code"
+        raise CellsLost("\n".join([*lost[:5], tried]))
+    return judged
 
-    def before(name: str, launch: Launch) -> None:
-        if name == largest and ladder.key != SPLITS:
-            _seal_forecast(workdir, ladder, launch)
 
-    return run_all(
-        rungs,
-        workdir,
-        seeds,
-        each="rung",
-        begin=lambda write: begin_ladder(workdir, ladder, write),
-        judge=lambda: write_ladder(workdir, ladder),
-        before=before,
-        **options,
-    )
-
-
-def _seal_forecast(workdir: Path, ladder: Ladder, launch: Launch) -> None:
-    """Writes what is forecast of the largest rung, once: later seeds change nothing in it."""
-    if inside(workdir, FORECAST).exists():
-        return
-    smaller = list(ladder.rungs)[:-1]
-    studies = [Study(rung_path(workdir, ladder.key, value)) for value in smaller]
-    costs = {name: as_plain(arm.cost) for name, arm in launch.arms.items()}
-    begun = sum(cell.state() != MISSING for cell in launch.states)
-    forecasts = forecast(studies, costs, ladder.key, list(ladder.rungs))
-    about = {"sealed_at": now(), "cells_that_were_there": begun}
-    write_json(workdir, FORECAST, as_plain({**about, **forecasts}))
+@contextlib.contextmanager
+def _named(name: str) -> Generator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from error

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -18,25 +17,19 @@ from transformer_jax.runs.provenance import command_line, surroundings
 from transformer_jax.studies.asking.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.asking.gate import gate_of
-from transformer_jax.studies.asking.noise import known_noise
-from transformer_jax.studies.asking.register import SEALED, Register
 from transformer_jax.studies.asking.study import Study, changed_since, way_to
-from transformer_jax.studies.asking.tuning import tuned_of
 from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting import plan, tables
-from transformer_jax.studies.running import tuning
-from transformer_jax.studies.running.adoption import adopt as taken_over
-from transformer_jax.studies.running.branches import branches_of, drop_kept_states
 from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
-from transformer_jax.studies.running.details import look_closer
+from transformer_jax.studies.running.details import measure_later
 from transformer_jax.studies.running.jobs import run_as_jobs
 from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
-from transformer_jax.studies.running.until import LOOKS, Until, looks_left, until_decided
+from transformer_jax.studies.running.tuning import tune
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
 
-_FOUND = ("tuning", "peak_bytes", "budgets")  # of an arm, by earlier launches
+_FOUND = ("tuning", "peak_bytes")  # of an arm, by earlier launches
 
 
 def run(
@@ -47,11 +40,9 @@ def run(
     how: str | None = None,
     retry: bool = False,
     dry_run: bool = False,
-    adopt: bool = False,
     root: str | Path | None = None,
     cluster: Cluster | None = None,
     progress: Progress | None = None,
-    until: Until | None = None,
 ) -> Study:
     """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
 
@@ -62,11 +53,9 @@ def run(
       how: a way of computing (cells.HOWS); None: what it had, or the fastest.
       retry: whether cells that failed are tried again.
       dry_run: whether to stop after the plan.
-      adopt: whether cells that have another key are taken over, where one of them comes out equal.
       root: holds `cells`, shared by all studies below it; workdir's parent if not given.
       cluster: where cells are trained as jobs; None: in this process.
       progress: where to tell how it goes; standard output if not given.
-      until: when to end, look by look, in place of seeds; None: one look at all seeds.
     Returns:
       The study.
     Raises:
@@ -74,7 +63,7 @@ def run(
       Interrupted: a signal came; the running cells were saved.
       CellsLost: some cells failed.
     """
-    options = {"how": how, "root": root, "cluster": cluster, "until": until}
+    options = {"how": how, "root": root, "cluster": cluster}
     progress = progress or Progress()
     with (
         contextlib.closing(progress),
@@ -82,7 +71,7 @@ def run(
         planned(design, workdir, seeds, progress, stop, dry_run, **options) as launch,
     ):
         if not dry_run:
-            launch.run(retry, adopt)
+            launch.run(retry)
     return launch.study
 
 
@@ -94,13 +83,12 @@ def planned(
     progress: Progress,
     stop: StopSignal,
     dry_run: bool = False,
-    until: Until | None = None,
     **options: Any,
 ) -> Generator["Launch"]:
     """Plans a study and shows the plan; it is locked meanwhile, unless it is a dry run.
 
     Args:
-      design, workdir, seeds, progress, dry_run, until: as in run.
+      design, workdir, seeds, progress, dry_run: as in run.
       stop: of the signals that end it.
       options: how, root and cluster, as in run.
     """
@@ -108,13 +96,9 @@ def planned(
     study.refuse_foreign_files()
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
         if design.exploratory:  # a grid is looked at when its seeds are there
-            looks = (len(seeds),) if until is None else LOOKS
-            looks = study.sealed["looks"] if study.record else looks
+            looks = study.sealed["looks"] if study.record else (len(seeds),)
             design = dataclasses.replace(design, looks=tuple(looks))
-        if until is not None:
-            until = until._replace(looks=looks_left(study, design))
-            seeds = range(until.looks[0])
-        launch = Launch(study, design, seeds, progress, stop, until, **options)
+        launch = Launch(study, design, seeds, progress, stop, **options)
         launch.prepare()
         yield launch
 
@@ -129,17 +113,15 @@ class Launch:
         seeds: Sequence[int],
         progress: Progress,
         stop: StopSignal,
-        until: Until | None = None,
         how: str | None = None,
         root: str | Path | None = None,
         cluster: Cluster | None = None,
     ) -> None:
         """Reads nothing yet."""
-        self.cluster, self.until = cluster, until
+        self.cluster = cluster
         self.study, self.design, self.progress, self.stop = study, design, progress, stop
         self.seeds = sorted({*study.begun(), *seeds})
-        judged = {*self.seeds, *range(until.looks[-1] if until else 0)}
-        if design.tuning and judged & set(design.tuning.seeds):
+        if design.tuning and set(self.seeds) & set(design.tuning.seeds):
             raise InvalidInput(
                 f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
             )
@@ -154,7 +136,7 @@ class Launch:
 
     def prepare(self) -> None:
         """Makes the arms ready and shows the plan."""
-        design, progress, until = self.design, self.progress, self.until
+        design, progress = self.design, self.progress
         if self.cluster is not None:
             # Refused before anything is sealed.
             self.cluster.executor(inside(self.study.path, "jobs"))
@@ -163,29 +145,24 @@ class Launch:
             self.arms = self.builder.arms()
             self._take_tuned()
             self._find_folders(self.how or "loop")
-        to_come = self._cells(self.arms, range(until.looks[-1]) if until else None)
-        to_come = [cell for cell in to_come if self._may_run(cell)]
-        missing = [cell.arm for cell in to_come if self._has_to_run(cell, True)]
+        cells = self._cells(self.arms)
+        to_time = [cell.arm for cell in cells if self._has_to_run(cell, True)]
         arms_before = self.study.record.get("arms", {})
         is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
         with progress.busy("timing some steps"):
-            shares, left = len(design.budgets), self.study.shorter_left
-            cells_to_time = missing + [a for a in self.arms if left(a, self.seeds, shares)]
-            cells_to_time += [] if is_tuned else self._trials()
+            if design.tuning and not is_tuned:
+                to_time += [*design.arms] * design.tuning.runs_of_an_arm
             self.estimate = (
-                calibrate(self.arms, design.base, cells_to_time, self.how)
-                if cells_to_time
+                calibrate(self.arms, design.base, to_time, self.how)
+                if to_time
                 else nothing_to_run(self.arms, self.how)
             )
-        self.workers = Workers(self.estimate, progress, self.stop, design.also)
+        self.workers = Workers(self.estimate, progress, self.stop)
         self._find_folders(self.estimate.how)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
-        asked = [cell for cell in self._cells(self.arms) if self._may_run(cell)]
-        self.states = {cell: cell.state() for cell in asked}
-        noises = Path(design.path).parent / "noise"
-        self.noise = known_noise(self.arms[design.base].config, noises, design.metric)
+        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
         plan.show_plan(self)
         for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
             progress.say(f"unmatched  {line}")
@@ -207,18 +184,13 @@ class Launch:
             gate = gate_of(self.design.gate, baselines["usual"], baselines["scores"])
         return {**baselines, "gate": gate}
 
-    def _trials(self) -> list[str]:
-        """An arm for each whole run that the trials of its tuning cost."""
-        asked = self.design.tuning
-        return [*self.design.arms] * math.ceil(asked.runs_of_an_arm()) if asked else []
-
     def _take_tuned(self) -> None:
         """Gives arms the values that their tuning chose in an earlier launch."""
         for name, stored in self.study.record.get("arms", {}).items():
-            tuned = tuned_of(stored)
-            if name in self.arms and tuned is not None and self.design.tuning:
+            if name in self.arms and "tuning" in stored and self.design.tuning:
                 matched = self.arms[name].matched
-                self.arms[name] = self.builder.make(name, name, {**matched, **tuned.chosen})
+                tuned = {self.design.tuning.key: stored["tuning"]["chosen"]}
+                self.arms[name] = self.builder.make(name, name, {**matched, **tuned})
                 self.arms[name].matched = matched
 
     def _known_certificates(self) -> dict[str, dict]:
@@ -232,18 +204,9 @@ class Launch:
         for arm in self.arms.values():
             arm.find_folder(how)
 
-    def _cells(self, arms: Iterable[str], seeds: Iterable[int] | None = None) -> list[Cell]:
+    def _cells(self, arms: Iterable[str]) -> list[Cell]:
         """All arms of one seed before the next seed."""
-        return [
-            self.arms[name].cell(self.root, seed)
-            for seed in (self.seeds if seeds is None else seeds)
-            for name in arms
-        ]
-
-    def _may_run(self, cell: Cell) -> bool:
-        """Whether its arm was not stopped before its seed, where a launch ends what is decided."""
-        stopped = self.study.stopped if self.until else {}
-        return cell.arm not in stopped or cell.seed in stopped[cell.arm]["seeds"]
+        return [self.arms[name].cell(self.root, seed) for seed in self.seeds for name in arms]
 
     def _has_to_run(self, cell: Cell, retry: bool) -> bool:
         state = cell.state()
@@ -251,59 +214,29 @@ class Launch:
 
     # ---- running
 
-    def run(self, retry: bool, adopt: bool = False) -> None:
-        """Seals the study, runs what is missing, and judges: once, or at each look."""
+    def run(self, retry: bool) -> None:
+        """Seals the study, runs what is missing, and judges."""
         # Other studies may have run since the plan.
         self.started = self.counted_until = time.monotonic() - self.planning
         self.stop.end("interrupted before this study was sealed")
         self._seal()
-        if self.until is None:
-            self.study.record.pop("stopped", None)
-        if adopt:
-            self._adopt()
         if self.design.tuning:
             self._tune(retry)
-        if self.until is None:
-            self.take(self.seeds, retry)
-            self.decide()
-        else:
-            until_decided(self, self.until, retry)
+        cells = self._cells(self.arms)
+        self._run_cells(self.arms, cells, retry)
+        for cell in cells:
+            if cell.state() == DONE and self.stop.signal is None:
+                self._measure_later(cell, self.arms[cell.arm])
+        self.decide()
         self.workers.refuse_lost()
 
-    def take(self, seeds: Sequence[int], retry: bool) -> None:
-        """Runs what is missing of these seeds, of all arms that were not stopped before."""
-        self.seeds = self.study.record["seeds"] = sorted(seeds)
-        branches, of = self._branches(), self.study.seeds_of
-        cells = [cell for cell in self._cells(self.arms) if cell.seed in of(cell.arm)]
-        self._run_cells(self.arms, cells, retry)
-        if branches:
-            shorter = [
-                its.cell(self.root, s)
-                for s in self.seeds
-                for name, its in branches
-                if s in of(name)
-            ]
-            self._run_cells({its.name: its for _, its in branches}, shorter, retry)
-            drop_kept_states(cells, shorter)
-        with self.progress.busy("looking closer at the cells"):
-            for cell in cells:
-                if cell.state() == DONE and self.stop.signal is None:
-                    self._look_closer(cell, self.arms[cell.arm])
-
-    def _adopt(self) -> None:
-        """Takes over cells that have another key, arm by arm."""
-        for arm in self.arms.values():
-            train = lambda cell, arm=arm: self._run_cells({arm.name: arm}, [cell], False)  # noqa: E731
-            sentence = taken_over(arm, self.seeds, self.root, train)
-            self.progress.say(f"adopt  {arm.name}: {sentence}")
-
-    def _look_closer(self, cell: Cell, arm: Arm) -> None:
+    def _measure_later(self, cell: Cell, arm: Arm) -> None:
         """What this finds is secondary, so what goes wrong in it takes no verdict away."""
         try:
-            look_closer(cell, self.design.also, arm.prepared)
+            measure_later(cell, arm.prepared)
         except Exception as error:
             message = in_one_line(error)
-            self.progress.say(f"no details of {cell.arm}, seed {cell.seed}: {message}")
+            self.progress.say(f"no further metrics of {cell.arm}, seed {cell.seed}: {message}")
 
     def decide(self) -> None:
         """Judges, writes every file, and says what came out."""
@@ -317,10 +250,10 @@ class Launch:
         self._count_seconds()
         study.write()
         verdicts = judge_study(study)
-        study.write_cells()
+        study.write_scores()
         report = write_report(study)
         tables.show_verdicts(study, verdicts, self.progress)
-        self.progress.say(f"study   {study.path}/ (study.json, cells.csv, verdicts.json, ...)")
+        self.progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
         self.progress.say(f"report  {report}")
 
     def _count_seconds(self) -> None:
@@ -345,13 +278,8 @@ class Launch:
         }
         if not self.study.record.get("began"):
             self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
-        is_new = not self.study.record
         for line in self.study.seal(self.design, facts, self.seeds):
             self.progress.say(f"exploratory: {line}")
-        if is_new:
-            with contextlib.suppress(OSError):  # a root that only others may write
-                self.root.mkdir(parents=True, exist_ok=True)
-                Register(self.root).add(self.study.about(SEALED) | {"seeds": self.seeds})
 
     def _facts_of(self, arm: Arm) -> dict[str, Any]:
         stored = self.study.record.get("arms", {}).get(arm.name, {})
@@ -369,36 +297,25 @@ class Launch:
         """Lets each arm choose, all with the same trials; writes what they chose."""
 
         def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
-            base = self.arms[self.design.base].config.training.steps
             for name, trial in trials.items():
                 trial.find_folder(self.estimate.how)
-                share = trial.config.training.steps / base
-                self.estimate.seconds[name] = share * self.estimate.seconds[self.design.base]
+                self.estimate.seconds[name] = self.estimate.seconds[self.design.base]
             cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
             means: dict[str, list[dict | None]] = {name: [] for name in trials}
             for cell in cells:
                 if (scored := cell.validated()) and scored.get(self.design.metric) is None:
-                    self._look_closer(cell, trials[cell.arm])  # it is older than the metric
+                    self._measure_later(cell, trials[cell.arm])
                 means[cell.arm].append(cell.validated())
             return means
 
-        search = tuning.Search(self.design, self.builder, self.arms, run_trials)
-        for name, result in search.run().items():
+        for name, result in tune(self.design, self.builder, self.arms, run_trials).items():
             self.study.arms[name]["tuning"] = as_plain(result)
         self._take_tuned()
         self._find_folders(self.estimate.how)
         for name, arm in self.arms.items():
             self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
         self.study.write()
-
-    def _branches(self) -> list[tuple[str, Arm]]:
-        """Arms and their shorter budgets; notes where the cells of these are."""
-        branches = branches_of(self.design, self.builder, self.arms, self.estimate)
-        for name, share, arm in branches:
-            its = self.study.arms[name].setdefault("budgets", {})
-            its[f"{share:g}"] = {"hash": arm.hash, "updates": arm.config.training.steps}
-        return [(name, arm) for name, _, arm in branches]
 
     def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
         waiting = [cell for cell in cells if self._has_to_run(cell, retry)]

@@ -10,11 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
-from transformer_jax.programs import Traced, differing
 from transformer_jax.sites import values_by_site
-from transformer_jax.studies.asking.cells import beyond_the_first_batch
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, seeds_of
 from transformer_jax.training.sums import safe_mean
@@ -24,7 +21,6 @@ class ManipulationCheck(NamedTuple):
     """How an arm differs from the base before training; seed 0, first batch.
 
     Attributes:
-      changes: whether anything does: program, numbers, initial values or data.
       only_here: parameters that the base has not, or has with another shape.
       only_base: parameters that only the base has.
       paired: share of the arm's numbers that start with the base's values.
@@ -34,10 +30,8 @@ class ManipulationCheck(NamedTuple):
       input_rms: of what enters the first block.
       sees_ahead: largest change of earlier logits when the last token changes; None where the model
         may look ahead, or reads no tokens.
-      unread: changed keys without effect.
     """
 
-    changes: bool
     only_here: tuple[str, ...]
     only_base: tuple[str, ...]
     paired: float
@@ -46,7 +40,6 @@ class ManipulationCheck(NamedTuple):
     gradient: float
     input_rms: float
     sees_ahead: float | None
-    unread: tuple[str, ...]
 
 
 class Probe(NamedTuple):
@@ -59,11 +52,6 @@ class Probe(NamedTuple):
       loss: its mean.
       input_rms: see ManipulationCheck.
       sees_ahead: see ManipulationCheck.
-      traced: the training step.
-      start: the drawing of the initial state.
-      batch: the first one.
-      updates: in the run; what they see may not depend on how many there are.
-      beyond: what may decide scores and shows in none of these, see cells.beyond_the_first_batch.
     """
 
     params: dict[str, np.ndarray]
@@ -72,11 +60,6 @@ class Probe(NamedTuple):
     loss: float
     input_rms: float
     sees_ahead: float | None
-    traced: Traced
-    start: Traced
-    batch: Any
-    updates: int
-    beyond: dict[str, Any]
 
 
 def probe(prepared: Prepared) -> Probe:
@@ -92,11 +75,6 @@ def probe(prepared: Prepared) -> Probe:
         loss=float(loss),
         input_rms=float(entering),
         sees_ahead=None if changed is None else float(ahead),
-        traced=prepared.traced,
-        start=prepared.traced_start,
-        batch=batch,
-        updates=prepared.config.training.steps,
-        beyond=beyond_the_first_batch(flatten(prepared.config)),
     )
 
 
@@ -126,20 +104,8 @@ def _look(model: Any) -> Callable:
     return jax.jit(look, compiler_options=quickly)
 
 
-def check_manipulation(
-    arm: Probe,
-    base: Probe,
-    changes: Mapping[str, Any],
-    without: Callable[[str], Prepared],
-) -> ManipulationCheck:
-    """Compares an arm with the base.
-
-    Args:
-      arm: its probe.
-      base: that of the base.
-      changes: what the arm changes.
-      without: changed key -> the arm with that one change taken back.
-    """
+def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
+    """Compares an arm with the base."""
     shared = [
         path
         for path, value in arm.params.items()
@@ -151,7 +117,6 @@ def check_manipulation(
     comparable = arm.logits.shape == base.logits.shape
     logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
     return ManipulationCheck(
-        changes=not _same(arm, base),
         only_here=tuple(path for path in arm.params if path not in shared),
         only_base=tuple(path for path in base.params if path not in shared),
         paired=sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
@@ -160,25 +125,37 @@ def check_manipulation(
         gradient=gradient / size if size else math.nan,
         input_rms=arm.input_rms,
         sees_ahead=arm.sees_ahead,
-        unread=_unread(arm, changes, without) if len(changes) > 1 else (),
     )
 
 
 def refuse_without_effect(
-    name: str, certificate: ManipulationCheck, changes: Mapping[str, Any]
+    name: str, changes: Mapping[str, Any], arm: str, base: str, without: Callable[[str], str]
 ) -> None:
-    """Raises InvalidInput where an arm is the base by another name."""
+    """Raises InvalidInput where an arm, or one of its changes, changes nothing that is read.
+
+    Args:
+      name: Of the arm.
+      changes: That it makes to the base.
+      arm: Hash of its cells.
+      base: Hash of the base's cells.
+      without: Changed key -> hash of the arm's cells with that one change taken back.
+    """
     shown = ", ".join(f"{key}={value}" for key, value in changes.items())
-    if not certificate.changes:
+    if arm == base:
         raise InvalidInput(
-            f"arm {name!r} changes nothing ({shown}): the same program, numbers, initial values "
-            "and data as the base\nremove it, or change what the base reads"
+            f"arm {name!r} changes nothing ({shown}): no chosen component reads it, or the base "
+            "has it already\nremove it, or change what the base reads"
         )
-    if certificate.unread:
-        raise InvalidInput(
-            f"arm {name!r}: {', '.join(certificate.unread)}: without effect in this arm\n"
-            "remove it from the arm, so that nobody believes it was tested"
-        )
+    for key in changes if len(changes) > 1 else ():
+        try:
+            is_read = without(key) != arm
+        except InvalidInput:  # the other changes need it
+            continue
+        if not is_read:
+            raise InvalidInput(
+                f"arm {name!r}: {key}: without effect in this arm\n"
+                "remove it from the arm, so that nobody believes it was tested"
+            )
 
 
 def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
@@ -191,51 +168,6 @@ def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
             f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the model "
             "looks ahead"
         )
-
-
-def _unread(
-    arm: Probe, changes: Mapping[str, Any], without: Callable[[str], Prepared]
-) -> tuple[str, ...]:
-    """Changed keys that can be taken back without any trace; those that cannot be are needed."""
-    unread = []
-    for key in changes:
-        try:
-            prepared = without(key)
-        except (InvalidInput, ValueError):
-            continue
-        traces = (prepared.traced, prepared.traced_start)
-        alike = [_alike(a, b) for a, b in zip(traces, (arm.traced, arm.start), strict=True)]
-        same_length = prepared.config.training.steps == arm.updates
-        beyond = beyond_the_first_batch(flatten(prepared.config))
-        if not (all(alike) and same_length and beyond == arm.beyond):
-            continue
-        batch = prepared.task.batch(seeds_of(prepared.config).order, 0)
-        starts = by_path(jax.device_get(prepared.start(prepared.config)[0].params))
-        if _same_arrays(batch, arm.batch) and _same_arrays(starts, arm.params):
-            unread.append(key)
-    return tuple(unread)
-
-
-def _same(arm: Probe, base: Probe) -> bool:
-    return (
-        _alike(arm.traced, base.traced)
-        and _alike(arm.start, base.start)
-        and _same_arrays(arm.params, base.params)
-        and _same_arrays(arm.batch, base.batch)
-        and arm.updates == base.updates
-        and arm.beyond == base.beyond
-    )
-
-
-def _alike(one: Traced, other: Traced) -> bool:
-    return one.structure == other.structure and not differing((one, other))
-
-
-def _same_arrays(one: Any, other: Any) -> bool:
-    return jax.tree.structure(one) == jax.tree.structure(other) and all(
-        np.array_equal(a, b)
-        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    )
 
 
 def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:

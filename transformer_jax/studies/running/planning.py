@@ -1,7 +1,8 @@
 """Arms made ready, and what a study will take before it takes it."""
 
 import dataclasses
-import functools
+import hashlib
+import itertools
 import json
 import statistics as plain_statistics
 import time
@@ -18,8 +19,7 @@ from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import flatten
 from transformer_jax.runs.provenance import surroundings
-from transformer_jax.studies.asking.budgets import WHOLE, Branching
-from transformer_jax.studies.asking.cells import Cell, cell_hash, cell_path
+from transformer_jax.studies.asking.cells import ALONE, Cell, cell_hash, cell_path
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.running.batched import (
     Group,
@@ -28,7 +28,6 @@ from transformer_jax.studies.running.batched import (
     group_arms,
     members_at_once,
 )
-from transformer_jax.studies.running.computation import computation_of, digest_of
 from transformer_jax.studies.running.costs import Cost, cost_of, explicit, matched_value, step_of
 from transformer_jax.studies.running.manipulation import (
     ManipulationCheck,
@@ -47,6 +46,7 @@ from transformer_jax.training.warm_start import fingerprint_of
 _WORTH_MEASURING = 120.0  # seconds of a study's loop below which no other way can pay
 _COMPILATIONS = 40  # the same in times that compiling takes, so that measuring is a small part
 _TRIAL_MEMBERS = 8
+_ROWS = 64  # of an evaluated batch
 _BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
 
 
@@ -63,7 +63,6 @@ class Arm:
       data: digest of its task.
       hash: of its cells' folder.
       matched: the field that was solved for, and its value.
-      branching: how its runs go together with shorter or longer ones.
     """
 
     name: str
@@ -74,7 +73,6 @@ class Arm:
     data: str
     hash: str = ""
     matched: dict[str, int] = dataclasses.field(default_factory=dict)
-    branching: Branching = WHOLE
 
     def cell(self, root: Path, seed: int) -> Cell:
         """Its run of a seed, below what holds `cells`."""
@@ -84,16 +82,11 @@ class Arm:
         """Gives the arm the hash that names its folder, for a way of computing."""
         self.hash, _ = cell_hash(
             self.config,
-            self.computation,
+            self.data,
             computed(how),
             surroundings()[0],
             fingerprint_of(self.config.initial),
         )
-
-    @functools.cached_property
-    def computation(self) -> dict[str, Any]:
-        """What its runs compute."""
-        return computation_of(self.prepared, self.data)
 
 
 class ArmBuilder:
@@ -124,6 +117,11 @@ class ArmBuilder:
             task = make_task(config, allow=own_modules(config))
             self._tasks[key] = task, digest_of(task)
         return self._tasks[key]
+
+    def _hash(self, config: ConfigDict) -> str:
+        """The hash of a config's cells, were they computed alone."""
+        initial = fingerprint_of(config.initial)
+        return cell_hash(config, self._data(config)[1], ALONE, surroundings()[0], initial)[0]
 
     def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
         """Makes an arm, or a trial of its tuning that changes `more`."""
@@ -192,29 +190,42 @@ class ArmBuilder:
           arms: name -> arm.
           before: hash -> certificate of an earlier launch.
         """
-        base = arms[self.design.base]
-        certificate: dict[str, Any] = {
-            name: before[arm.hash] for name, arm in arms.items() if arm.hash in before
-        }
-        if len(certificate) == len(arms):
-            return certificate
+        base, certificates = arms[self.design.base], {}
         base_probe, base_values = probe(base.prepared), flatten(base.config)
         for name, arm in arms.items():
             # What an arm says again as the base has it is no change.
             changes = {k: v for k, v in arm.changes.items() if base_values.get(k) != v}
+            if name != self.design.base:
 
-            def without(key: str, name: str = name) -> Prepared:
-                left = {k: v for k, v in arms[name].changes.items() if k != key}
-                design = dataclasses.replace(self.design, arms={name: left})
-                return self.prepared(design.config_of(name))
+                def without(key: str, name: str = name) -> str:
+                    left = {k: v for k, v in arms[name].changes.items() if k != key}
+                    design = dataclasses.replace(self.design, arms={name: left})
+                    return self._hash(design.config_of(name))
 
-            is_base = name == self.design.base
-            its = base_probe if is_base else probe(arm.prepared)
-            certificate[name] = check_manipulation(its, base_probe, changes, without)
-            refuse_looking_ahead(name, certificate[name])
-            if not is_base:
-                refuse_without_effect(name, certificate[name], changes)
-        return certificate
+                hashes = self._hash(arm.config), self._hash(base.config)
+                refuse_without_effect(name, changes, *hashes, without)
+            if arm.hash in before:
+                certificates[name] = before[arm.hash]
+                continue
+            its = base_probe if name == self.design.base else probe(arm.prepared)
+            certificates[name] = check_manipulation(its, base_probe)
+            refuse_looking_ahead(name, certificates[name])
+        return certificates
+
+
+def digest_of(task: Task) -> str:
+    """Returns a hash of a task's data: its evaluated splits, and the batches of some steps."""
+    digest = hashlib.sha256()
+    facts = {key: value for key, value in task.facts.items() if key != "source"}
+    digest.update(json.dumps([facts, task.protocol], sort_keys=True, default=str).encode())
+    batches = [task.batch(seed, step) for seed in (0, 1) for step in (0, 1, 10, 1000)]
+    evaluated = (task.evaluation_batches(split, _ROWS) for split in ("validation", "test"))
+    for batch in itertools.chain(*evaluated, batches):
+        for path, leaf in jax.tree.leaves_with_path(batch):
+            array = np.ascontiguousarray(leaf)
+            digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 # ---------------------------------------------------------------- how long, and in which way

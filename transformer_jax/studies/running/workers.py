@@ -2,10 +2,8 @@
 
 import contextlib
 import dataclasses
-import math
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -13,7 +11,7 @@ from transformer_jax.errors import InvalidInput, Stop, in_one_line
 from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
-from transformer_jax.studies.asking.cells import OUTCOMES, Cell, cell_path, code_hash
+from transformer_jax.studies.asking.cells import OUTCOMES, Cell, code_hash
 from transformer_jax.studies.running.batched import (
     Group,
     computed,
@@ -21,10 +19,9 @@ from transformer_jax.studies.running.batched import (
     members_at_once,
     run_together,
 )
-from transformer_jax.studies.running.details import look_closer
+from transformer_jax.studies.running.details import measure_later
 from transformer_jax.studies.running.planning import Arm, Estimate
 from transformer_jax.studies.running.study_progress import StudyProgress
-from transformer_jax.training.branching import Parent
 from transformer_jax.training.loop import Training
 from transformer_jax.training.run import Run
 
@@ -44,7 +41,6 @@ class Workers:
       estimate: how to compute, and how long cells take.
       progress: where to tell.
       stop: tells when to end.
-      also: further evaluations of finished cells, see details.
       lost: (arm, seed) -> why a cell has no outcome.
       peak_bytes: arm -> memory of a member's training program.
       elsewhere: cells that another process was training when their turn came.
@@ -53,7 +49,6 @@ class Workers:
     estimate: Estimate
     progress: Progress
     stop: StopSignal
-    also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     lost: dict[tuple[str, int], str] = dataclasses.field(default_factory=dict)
     peak_bytes: dict[str, int] = dataclasses.field(default_factory=dict)
     elsewhere: list[Cell] = dataclasses.field(default_factory=list)
@@ -142,12 +137,7 @@ class Workers:
     def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
         # Without an estimate it may be long.
         brief = 0 < width * self.estimate.seconds_of(arm.name) < _BRIEF
-        branching = arm.branching
-        config = with_seed(_config_of(cell, arm), cell.seed, brief, branching.keeps)
-        parent = None
-        if branching.trunk:
-            trunk = cell_path(cell.path.parents[2], branching.trunk, cell.seed)
-            parent = Parent(trunk, branching.step)
+        config = with_seed(_config_of(cell, arm), cell.seed, brief)
         facts = {
             "code": code_hash(),
             "computed": computed(self.estimate.how),
@@ -159,13 +149,12 @@ class Workers:
         def at_end(run: Run) -> None:
             # What this finds is secondary: the study does it again where something went wrong.
             with contextlib.suppress(Exception):
-                look_closer(cell, self.also, prepared, run)
+                measure_later(cell, prepared, run)
 
         progress = board.of(cell)
         return Training(
-            config, directory, lambda: prepared, progress, self.stop,
-            cell=facts, at_end=at_end, parent=parent, keeps=branching.keeps,
-        )  # fmt: skip
+            config, directory, lambda: prepared, progress, self.stop, cell=facts, at_end=at_end
+        )
 
 
 def _config_of(cell: Cell, arm: Arm) -> ConfigDict:
@@ -177,21 +166,10 @@ def _config_of(cell: Cell, arm: Arm) -> ConfigDict:
     return arm.config
 
 
-def with_seed(
-    config: ConfigDict, seed: int, brief: bool, keeps: Collection[int] = ()
-) -> ConfigDict:
-    """Returns an arm's config for one seed; a brief cell is saved at its end alone.
-
-    Args:
-      config: of the arm.
-      seed: of the run.
-      brief: whether it is so short that it is rather begun again.
-      keeps: updates after which its state is kept.
-    """
+def with_seed(config: ConfigDict, seed: int, brief: bool) -> ConfigDict:
+    """Returns an arm's config for one seed; a brief cell is saved at its end alone."""
     copy = config.copy_and_resolve_references().unlock()
     copy.seed = seed
     if brief:
         copy.checkpoint.every = copy.training.steps
-    if keeps:
-        copy.checkpoint.every = math.gcd(*keeps)
     return copy.lock()

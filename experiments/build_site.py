@@ -1,0 +1,153 @@
+"""Builds the site: pages of docs/, the course, the studies, the components and the reference.
+
+Example:
+  python -m experiments.build_site --out=site
+"""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from experiments.answers import FIGURES, RESULTS
+from experiments.command import Parser, execute
+from experiments.pages import pages
+from transformer_jax.errors import InvalidInput, Stop
+
+ROOT = Path(__file__).parents[1]
+# What the reference shows, in reading order: heading -> modules.
+_REFERENCE = {
+    "Shapes and masks": ("shapes", "masks"),
+    "Layers": (
+        *("layers.attention", "layers.weights", "layers.projections", "layers.positions"),
+        *("layers.feedforward", "layers.norms", "layers.blocks", "layers.embeddings"),
+        *("layers.pooling", "layers.initialisation", "layers.parametrisation"),
+        *("layers.skips", "layers.stems", "layers.cache", "layers.recurrence"),
+    ),
+    "Models": (
+        *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),
+        *("models.recurrent", "models.parts", "models.layer_list"),
+    ),
+    "Generation and inspection": ("sampling", "generation", "inspection", "sites"),
+    "Weights of others": ("interop.huggingface",),
+    "Data": (
+        "data.tasks.batch",
+        "data.sources.synthetic",
+        "data.baselines",
+        "data.ngrams",
+        "data.tokenizers",
+        "data.word_vectors",
+    ),
+    "Training": (
+        "training.step",
+        "training.losses",
+        "training.sums",
+        "training.objectives",
+        "training.loop",
+    ),
+    "Many devices": ("sharding",),
+    "Studies": (
+        *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
+        *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),
+        *("studies.inference.variance_components", "studies.inference.evidence"),
+        *("studies.inference.many_tasks", "studies.inference.multipliers"),
+        *("studies.judging.judge", "studies.judging.referee"),
+    ),
+}
+
+
+class BuildFailed(Stop):
+    """The site has a broken link, or a page that cannot be made."""
+
+
+def main(argv: list[str]) -> None:
+    """Reads the arguments, writes the generated pages, and builds the site."""
+    parser = Parser("build_site", __doc__)
+    parser.add_argument("--out", default="site", help="where the site goes (site)")
+    arguments = parser.read(argv)
+    out = Path(arguments.out).absolute()
+    # mkdocs empties the folder that it writes to.
+    is_empty = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if not is_empty and not ((out / "index.html").is_file() and (out / "search").is_dir()):
+        raise InvalidInput(f"--out={arguments.out}: expected a new folder, or a site made before")
+    missing = [n for n in ("mkdocs", "material", "mkdocstrings") if not importlib.util.find_spec(n)]
+    if missing:
+        raise InvalidInput(f"{', '.join(missing)} not installed: pip install -e '.[site]'")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        write_sources(place / "docs")
+        config = (ROOT / "docs" / "mkdocs.yml").read_text(encoding="utf-8")
+        (place / "mkdocs.yml").write_text(_with_pages(config, place / "docs"), encoding="utf-8")
+        command = ["mkdocs", "build", "--strict", "--quiet", f"--site-dir={out}"]
+        done = subprocess.run(
+            [sys.executable, "-m", *command, f"--config-file={place / 'mkdocs.yml'}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise BuildFailed(f"mkdocs: {(done.stderr or done.stdout).strip()[-1500:]}")
+    print(f"{out / 'index.html'}")
+
+
+def write_sources(docs: Path) -> None:
+    """Writes every page as Markdown.
+
+    Args:
+      docs: a folder to make.
+    """
+    shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("mkdocs.yml"))
+    shutil.copy(ROOT / "CHANGELOG.md", docs / "changes.md")
+    course = ["-m", "experiments.course", f"--markdown={docs / 'course.md'}"]
+    done = subprocess.run(
+        [sys.executable, *course, f"--out={docs.parent / 'course.html'}"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise BuildFailed(f"the course: {done.stderr.strip()[-1500:]}")
+    _write_studies(docs / "studies")
+    _write_reference(docs / "reference")
+
+
+def _write_studies(folder: Path) -> None:
+    """An overview, and a page a study with its figures."""
+    folder.mkdir()
+    written = pages(page="{}.md", figure="{name}-{figure}")
+    overview = written.pop("").replace("../docs/verdicts.md", "../verdicts.md")
+    (folder / "index.md").write_text(overview, encoding="utf-8")
+    for name, text in written.items():
+        there = text.replace("../../../docs/", "../")
+        (folder / f"{name}.md").write_text(there, encoding="utf-8")
+        for figure in FIGURES:
+            drawn = RESULTS / name / figure
+            if drawn.exists():
+                shutil.copy(drawn, folder / f"{name}-{figure}")
+
+
+def _write_reference(folder: Path) -> None:
+    """A page a part of the package, from the docstrings."""
+    folder.mkdir()
+    lines = ["# Reference", "", "Functions and modules, from their docstrings.", ""]
+    for heading, modules in _REFERENCE.items():
+        page = heading.lower().replace(" ", "-") + ".md"
+        lines.append(f"- [{heading}]({page}): {', '.join(f'`{name}`' for name in modules)}")
+        shown = [f"::: transformer_jax.{name}\n" for name in modules]
+        (folder / page).write_text("\n".join([f"# {heading}\n", *shown]), encoding="utf-8")
+    (folder / "index.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+def _with_pages(config: str, docs: Path) -> str:
+    """The site's config with the generated pages in its navigation, and ours on Python's path."""
+    for heading, folder in (("Studies", "studies"), ("Reference", "reference")):
+        pages = sorted((docs / folder).glob("*.md"), key=lambda p: (p.stem != "index", p.stem))
+        inside = json.dumps([f"{folder}/{page.name}" for page in pages])
+        config = config.replace(f"- {heading}: {folder}\n", f"- {heading}: {inside}\n")
+    return config.replace("        python:\n", f"        python:\n          paths: ['{ROOT}']\n")
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,258 @@
+"""Looks into a trained run: who listens to whom, as a picture and as arrays.
+
+Of a text (with its translation, where the run translates), or of an example of the test split.
+
+Example:
+  python -m experiments.inspect_run --workdir=runs/a --prompt="ROMEO: what" --out=attention.png
+  python -m experiments.inspect_run --workdir=runs/a --prompt="ROMEO:" --sites="block_*.residual"
+  python -m experiments.inspect_run --workdir=runs/translation --prompt="I am tired."
+  python -m experiments.inspect_run --workdir=runs/digits --example=3
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import is_own
+
+_MOST_WORDS = 64
+
+
+class Example(NamedTuple):
+    """What a model is given to be looked at.
+
+    Attributes:
+      inputs: keyword arguments of a call, of one example [1, ...].
+      words: what its places are called; of an encoder–decoder those of the decoder.
+      source: those of the encoder.
+      image: [height, width, channels], pixels of the example; None where it is no image.
+    """
+
+    inputs: dict[str, Any]
+    words: list[str]
+    source: tuple[str, ...] = ()
+    image: Any = None
+
+    def beside(self, layer: str) -> tuple[Sequence[str], Sequence[str]]:
+        """Returns the names of the queries and of the keys of a layer."""
+        queries = self.source if layer.startswith("encoder/") else self.words
+        keys = self.source if layer.endswith("cross_attention") else queries
+        return queries, keys
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Looks at the example, writes a picture and its arrays, and returns what it prints."""
+    parser = Parser("inspect_run", __doc__)
+    parser.add_run()
+    parser.add_argument("--prompt", help="text for the model, for runs that read text")
+    parser.add_argument(
+        "--example",
+        type=int,
+        help="which example of the test split, for runs on images or vectors (0)",
+    )
+    parser.add_argument("--out", default="attention.png", help="picture (attention.png); .npz too")
+    parser.add_argument("--sites", help="names, with *, of further arrays for the .npz: A,B,...")
+    parser.add_allow()
+    parser.add_json()
+    arguments = parser.read(argv)
+    out = Path(arguments.out)
+    if out.suffix not in (".png", ".svg", ".pdf"):
+        raise InvalidInput(f"--out={out}: expected a name that ends with .png, .svg or .pdf")
+    if out.is_dir() or not out.parent.is_dir():
+        raise InvalidInput(f"--out={out}: expected a file in a folder that is there")
+    use_compilation_cache()
+
+    import numpy as np
+
+    from transformer_jax.inspection import attention_maps, capture, sites_of
+    from transformer_jax.runs.pictures import draw_attention, draw_attention_over_image
+    from transformer_jax.training.loading import load_run
+
+    run = load_run(arguments.workdir, allow=arguments.allow)
+    seen = _seen_by(run, arguments.prompt, arguments.example, arguments.allow)
+    arrays: dict[str, Any] = {name: array[0] for name, array in seen.inputs.items()}
+    arrays |= {"words": np.array(seen.words)}
+    arrays |= {"source_words": np.array(seen.source)} if seen.source else {}
+    if arguments.sites:
+        values = capture(run.model, run.params, seen.inputs, *arguments.sites.split(","))
+        arrays |= {name: np.asarray(value[0], np.float32) for name, value in values.items()}
+    there = sites_of(run.model, run.params, seen.inputs)
+    has_attention = any(name.endswith(".weights") for name in there)
+    maps, told_of = {}, {}
+    if has_attention or not arguments.sites:
+        maps = attention_maps(run.model, run.params, seen.inputs)
+    for layer, weights in maps.items():
+        arrays[f"{layer}/weights"] = weights[0]
+        figures, told_of[layer] = _figures_of(weights)
+        arrays |= {f"{layer}/{name}": figure for name, figure in figures.items()}
+        print(f"{layer}: {_in_words(told_of[layer])}")
+    np.savez(out.with_suffix(".npz"), **arrays)
+    if len(seen.words) > _MOST_WORDS:
+        print(f"no picture: {len(seen.words)} places, and it has room for {_MOST_WORDS}")
+    elif maps:
+        drawn = {layer: np.asarray(weights[0]) for layer, weights in maps.items()}
+        if seen.image is None:
+            draw_attention({layer: (drawn[layer], *seen.beside(layer)) for layer in drawn}, out)
+        else:
+            has_token = seen.words[:1] == ["class"]
+            draw_attention_over_image(drawn, seen.image, has_token, out)
+        print(f"wrote {out}")
+    print(f"wrote {out.with_suffix('.npz')}")
+    return {"words": seen.words, "layers": told_of, "arrays": str(out.with_suffix(".npz"))}
+
+
+def _figures_of(weights: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arrays of a layer's weights [1, H, L, M], and what is told of them."""
+    import numpy as np
+
+    from transformer_jax import inspection
+
+    if not inspection.are_distributions(weights):
+        return {}, {"entropy": None, "heads_alike": None}
+    similarity = np.asarray(inspection.head_similarity(weights))
+    others = similarity[~np.eye(len(similarity), dtype=bool)]
+    told = {
+        "entropy": inspection.mean_entropy(weights).tolist(),
+        "heads_alike": float(others.mean()) if others.size else None,
+    }
+    entropy = np.asarray(inspection.attention_entropy(weights)[0])
+    return {"entropy": entropy, "head_similarity": similarity}, told
+
+
+def _in_words(told: dict[str, Any]) -> str:
+    if told["entropy"] is None:
+        return "no entropy: its weights are no distribution over the keys"
+    by_head, alike = ", ".join(f"{e:.2f}" for e in told["entropy"]), told["heads_alike"]
+    likeness = "" if alike is None else f"; heads alike {alike:.2f} (1: the same)"
+    return f"entropy by head {by_head} nats{likeness}"
+
+
+def _seen_by(run: Any, prompt: str | None, example: int | None, allow: list[str]) -> Example:
+    """What is looked at: a prompt as the model reads it, or an example of its data."""
+    task = run.config.data.task
+    from_data = task in ("image_classification", "vector_classification")
+    if from_data:
+        if prompt is not None:
+            raise InvalidInput(f"--prompt: data.task={task} reads no text; give --example=0")
+        return _example_of(run, example or 0, allow)
+    if example is not None or prompt is None:
+        raise InvalidInput(f"data.task={task}: expected --prompt=TEXT and no --example")
+    seen = _translated(run, prompt) if task == "translation" else _read(run, prompt, allow)
+    longest = min(run.model.max_length, _MOST_WORDS)
+    for words in (seen.words, seen.source):
+        if len(words) > longest or not seen.words:
+            raise InvalidInput(f"--prompt: {len(words)} tokens; expected 1 to {longest}")
+    return seen
+
+
+def _read(run: Any, prompt: str, allow: list[str]) -> Example:
+    """The words of a prompt as the model reads them, and their numbers."""
+    import numpy as np
+
+    from transformer_jax.data.special_tokens import special_tokens
+    from transformer_jax.training.build import make_task
+
+    task = run.config.data.task
+    if task == "synthetic" or (is_own(task) and run.tokenizer is None):
+        vocabulary = getattr(make_task(run.config, allow=allow), "words", None)
+        if vocabulary is None:
+            raise InvalidInput(f"data.task={task} names no words; give it `words`, one for a token")
+        words = prompt.split()
+        unknown = [word for word in words if word not in vocabulary]
+        if unknown:
+            raise InvalidInput(
+                f"--prompt: {unknown[0]!r} is no word; expected {' '.join(vocabulary)}"
+            )
+        numbers = [vocabulary.index(word) for word in words]
+    elif run.num_texts == 2:
+        return _pair(run, prompt)
+    else:
+        numbers = run.tokenizer.encode(prompt)
+        words = [run.tokenizer.decode([number]) for number in numbers]
+        if task in ("masked_language_modelling", "text_classification"):  # as it was trained
+            specials = special_tokens(run.tokenizer)
+            words, numbers = ["[begin]", *words], [specials.begin, *numbers]
+        if task == "text_classification":
+            words, numbers = [*words, "[end]"], [*numbers, specials.end]
+    return Example({"tokens": np.array([numbers], np.int32)}, words)
+
+
+def _pair(run: Any, prompt: str) -> Example:
+    """Two texts, with a tab between them, as a model of pairs was trained."""
+    from transformer_jax.data.tasks.classification import encode_texts
+
+    texts = tuple(prompt.split("\t"))
+    if len(texts) != 2:
+        raise InvalidInput("--prompt: this run reads pairs of texts; expected a tab between them")
+    inputs, _ = encode_texts(run.tokenizer, [texts], run.config.data.length)
+    inputs = {name: rows[:, inputs["segments"][0] > 0] for name, rows in inputs.items()}
+    return Example(inputs, _words(run.tokenizer, inputs["tokens"][0].tolist()))
+
+
+def _words(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
+    """What tokens are called: special ones by their purpose."""
+    from transformer_jax.data.special_tokens import special_tokens
+
+    *numbers, _ = specials = special_tokens(tokenizer)
+    named = {n: f"[{name}]" for n, name in zip(numbers, specials._fields, strict=False)}
+    return [named.get(token) or tokenizer.decode([token]) for token in tokens]
+
+
+def _translated(run: Any, prompt: str) -> Example:
+    """A sentence, and the tokens that the model writes after it."""
+    import numpy as np
+
+    from transformer_jax.data.special_tokens import special_tokens
+    from transformer_jax.generation import generate_after
+
+    tokenizer, specials = run.tokenizer, special_tokens(run.tokenizer)
+    source, begin, length = run.source_tokens(prompt), run.target_begin, run.config.data.length
+    around = len(run.source_tokens(""))
+    if not around < len(source) <= length:
+        raise InvalidInput(
+            f"--prompt: {len(source) - around} tokens; expected 1 to {length - around}"
+        )
+    inputs = {"source": np.array([source], np.int32)}
+    room = {"num_tokens": length - len(begin), "end": specials.end}
+    written = generate_after(run.model, run.params, inputs, np.asarray(begin), **room)
+    target = list(itertools.takewhile(lambda t: t != specials.end, written[0].tolist()))
+    if any(token < 0 for token in target):
+        raise InvalidInput("the model's logits are NaN: its parameters are broken")
+    words, sources = (_words(tokenizer, tokens) for tokens in ([*begin, *target], source))
+    print(f"{prompt}: {run.translate([prompt])[0]}")
+    tokens = np.array([[*begin, *target]], np.int32)
+    return Example({**inputs, "tokens": tokens}, words, tuple(sources))
+
+
+def _example_of(run: Any, number: int, allow: list[str]) -> Example:
+    """An image or a sequence of vectors of the test split."""
+    import numpy as np
+
+    from transformer_jax.layers.pooling import POOLINGS
+    from transformer_jax.training.build import make_task
+    from transformer_jax.training.loading import refuse_unlike
+
+    task: Any = make_task(run.config, run.tokenizer, allow)
+    refuse_unlike(run, task, run.config.data.source)
+    count = len(task.splits["test"])
+    if not 0 <= number < count:
+        raise InvalidInput(f"--example={number}: expected 0 to {count - 1}, of the test split")
+    batch = next(itertools.islice(task.evaluation_batches("test", 1), number, None))
+    logits = run.model.apply({"params": run.params}, **batch["inputs"])
+    answer, truth = task.classes[int(np.argmax(logits[0]))], task.classes[int(batch["targets"][0])]
+    print(f"example {number} of the test split: model {answer}, truth {truth}")
+    pooling = run.model.pooling
+    adds_token = isinstance(pooling, str) and POOLINGS[pooling].adds_token
+    first = ["class"] if adds_token else []
+    if "images" not in batch["inputs"]:
+        places = range(batch["inputs"]["vectors"].shape[1])
+        return Example(batch["inputs"], [*first, *map(str, places)])
+    image = task.inputs["images"][task.splits["test"][number]]
+    return Example(batch["inputs"], first, image=image)
+
+
+if __name__ == "__main__":
+    execute(main)

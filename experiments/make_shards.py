@@ -1,0 +1,71 @@
+r"""Tokenizes a text into memory-mapped shards, for corpora larger than memory.
+
+Example:
+  python -m experiments.make_shards --source=my_texts/ --tokenizer=bpe --vocab_size=8192 \
+    --out=shards
+  python -m experiments.train --config=configs/shakespeare.py --workdir=runs/b \
+    --config.data.source=shards
+"""
+
+from pathlib import Path
+from typing import Any
+
+from experiments.command import Parser, by_flags, execute
+from transformer_jax.data.sources.files import refuse_missing
+from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
+from transformer_jax.data.sources.text import first_texts, read_pieces
+from transformer_jax.data.tokenizers import make_tokenizer
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.rule import bounded
+from transformer_jax.options.schema import RULES
+
+
+def main(argv: list[str]) -> dict[str, Any]:
+    """Trains or loads a tokenizer and writes the shards; returns what they hold."""
+    parser = Parser("make_shards", __doc__)
+    parser.add_argument("--source", required=True, help="a text file or a folder of .txt files")
+    parser.add_argument("--out", required=True, help="a new or empty folder")
+    parser.add_argument(
+        "--tokenizer", default="bpe", help="byte, char, word, bpe or a tokenizer.json"
+    )
+    parser.add_argument(
+        "--vocab_size", type=int, default=4096, help="tokens of a bpe or word tokenizer (4096)"
+    )
+    parser.add_argument(
+        "--train_share",
+        type=float,
+        default=0.9,
+        help="how much of the text a bpe is trained on: the train share of data.splits (0.9)",
+    )
+    parser.add_argument("--document_separator", help="line that ends a document (none)")
+    parser.add_argument("--shard_tokens", type=int, default=100_000_000, help="a file (1e8)")
+    parser.add_json()
+    arguments = parser.read(argv)
+    refuse_used_folder(Path(arguments.out))
+    rules = {
+        "vocab_size": RULES["data.vocab_size"],
+        "train_share": bounded("float", "in (0, 1]"),
+        "shard_tokens": bounded("int", ">= 1"),
+    }
+    for name, rule in rules.items():
+        value = getattr(arguments, name)
+        if not rule.accepts(value):
+            raise InvalidInput(f"--{name}={value}: expected {rule.allowed}")
+    source, share = arguments.source, arguments.train_share
+    with by_flags("source", "tokenizer", "vocab_size"):
+        refuse_missing(source, "text")
+        tokenizer = make_tokenizer(
+            arguments.tokenizer,
+            lambda: first_texts(source, share),
+            arguments.vocab_size,
+            lambda: first_texts(source),
+        )
+        pieces = read_pieces(source, arguments.document_separator)
+        layout = arguments.shard_tokens, arguments.document_separator
+        count = write_shards(pieces, tokenizer, Path(arguments.out), *layout)
+    print(f"{count:,} tokens of {tokenizer.vocab_size:,} symbols in {arguments.out}/")
+    return {"tokens": count, "vocab_size": tokenizer.vocab_size, "shards": arguments.out}
+
+
+if __name__ == "__main__":
+    execute(main)

@@ -1,0 +1,230 @@
+r"""Tries one change on a base: keeps it, drops it or cannot tell yet. For people and for programs.
+
+A change is screened beside the base over the same few seeds. What looks good is trained again, with
+the base, on fresh seeds, until the evidence is enough to keep it; then it is part of the base. Over
+all tries, thousands of them, at most 5 % of what is kept is expected to be false (see AGENTS.md).
+
+Example:
+  python -m experiments.try_change --base=runs/tries --config=configs/tiny.py --gate=1-gram \
+    --change=optimizer.learning_rate=0.003 --budget=5m
+  python -m experiments.try_change --base=runs/tries --change=model.num_heads=4,model.depth=3 --json
+  python -m experiments.try_change --base=runs/tries --list
+
+Exit code: 0 kept, 10 dropped, 11 undecided (the same change again goes on); 2 a wrong change.
+"""
+
+import re
+import sys
+from typing import Any
+
+from experiments.command import Ended, Parser, execute, seconds_of, use_compilation_cache
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options.config import changed, to_json
+from transformer_jax.options.marks import metric_facts
+from transformer_jax.options.rule import suggest
+from transformer_jax.runs.files import refuse_foreign_files
+
+EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
+_TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
+
+
+def main(argv: list[str]) -> Any:
+    """Tries the change; returns what came out with its exit code, or what was tried before."""
+    parser = Parser("try_change", __doc__, takes_config=True, config_required=False)
+    parser.add_argument("--base", help="the folder of base, journal and runs: new, or to go on")
+    parser.add_argument("--change", metavar="KEY=VALUE,...", help="of the base as it is now")
+    parser.add_argument("--budget", default="10m", help="time after which no more runs begin (10m)")
+    parser.add_allow()
+    parser.add_json()
+    parser.add_argument("--list", action="store_true", help="everything that was tried")
+    parser.add_argument("--power", action="store_true", help="simulate what tries would find")
+    parser.add_argument("--metric", help="at the beginning: what is judged (loss, or accuracy)")
+    parser.add_argument("--margin", type=float, help="at the beginning: by more than (0)")
+    parser.add_argument("--gate", help="at the beginning: simple method that the base has to beat")
+    arguments = parser.read(argv)
+    if arguments.power:
+        return _show_power()
+    if arguments.base is None:
+        raise InvalidInput("--base=DIR is missing: where base, journal and runs are kept")
+    budget = seconds_of("--budget", arguments.budget)
+    change = _change(arguments.change) if arguments.change else {}
+    if not change and not arguments.list:
+        raise InvalidInput("--change=KEY=VALUE is missing; or --list, or --power")
+
+    from transformer_jax.studies.asking.tries import Journal
+
+    journal = Journal(arguments.base)
+    if arguments.list:
+        return _show(journal)
+    if journal.begun is None:
+        refuse_foreign_files(journal.path, "--base", "journal", ("base.json", "cells"))
+    if journal.begun is None or arguments.config is not None:
+        _refuse_what_cannot_begin(journal, arguments, change)
+    use_compilation_cache()
+
+    from transformer_jax.runs.directory import RunDirectory
+    from transformer_jax.runs.interruption import StopSignal
+    from transformer_jax.runs.progress import Progress
+    from transformer_jax.studies.judging.referee import Referee
+    from transformer_jax.studies.running.pairs import TrainedPairs
+    from transformer_jax.training.own import own_modules
+
+    with RunDirectory(journal.path).locked("--base"), StopSignal() as stop:
+        _begin(journal, arguments)
+        progress = Progress(sys.stderr)
+        allow = {*arguments.allow}
+        if arguments.config is not None:  # the user's own file
+            allow |= own_modules(arguments.config)
+        referee = Referee(
+            journal,
+            lambda this: TrainedPairs(journal, this, progress, stop, journal.path, allow),
+            progress,
+        )
+        outcome = referee.attempt(change, budget)
+        progress.close()
+    outcome["metric"] = _metric_of(journal)
+    print(told_of(outcome))
+    return Ended(outcome, EXIT[outcome["outcome"]])
+
+
+def _metric_of(journal: Any) -> str:
+    return f"validation/{(journal.begun or {})['metric']}"
+
+
+def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
+    """Refuses what nothing can begin with; jax is not needed for it."""
+    from transformer_jax.metrics import SCORED
+    from transformer_jax.studies.asking.gate import METHODS
+
+    if arguments.config is None:
+        raise InvalidInput(
+            f"--base={journal.path}: nothing has begun there; give --config=FILE too"
+        )
+    judged = SCORED[:3]  # of every run; the others are of what a model writes
+    if arguments.metric is not None and arguments.metric not in judged:
+        raise InvalidInput(f"--metric={arguments.metric}: expected one of {', '.join(judged)}")
+    if arguments.gate is not None and arguments.gate not in METHODS:
+        raise InvalidInput(
+            f"--gate={arguments.gate}: expected one of {', '.join(METHODS)}"
+            f"{suggest(arguments.gate, METHODS)}"
+        )
+    if not 0 <= (arguments.margin or 0.0) < float("inf"):
+        raise InvalidInput(f"--margin={arguments.margin}: expected a number >= 0")
+    for key, seed in arguments.config.seeds.items():
+        if seed is not None:
+            raise InvalidInput(
+                f"--config={arguments.config_path}: seeds.{key}={seed}: seeds are the referee's; "
+                "expected None"
+            )
+    if journal.may_begin():  # later it is a change of what was kept
+        changed(arguments.config, texts=change)
+
+
+def _begin(journal: Any, arguments: Any) -> None:
+    """Writes what everything begins with; or refuses to begin otherwise, once something was tried.
+
+    The folder is this process's alone.
+    """
+    if arguments.config is not None:
+        from transformer_jax.studies.asking.design import usual_metric
+
+        metric = arguments.metric or usual_metric(arguments.config)
+        gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
+        facts = {"metric": metric, "larger_is_better": metric_facts(metric).larger_is_better}
+        if journal.may_begin():
+            journal.begin(
+                arguments.config, {**facts, "margin": arguments.margin or 0.0, "gate": gate}
+            )
+            return
+        if to_json(arguments.config) != to_json(journal.config()):
+            raise InvalidInput(
+                f"--config={arguments.config_path}: {journal.path} began with another config; "
+                "leave --config out, or begin in another --base"
+            )
+    for flag in ("metric", "margin", "gate"):
+        before, now = journal.begun[flag], getattr(arguments, flag)
+        before = before[0] if flag == "gate" and before else before
+        if now is not None and now != before:
+            raise InvalidInput(
+                f"--{flag}={now}: {journal.path} began with {before}; leave it out, or begin "
+                "in another --base"
+            )
+
+
+def _change(text: str) -> dict[str, str]:
+    """Reads KEY=VALUE,KEY=VALUE; values may hold commas and the beginnings of paths, A=0.1,B=2."""
+    from transformer_jax.studies.asking.arms import names_section
+
+    change, parts = {}, []
+    for part in re.split(r",(?=\w+\.[\w.]+=|seed=)", text):
+        if parts and not part.startswith("seed=") and not names_section(part.partition("=")[0]):
+            parts[-1] += f",{part}"  # a file in a value
+        else:
+            parts.append(part)
+    for part in parts:
+        key, equals, value = part.partition("=")
+        key = key.removeprefix("config.")
+        if not equals or not key:
+            raise InvalidInput(f"--change={text}: expected KEY=VALUE,KEY=VALUE,...")
+        is_seed = key in ("seed", "seeds.initial", "seeds.order", "seeds.dropout")
+        if is_seed or key in change:
+            why = "seeds are the referee's" if is_seed else "it stands there twice"
+            raise InvalidInput(f"--change={text}: {key}: {why}")
+        change[key] = value
+    return change
+
+
+def told_of(outcome: dict[str, Any]) -> str:
+    """What came of a try, in two lines."""
+    low, high = ("?" if bound is None else f"{bound:+.4g}" for bound in outcome["interval"])
+    change = ",".join(f"{key}={value}" for key, value in outcome["change"].items())
+    seen = outcome["estimate"] if outcome["estimate"] is not None else outcome.get("screening")
+    estimate = "none" if seen is None else f"{seen:+.4g}"
+    estimate += " in the screening" if outcome["estimate"] is None and seen is not None else ""
+    evidence = ""
+    if outcome["e_value"] is not None:
+        evidence = f"; e-value {outcome['e_value']:.3g} of {outcome['needed']:.3g}"
+    return (
+        f"{outcome['outcome']}  try {outcome['try']}: {change}: {outcome['reason']}\n"
+        f"{outcome['metric']} {estimate} [{low}, {high}], + is better; "
+        f"{outcome['seeds']} fresh seeds{evidence}; {outcome['seconds']:.0f} s; "
+        f"{outcome['level_left']:.0%} of the level is left"
+    )
+
+
+def _show(journal: Any) -> dict[str, Any]:
+    from transformer_jax.studies.asking.tries import spelled
+
+    if journal.begun is None:
+        raise InvalidInput(f"--base={journal.path}: nothing has begun there")
+    base, rows = journal.base(), []
+    for each in journal.tries():
+        began = {"try": each.number, "change": each.change, "outcome": "unfinished"}
+        rows.append({**(each.ended or began), "metric": _metric_of(journal)})
+        unfinished = f"unfinished  try {each.number}: {spelled(each.change)}"
+        print(told_of(rows[-1]) if each.ended else unfinished)
+    print(f"kept so far: {spelled(base) or 'nothing'}")
+    return {"base": base, "tries": rows, "level_left": journal.level_left()}
+
+
+def _show_power() -> dict[str, Any]:
+    from transformer_jax.studies.inference.evidence import FDR, power
+    from transformer_jax.studies.reporting.tables import table_text
+
+    rows, all_found = [], {}
+    for tries in _TRIES:
+        powers = [power(tries, effect, repeats=max(4, 1000 // tries)) for effect in _EFFECTS]
+        falsely = max(each.false for each in powers)
+        all_found[tries] = dict(zip(map(str, _EFFECTS), powers, strict=True))
+        rows.append([str(tries), *[f"{each.power:.2f}" for each in powers], f"{falsely:.3f}"])
+    heads = ["tries", *[f"power at {effect:g}" for effect in _EFFECTS], "false among kept"]
+    print(table_text(heads, rows))
+    print(
+        "effects in deviations of a paired difference; a tenth of the changes good, three tenths "
+        f"bad; what is promised: at most {FDR:g} of the kept ones false"
+    )
+    return all_found
+
+
+if __name__ == "__main__":
+    execute(main)

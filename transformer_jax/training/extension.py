@@ -1,0 +1,116 @@
+"""A run that goes on with more updates or another learning rate."""
+
+import json
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options import config as configs
+from transformer_jax.runs.checkpoints import Checkpoints
+from transformer_jax.runs.directory import RunDirectory, now
+from transformer_jax.runs.listing import CELLS
+
+
+class Extension(NamedTuple):
+    """What a run is to go on with from its newest checkpoint.
+
+    Attributes:
+      config: of what is to come.
+      step: updates that there are.
+      changed: full key -> values until then and from then on.
+    """
+
+    config: ConfigDict
+    step: int
+    changed: dict[str, tuple[Any, Any]]
+
+    def told(self) -> list[str]:
+        """What changes, in words."""
+        return [
+            f"{key}: {there} until update {self.step}, then {now}"
+            for key, (there, now) in self.changed.items()
+        ]
+
+    def write(self, directory: RunDirectory, facts: dict[str, Any]) -> None:
+        """Notes it in a run's directory, which is this process's alone; again changes nothing.
+
+        The manifest's `legs` say from which update on what was changed, and the scores until then.
+
+        Args:
+          directory: of the run.
+          facts: what identifies the data.
+        Raises:
+          InvalidInput: the data is not what the run began with; nothing was written.
+        """
+        directory.refuse_other_data(facts)
+        if not self.changed:
+            return
+        manifest = directory.manifest()
+        at_end = self.step == directory.config().training.steps
+        scores = _means(directory.evaluation()) if at_end else {}
+        told = {"from": self.step, "changed": self.changed, "scores": scores}
+        leg = json.loads(json.dumps(told))  # as it will be read
+        legs = manifest.get("legs", [])
+        if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
+            legs = [*legs, {**leg, "time": now()}]
+        directory.step = self.step
+        directory.write_json("manifest.json", manifest | {"legs": legs})
+        directory.write_status("interrupted")
+        directory.write_text("config.json", configs.to_json(self.config))
+
+
+def extension_of(
+    config: ConfigDict, directory: RunDirectory, across_numerics: bool = False
+) -> Extension:
+    """Returns how a run may go on with more updates or another rate; writes nothing.
+
+    Args:
+      config: of what is to come.
+      directory: of a run.
+      across_numerics: whether it may go on though it began with other numerics.
+    Raises:
+      InvalidInput: there is no run, it is a cell of a study, something else would change, there
+        is no update to come, or no checkpoint to go on from.
+    """
+    where = f"--workdir={directory.path}"
+    if not directory.has_begun():
+        raise InvalidInput(f"{where}: no run to extend; leave --extend away to begin one")
+    manifest = directory.manifest()
+    if "cell" in manifest or CELLS in directory.path.absolute().parts:
+        raise InvalidInput(
+            f"{where}: a cell of a study, which is found by what it is: nothing may change in it"
+        )
+    may = (*configs.CADENCE, *configs.PLACEMENT)
+    changed = configs.differences(directory.config(), config, but=may)
+    other = [key for key in changed if not configs.is_among(key, configs.EXTENDABLE)]
+    if other:
+        there, now = changed[other[0]]
+        raise InvalidInput(
+            f"{where}: --extend changes {other[0]}, {there} there, {now} now\n"
+            "it may change training.steps, optimizer.learning_rate and schedule"
+        )
+    checkpoints = Checkpoints(directory.file("checkpoints"), say=lambda message: None)
+    step = checkpoints.newest_whole() if changed else max(checkpoints.steps(), default=0)
+    if step is None:
+        raise InvalidInput(
+            f"{where}: no checkpoint there is whole, to go on from; put one back, or choose "
+            "another --workdir to train again"
+        )
+    if changed and config.training.steps <= step:
+        raise InvalidInput(
+            f"{where}: training.steps={config.training.steps}: the run has {step} updates; "
+            "expected more"
+        )
+    if changed and not across_numerics:
+        directory.refuse_other_numerics(goes_on=True)
+    return Extension(config, step, changed)
+
+
+def _means(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of each split, without what they were measured by."""
+    return {
+        split: {name: value for name, value in scores.items() if isinstance(value, int | float)}
+        for split, scores in evaluation.items()
+        if split in ("validation", "test")
+    }
