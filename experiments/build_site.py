@@ -1,4 +1,4 @@
-"""Builds the site: pages of docs/, the course, the studies, the components and the reference.
+"""Builds the site: pages of docs/, the studies, the components and the reference.
 
 Example:
   python -m experiments.build_site --out=site
@@ -12,9 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments.answers import FIGURES, RESULTS
 from experiments.command import Parser, execute
-from experiments.pages import pages
+from experiments.results import RESULTS, studies
 from transformer_jax.errors import InvalidInput, Stop
 
 ROOT = Path(__file__).parents[1]
@@ -22,10 +21,10 @@ ROOT = Path(__file__).parents[1]
 _REFERENCE = {
     "Shapes and masks": ("shapes", "masks"),
     "Layers": (
-        *("layers.attention", "layers.weights", "layers.projections", "layers.positions"),
+        *("layers.attention", "layers.weights", "layers.positions"),
         *("layers.feedforward", "layers.norms", "layers.blocks", "layers.embeddings"),
         *("layers.pooling", "layers.initialisation", "layers.parametrisation"),
-        *("layers.skips", "layers.stems", "layers.cache", "layers.recurrence"),
+        *("layers.skips", "layers.patches", "layers.cache", "layers.recurrence"),
     ),
     "Models": (
         *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),
@@ -39,7 +38,6 @@ _REFERENCE = {
         "data.baselines",
         "data.ngrams",
         "data.tokenizers",
-        "data.word_vectors",
     ),
     "Training": (
         "training.step",
@@ -51,9 +49,8 @@ _REFERENCE = {
     "Many devices": ("sharding",),
     "Studies": (
         *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
-        *("studies.inference.statistics", "studies.inference.power", "studies.inference.scales"),
-        *("studies.inference.variance_components", "studies.inference.evidence"),
-        *("studies.inference.many_tasks", "studies.inference.multipliers"),
+        *("studies.inference.statistics", "studies.inference.power"),
+        *("studies.inference.parabola", "studies.inference.evidence"),
         *("studies.judging.judge", "studies.judging.referee"),
     ),
 }
@@ -102,30 +99,22 @@ def write_sources(docs: Path) -> None:
     """
     shutil.copytree(ROOT / "docs", docs, ignore=shutil.ignore_patterns("mkdocs.yml"))
     shutil.copy(ROOT / "CHANGELOG.md", docs / "changes.md")
-    course = ["-m", "experiments.course", f"--markdown={docs / 'course.md'}"]
-    done = subprocess.run(
-        [sys.executable, *course, f"--out={docs.parent / 'course.html'}"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise BuildFailed(f"the course: {done.stderr.strip()[-1500:]}")
     _write_studies(docs / "studies")
     _write_reference(docs / "reference")
 
 
 def _write_studies(folder: Path) -> None:
-    """An overview, and a page a study with its figures."""
+    """An overview, and a page for each study with its figures."""
     folder.mkdir()
-    written = pages(page="{}.md", figure="{name}-{figure}")
-    overview = written.pop("").replace("../docs/verdicts.md", "../verdicts.md")
-    (folder / "index.md").write_text(overview, encoding="utf-8")
-    for name, text in written.items():
-        there = text.replace("../../../docs/", "../")
-        (folder / f"{name}.md").write_text(there, encoding="utf-8")
-        for figure in FIGURES:
-            drawn = RESULTS / name / figure
-            if drawn.exists():
-                shutil.copy(drawn, folder / f"{name}-{figure}")
+    overview = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+    overview = overview.replace("../docs/", "../").replace("results/", "")
+    (folder / "index.md").write_text(overview.replace("/README.md)", ".md)"), encoding="utf-8")
+    for name in studies():
+        text = (RESULTS / name / "README.md").read_text(encoding="utf-8")
+        for figure in RESULTS.glob(f"{name}/*.svg"):
+            text = text.replace(f"]({figure.name})", f"]({name}-{figure.name})")
+            shutil.copy(figure, folder / f"{name}-{figure.name}")
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 def _write_reference(folder: Path) -> None:

@@ -1,7 +1,6 @@
 r"""Writes a component of your own to begin with: a file that works, and its test.
 
-Families: architecture, mixer, position, attention, mask, feed_forward, activation, norm, wiring,
-skips, remat, pooling, stem; task, source, tokenizer; objective, optimizer, schedule; metric, hook.
+Families: attention, norm, position, mixer, task, metric, objective, optimizer, hook.
 
 Example:
   python -m experiments.new attention my_attention
@@ -28,13 +27,7 @@ TEMPLATES = {
 _TRAINED = {
     "objective": ("objective.name", "tiny", "4"),
     "optimizer": ("optimizer.name", "tiny", "4"),
-    "schedule": ("schedule.name", "tiny", "4"),
-    "architecture": ("model.architecture", "tiny", "4"),
-    "pooling": ("model.vision_transformer.pooling", "digits", "2.2"),
-    "stem": ("model.vision_transformer.stem", "digits", "2.2"),
     "task": ("data.task", "tiny", "2.4"),
-    "source": ("data.source", "tiny", "3"),
-    "tokenizer": ("data.tokenizer", "tiny", "6.9"),
     "metric": ("evaluation.metrics", "tiny", "4"),
     "hook": ("hooks.functions", "tiny", "4"),
 }

@@ -8,7 +8,6 @@ data.tokenizer=bpe and data.vocab_size say its vocabulary.
 Example:
   python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e
   python -m experiments.plan --config=configs/gpt2_124m.py --device=h100 --remedies
-  python -m experiments.plan --config=configs/gpt_1300m.py --device=v5e:4x4 --meshes
   python -m experiments.plan --config=configs/llama_7b.py --topology=v5p:4x4x4 \
     --mesh=fsdp=16,tensor=4 --config.training.batch_size=64 --config.training.accumulation=1
   python -m experiments.plan --config=configs/shakespeare.py --device=gpu --steps=20
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from transformer_jax.planning.plan import Plan
 
 _GIB = 1 << 30
-_SITES = 6  # that send most, said by name
+_KINDS = 4  # of kernels, the most frequent
 # jax computes on the CPU here; libtpu is asked for its compiler alone.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -76,9 +75,6 @@ def main(argv: list[str]) -> dict[str, Any]:
         everything = {k: v for changes in remedies.values() for k, v in changes.items()}
         remedies |= {"all of these": everything} if len(remedies) > 1 else {}
         configs |= {n: _variant(arguments, changes) for n, changes in remedies.items()}
-    if arguments.meshes:
-        meshes = meshes_of(len(device.targets), arguments.config)
-        configs |= {_in_words(changes): _variant(arguments, changes) for changes in meshes}
     plans = {}
     for number, (name, (changes, config)) in enumerate(configs.items(), 1):
         print(f"compiling {number} of {len(configs)}: {name} ...", file=sys.stderr, flush=True)
@@ -118,11 +114,6 @@ def _parser() -> Parser:
         "--remedies", action="store_true", help="plan what would save memory, one by one and all"
     )
     parser.add_argument(
-        "--meshes",
-        action="store_true",
-        help="plan every mesh that cuts batch and heads evenly, and say which is fastest",
-    )
-    parser.add_argument(
         "--thorough",
         action="store_true",
         help="compile as a run does, 7 times as long for a TPU; else it says up to 22 %% more",
@@ -131,26 +122,6 @@ def _parser() -> Parser:
     parser.add_argument("--out", help="a JSON file for the figures")
     parser.add_allow()
     return parser
-
-
-def meshes_of(count: int, config: Any) -> list[dict[str, int]]:
-    """Returns changes of a config: every mesh that cuts its batch and its heads evenly.
-
-    Args:
-      count: devices; those of mesh.sequence stay.
-      config: whole.
-    """
-    count //= max(config.mesh.sequence, 1)
-    rows = config.training.batch_size // config.training.accumulation
-    divisors = [number for number in range(1, count + 1) if count % number == 0]
-    heads = [n for n in (config.model.num_heads, config.model.num_kv_heads) if n is not None]
-    return [
-        {"mesh.data": count // fsdp // tensor, "mesh.fsdp": fsdp, "mesh.tensor": tensor}
-        for tensor in divisors
-        for fsdp in divisors
-        if count % (fsdp * tensor) == 0 and not any(each % tensor for each in heads)
-        if rows % (count // tensor) == 0
-    ]
 
 
 def _in_words(changes: dict[str, Any]) -> str:
@@ -181,9 +152,6 @@ def _report(arguments: Any, device: "Device", plans: "dict[str, Plan]") -> list[
     lines = [f"{arguments.config_path} on {device.kind}", *_described(first)]
     if len(plans) > 1:
         lines += _compared(plans)
-    estimates = {name: p.estimate for name, p in plans.items() if p.fits and p.estimate is not None}
-    if arguments.meshes and estimates:
-        lines.append(f"fastest that fits: {min(estimates, key=lambda name: estimates[name])}")
     idle = count - math.prod(first.mesh.values())
     if idle:
         lines.append(f"note   {idle} of {count} devices stay idle; --config.mesh.data=-1 takes all")
@@ -194,6 +162,8 @@ def _described(plan: "Plan") -> list[str]:
     """A plan in words."""
     needs = _size(plan.needed) if plan.needed else "more than the compiler says"
     held = ", ".join(f"{name} {_size(size)}" for name, size in plan.held.items())
+    mesh = " ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
+    kernels = ", ".join(f"{count} {kind}" for kind, count in list(plan.kernels.items())[:_KINDS])
     seconds = ", ".join(f"{name} {1e3 * value:,.1f} ms" for name, value in plan.seconds.items())
     lines = [
         f"{'fits' if plan.fits else 'does not fit'}: needs {needs} of {_size(plan.memory)}"
@@ -210,14 +180,15 @@ def _described(plan: "Plan") -> list[str]:
             else ""
         ),
         *_taken(plan),
-        *_sent(plan),
-        *(f"kernel {kernel}" for kernel in plan.kernels),
+        *([f"mesh   {mesh}; memory is each device's"] if mesh else []),
+        *(f"kernel {kernel}" for kernel in plan.attention),
         *(
             f"{'       ' if place else 'arrays '}{held.count} x {_size(held.nbytes)} {held.shape} "
             f"{held.site or '-'}"
             for place, held in enumerate(plan.largest)
         ),
     ]
+    lines += [f"starts {kernels}, ..."] if kernels else []
     if plan.made_up:
         lines.append("note   the text is not there; its shapes are those of the config")
     return lines if plan.fits else [*lines, "--remedies tries what would save memory"]
@@ -234,26 +205,6 @@ def _taken(plan: "Plan") -> list[str]:
     return [
         f"taken  {1e3 * middle:,.1f} ms a step ({1e3 * times[0]:,.1f} to {1e3 * times[-1]:,.1f})"
         f"{over}; {plan.per_step / middle:,.0f} {plan.counted} a second{held}"
-    ]
-
-
-def _sent(plan: "Plan") -> list[str]:
-    """What devices send each other, in words."""
-    if not plan.mesh:
-        return []
-    kinds: dict[str, float] = {}
-    for each in plan.sent:
-        kinds[each.kind] = kinds.get(each.kind, 0.0) + each.nbytes
-    by_kind = ", ".join(f"{kind} {_size(nbytes)}" for kind, nbytes in kinds.items()) or "nothing"
-    share = "" if plan.sending is None else f"; {plan.sending:.0%} of a step that waits for it"
-    return [
-        f"mesh   {' '.join(f'{axis}={size}' for axis, size in plan.mesh.items())}; memory is each "
-        "device's",
-        f"sends  {by_kind} a device{share}",
-        *(
-            f"       {each.count} x {each.kind}, {_size(each.nbytes)} in all: {each.site or '-'}"
-            for each in plan.sent[:_SITES]
-        ),
     ]
 
 

@@ -12,8 +12,8 @@ Answer: All nets find the subject in every run; the transformer after a median o
 tanh net after 450, the GRU after 1,450 and the LSTM after 2,200.
 
 Limits: One run chose each rate, and a neighbouring one may be better. The first score of 0.99
-counts: counted from when runs stay there, the tanh net could not be told apart from the transformer.
-It does not say that distance is the reason.
+counts: counted from when runs stay there, the tanh net could not be told apart from the
+transformer. It does not say that distance is the reason.
 """
 
 from configs.ablations import and_recurrent_nets, recall, synthetic

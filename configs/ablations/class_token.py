@@ -4,12 +4,12 @@ Command:   python -m experiments.ablate --config=configs/ablations/class_token.p
              --workdir=runs/class_token
 Takes:     22 minutes on 2 CPU cores.
 
-Answer: A class token is no different from the mean within 0.015, which decides nothing: the baseline
-is only 0.012 more accurate than the nearest neighbour.
+Answer: A class token is no different from the mean within 0.015, which decides nothing: the
+baseline is only 0.012 more accurate than the nearest neighbour.
 
-Limits: 1,287 training images of 8 x 8 pixels, one size and one learning rate, and a config that was
-chosen on these 450 test images, by other writers. The margin is 58 % of the baseline's errors. A
-class token takes 7 % more operations.
+Limits: 1,287 training images of 8 x 8 pixels, one size and one learning rate, and a config that
+was chosen on these 450 test images, by other writers. The margin is 58 % of the baseline's
+errors. A class token takes 7 % more operations.
 """
 
 from configs import digits

@@ -8,9 +8,9 @@ Answer: Not decided: one, two and eight blocks could not be told apart from four
 of parameters.
 
 Limits: One text of characters, 0.8 million parameters and windows of 64, with a learning rate for
-each arm, found in runs of half the updates, but one initial size and schedule for all. Heads have 16
-features everywhere, so that a wider model has more of them. More updates, or a larger model, may
-want more blocks.
+each arm, found in runs of half the updates, but one initial size and schedule for all. Heads have
+16 features everywhere, so that a wider model has more of them. More updates, or a larger model,
+may want more blocks.
 """
 
 from configs import shakespeare

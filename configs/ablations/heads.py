@@ -9,8 +9,8 @@ are worse by 0.017 nats hangs on these runs of the baseline.
 
 Limits: One text of characters, width 128 and windows of 64, with a learning rate for each arm but
 one initial size and schedule for all, chosen with four heads. Compared with the same model and
-seeds at a rate 6 % higher, sixteen heads would be unresolved. A head's size is the width over their
-number, so that the two cannot be told apart here.
+seeds at a rate 6 % higher, sixteen heads would be unresolved. A head's size is the width over
+their number, so that the two cannot be told apart here.
 """
 
 from configs import shakespeare

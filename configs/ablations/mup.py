@@ -1,18 +1,18 @@
 """Does the best learning rate stay where it is as the model grows wider.
 
-The rate was found at width 64 with two seeds; a parabola through the middle three of five values has
-its lowest point at 0.009.
+The rate was found at width 64 with two seeds; a parabola through the middle three of five values
+has its lowest point at 0.009.
 
 Command:   python -m experiments.ablate --config=configs/ablations/mup.py --seeds=5 \
              --ladder=model.width=64,128,256,512 --workdir=runs/mup
 Takes:     36 minutes on 2 CPU cores, 24 of them at width 512.
 
-Answer: Under muP the best learning rate moves by a factor of 1.18 (interval 0.40 to 1.79) while the
-width grows from 64 to 512, and half of the rate found at width 64 is worse at every width.
+Answer: Under muP the best learning rate moves by a factor of 1.18 (interval 0.40 to 1.79) while
+the width grows from 64 to 512, and half of the rate found at width 64 is worse at every width.
 
 Limits: One text of characters, 2 blocks, 1,000 updates, after which no width is better than
-4-grams, and three rates a factor of 2 apart. The rate that was found lies below the interval of the
-best one at every width, 64 too. It is about where the best rate lies, not about which
+4-grams, and three rates a factor of 2 apart. The rate that was found lies below the interval of
+the best one at every width, 64 too. It is about where the best rate lies, not about which
 parametrisation is better.
 """
 

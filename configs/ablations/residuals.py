@@ -8,9 +8,10 @@ Answer: Without residual connections eight blocks learn little more than the fre
 (1.60 nats worse, with and without norms); without norms alone the difference is unresolved.
 
 Limits: One text of characters, 8 blocks of width 96 and 2,000 updates, with a learning rate for
-each arm but one initial size for all (0.12, at which the arm without norms did best in runs of one
-seed). With attention that starts as the identity deep decoders without residual connections do learn
-(He et al. 2023, arXiv:2302.10322), which was not tried. "No norm" has no final norm either.
+each arm but one initial size for all (0.12, at which the arm without norms did best in runs of
+one seed). With attention that starts as the identity deep decoders without residual connections
+do learn (He et al. 2023, arXiv:2302.10322), which was not tried. "No norm" has no final norm
+either.
 """
 
 from configs import shakespeare

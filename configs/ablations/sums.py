@@ -7,9 +7,9 @@ Takes:     about 1 minute on 2 CPU cores that had other work.
 Answer: With a weight decay of 1 in place of 0.01 a model knows 0.279 more of the sums that it has
 never seen, and no decay is no different from 0.01 within 0.02.
 
-Limits: A snapshot after 1,500 updates at one rate, where less decay may get there later. A decay of
-0.01 takes 2 % off the weights in the whole run, so that it is nearly none; nothing between it and 1
-was tried. The gate asks for little: a uniform guess beats 4-grams here.
+Limits: A snapshot after 1,500 updates at one rate, where less decay may get there later. A decay
+of 0.01 takes 2 % off the weights in the whole run, so that it is nearly none; nothing between it
+and 1 was tried. The gate asks for little: a uniform guess beats 4-grams here.
 """
 
 from configs.ablations import synthetic

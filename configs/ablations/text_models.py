@@ -7,10 +7,10 @@ Takes:     64 minutes on 2 CPU cores.
 Answer: After 2,000 updates GRU, LSTM and tanh net are all better than the transformer, by 0.171,
 0.138 and 0.080 nats.
 
-Limits: One text of characters, 0.8 million parameters, windows of 64 that begin without a state, and
-one and a half passes over the text. The transformer has learned positions and is worse than 5-grams;
-compared with rotary ones the tanh net's lead is not certainly more than the margin. One schedule,
-weight decay and batch for all, chosen for the transformer.
+Limits: One text of characters, 0.8 million parameters, windows of 64 that begin without a state,
+and one and a half passes over the text. The transformer has learned positions and is worse than
+5-grams; compared with rotary ones the tanh net's lead is not certainly more than the margin. One
+schedule, weight decay and batch for all, chosen for the transformer.
 """
 
 from configs import shakespeare

@@ -1,7 +1,7 @@
 """Characters or byte pairs, after as many bytes of text at as many operations.
 
-Byte pairs make texts shorter, so that a wider model reads as many bytes with as many operations. An
-update reads 768 bytes of training text, in four windows of 192, whatever the tokens are.
+Byte pairs make texts shorter, so that a wider model reads as many bytes with as many operations.
+An update reads 768 bytes of training text, in four windows of 192, whatever the tokens are.
 
 Command:   python -m experiments.ablate --config=configs/ablations/vocabulary.py --seeds=60:65 \
              --workdir=runs/vocabulary --executor=local --cells_per_job=10
@@ -10,10 +10,10 @@ Takes:     about 90 minutes on 2 slow CPU cores, two runs at a time (--executor=
 Answer: Not decided: 1,024 byte pairs are ahead of characters in every seed (0.067 bits per byte,
 interval -0.025 to 0.168) and 4,096 behind (0.077), and five seeds leave both open.
 
-Limits: One text of characters, windows of 192 bytes and one and a half passes over the text; wider
-models have up to 3.9 times the baseline's parameters. One initial size and schedule for all, chosen
-with characters at width 128. The grid of learning rates was moved down by a factor of 2 after trials
-at a quarter of the updates had been seen.
+Limits: One text of characters, windows of 192 bytes and one and a half passes over the text;
+wider models have up to 3.9 times the baseline's parameters. One initial size and schedule for
+all, chosen with characters at width 128. The grid of learning rates was moved down by a factor of
+2 after trials at a quarter of the updates had been seen.
 """
 
 from configs import shakespeare

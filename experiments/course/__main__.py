@@ -1,4 +1,4 @@
-r"""Tests what courses say about transformers, in under a minute, and writes one page about it.
+r"""Tests what courses say about transformers, or checks your own attention.
 
 Example:
   python -m experiments.course
@@ -6,10 +6,9 @@ Example:
 """
 
 import time
-from pathlib import Path
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import Stop
 
 
 class Failed(Stop):
@@ -19,72 +18,48 @@ class Failed(Stop):
 
 
 def main(argv: list[str]) -> None:
-    """Reads the arguments, runs every check, and writes the page."""
+    """Reads the arguments, and runs every check or those of a solution."""
     parser = Parser("course", __doc__)
-    parser.add_argument("--out", default="course.html", help="the page (course.html)")
-    parser.add_argument("--markdown", help="the page for the site, beside it")
-    parser.add_argument(
-        "--weights",
-        metavar="FOLDER",
-        help="look at words in an encoder of Hugging Face (MiniLM, after `make minilm`)",
-    )
     parser.add_argument(
         "--solution",
         metavar="FILE.py",
-        help="your own attention or multi_head_attention, to be run and checked against the loops",
+        help="your own attention or multi_head_attention, to be run and checked against loops",
     )
     arguments = parser.read(argv)
-    for option, path in (("out", arguments.out), ("markdown", arguments.markdown)):
-        if path and (Path(path).is_dir() or not Path(path).parent.is_dir()):
-            raise InvalidInput(f"--{option}={path}: expected a file in a folder that is there")
     use_compilation_cache()
     if arguments.solution:
-        from experiments.course.solution import as_lines, check_solution
-
-        findings = check_solution(arguments.solution)
-        print("\n".join(as_lines(findings)))
-        if not all(finding.right for finding in findings):
-            raise Failed(f"{arguments.solution}: not right yet")
+        _check_solution(arguments.solution)
         return
     started = time.monotonic()
+    from experiments.course.checks import ERRATA, WORKED
+    from experiments.course.statements import STATEMENTS, outcome_of, run_check
 
-    from experiments.course import page
-    from experiments.course.checks import WORKED
-    from experiments.course.contextual import INSTALLED, similarities
-    from experiments.course.errata import ERRATA
-    from experiments.course.outcomes import outcome_of, run_check
-    from experiments.course.real_models import tables
-    from experiments.course.sentences import look_at_sentences
-    from experiments.course.statements import STATEMENTS
-
-    decided = [outcome_of(statement) for statement in STATEMENTS]
-    for outcome in decided:
-        sentence = outcome.seen.told if outcome.seen else "; ".join(outcome.verdicts)
-        print(f"{outcome.statement.number:>2} {outcome.word:<17} {outcome.statement.says}")
-        print(f"{'':20} {sentence or outcome.statement.note}")
-    worked = {says: run_check(check) for says, check in WORKED.items()}
-    errata = [(row, run_check(row.demonstrate) if row.demonstrate else None) for row in ERRATA]
-    looks = look_at_sentences()
-    weights = Path(arguments.weights or INSTALLED)
-    words = similarities(weights) if arguments.weights or weights.exists() else []
-    seen = tables()
-    if not seen:
-        print("real weights, which `make minilm` and `make smollm2` install, are not here")
-    parts = page.parts_of(worked, errata, looks, words, seen)
-    Path(arguments.out).write_text(page.as_html(decided, parts), encoding="utf-8")
-    if arguments.markdown:
-        Path(arguments.markdown).write_text(page.as_site_page(decided, parts), encoding="utf-8")
-    checks = [o.seen for o in decided if o.seen] + list(worked.values())
-    checks += [seen for _, seen in errata if seen]
-    failed = [seen.told for seen in checks if seen.holds is False]
-    counts = ", ".join(
-        f"{sum(o.word == word for o in decided)} {word}"
-        for word in dict.fromkeys(o.word for o in decided)
-    )
-    print(f"\n{len(decided)} statements: {counts}")
-    print(f"{len(checks)} checks in {time.monotonic() - started:.0f} s; {arguments.out}")
+    for statement in STATEMENTS:
+        outcome = outcome_of(statement)
+        print(f"{statement.number:>2} {outcome.word:<17} {statement.says}")
+        for seen in (*outcome.seen, *([f"({statement.note})"] if statement.note else [])):
+            print(f"{'':20} {seen}")
+    checks = {statement.says: statement.check for statement in STATEMENTS if statement.check}
+    print("\nSlips that circulate, and what is right:")
+    for erratum in ERRATA:
+        print(f"   {erratum.circulates}\n      {erratum.holds}")
+    checks |= WORKED | {e.holds: e.demonstrate for e in ERRATA if e.demonstrate}
+    seen = {says: run_check(check) for says, check in checks.items()}
+    print("\nWorked numbers:", *(f"   {says}: {seen[says][1]}" for says in WORKED), sep="\n")
+    seconds = time.monotonic() - started
+    print(f"\n{len(STATEMENTS)} statements, {len(checks)} checks in {seconds:.0f} s")
+    failed = [told for holds, told in seen.values() if not holds]
     if failed:
         raise Failed("\n".join(failed))
+
+
+def _check_solution(path: str) -> None:
+    from experiments.course.solution import as_lines, check_solution
+
+    findings = check_solution(path)
+    print("\n".join(as_lines(findings)))
+    if not all(finding.right for finding in findings):
+        raise Failed(f"{path}: not right yet")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Checks somebody's own attention, and says what is wrong with it and not only that something is.
 
-A solution is right if it agrees with the loops of exercises.py. If it does not, it is compared with
+A solution is right if it agrees with the loops below. If it does not, it is compared with
 the mistakes that people make: a mistake that gives the same numbers is named.
 """
 
@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.course import exercises
-from experiments.course.modules import CLASSES, LENGTH, Unreadable, build
 from transformer_jax.errors import InvalidInput, in_one_line
 
 _CLOSE = 1e-4  # relative to the largest value; float32 solutions are within 1e-6
@@ -27,6 +25,60 @@ class Finding(NamedTuple):
     name: str
     right: bool
     told: str
+
+
+# ---------------------------------------------------------------- the definition, as loops
+
+
+def attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray | None = None
+) -> np.ndarray:
+    """Single-head attention, softmax(Q K^T / sqrt(d_k)) V (Vaswani et al. 2017, equation 1).
+
+    From [L, K], [M, K], [M, V] and a mask [L, M], True = may attend, to [L, V].
+    """
+    output = np.zeros((len(query), value.shape[1]))
+    for i in range(len(query)):
+        allowed = [j for j in range(len(key)) if mask is None or mask[i, j]]
+        score = {}
+        for j in allowed:
+            product = sum(query[i, k] * key[j, k] for k in range(query.shape[1]))
+            score[j] = product / math.sqrt(query.shape[1])
+        largest = max(score.values())  # so that no exponential overflows
+        exponential = {j: math.exp(score[j] - largest) for j in allowed}
+        total = sum(exponential.values())
+        for j in allowed:
+            weight = exponential[j] / total
+            for v in range(value.shape[1]):
+                output[i, v] += weight * value[j, v]
+    return output
+
+
+def multi_head_attention(
+    inputs: np.ndarray,
+    w_query: np.ndarray,
+    w_key: np.ndarray,
+    w_value: np.ndarray,
+    w_out: np.ndarray,
+    num_heads: int,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """Multi-head self-attention, Concat(Z^1 ... Z^H) W_O (Vaswani et al. 2017, section 3.2.2).
+
+    Head h owns columns h K to (h + 1) K of the three projections [D, H * K], and the rows of the
+    same numbers of W_O, [H * K, D]. From [L, D] to [L, D].
+    """
+    size = w_query.shape[1] // num_heads
+    output = np.zeros((len(inputs), w_out.shape[1]))
+    for head in range(num_heads):
+        own = slice(head * size, (head + 1) * size)
+        query, key = inputs @ w_query[:, own], inputs @ w_key[:, own]
+        z = attention(query, key, inputs @ w_value[:, own], mask)
+        output += z @ w_out[own]  # the sum over heads is the product with the concatenation
+    return output
+
+
+LOOPS = {"attention": attention, "multi_head_attention": multi_head_attention}
 
 
 # ---------------------------------------------------------------- the mistakes
@@ -128,54 +180,8 @@ def _many_heads(
     return joined @ w_out if projected else joined
 
 
-def _recurrent(
-    inputs: np.ndarray,
-    w_inputs: np.ndarray,
-    w_hidden: np.ndarray,
-    bias: np.ndarray,
-    start: np.ndarray | None = None,
-    *,
-    squash: Callable = np.tanh,
-    remember: Callable = lambda hidden: hidden,
-    begin: bool = True,
-    order: int = 1,
-) -> np.ndarray:
-    """A tanh net with one thing otherwise; without changes it is the definition."""
-    hidden = np.zeros(len(bias)) if start is None or not begin else start
-    rows = []
-    for x in inputs[::order]:
-        hidden = squash(x @ w_inputs + remember(hidden) @ w_hidden + bias)
-        rows.append(hidden)
-    return np.stack(rows)[::order]
-
-
-_OF_RECURRENT: dict[str, Callable] = {
-    "the hidden vector is forgotten: each step has to start from the one before": (
-        lambda *a: _recurrent(*a, remember=np.zeros_like)
-    ),
-    "tanh is missing": lambda *a: _recurrent(*a, squash=lambda total: total),
-    "sigmoid in place of tanh": (
-        lambda *a: _recurrent(*a, squash=lambda total: 1 / (1 + np.exp(-total)))
-    ),
-    "W_h is transposed: row vectors are multiplied from the left, h W_h": (
-        lambda x, w, h, *rest: _recurrent(x, w, h.T, *rest)
-    ),
-    "the bias is missing": lambda x, w, h, b, *rest: _recurrent(x, w, h, 0 * b, *rest),
-    "the bias is added after tanh": (
-        lambda x, w, h, b, *rest: _recurrent(
-            x, w, h, 0 * b, *rest, squash=lambda total: np.tanh(total) + b
-        )
-    ),
-    "the first hidden vector is not used": lambda *a: _recurrent(*a, begin=False),
-    "the inputs are read from the last to the first": lambda *a: _recurrent(*a, order=-1),
-    "only the last hidden vector is returned: one for each input is wanted": (
-        lambda *a: _recurrent(*a)[-1]
-    ),
-}
-
 # Function -> what is told -> a solution with that mistake.
 MISTAKES: dict[str, dict[str, Callable]] = {
-    "vanilla_rnn": _OF_RECURRENT,
     "attention": {
         told: (lambda *a, _o=otherwise: _attention(*a, **_o))
         for told, otherwise in _ONE_HEAD.items()
@@ -229,13 +235,11 @@ def _cases() -> dict[str, list[Case]]:
         Case((draw(5, 8), *weights, 3, mask), "mask"),
         Case((1000 * draw(5, 8), *weights, 3), "large scores"),
     ]
-    recurrent = (draw(5, 4), 0.5 * draw(4, 3), 0.5 * draw(3, 3), draw(3))
-    steps = [Case(recurrent), Case((*recurrent, draw(3)))]
-    return {"attention": one, "multi_head_attention": many, "vanilla_rnn": steps}
+    return {"attention": one, "multi_head_attention": many}
 
 
 def check_solution(path: str | Path) -> list[Finding]:
-    """Runs a file's functions and classes of these names, whichever it has, see exercises.
+    """Runs a file's functions `attention` and `multi_head_attention`, whichever it has.
 
     Args:
       path: of a Python file. It is executed: it is the user's own.
@@ -248,14 +252,11 @@ def check_solution(path: str | Path) -> list[Finding]:
         function = getattr(module, name, None)
         if function is not None:
             findings.append(_check(name, function, cases))
-    for name in CLASSES:
-        if hasattr(module, name):
-            findings.append(_check_class(name, getattr(module, name)))
     if not findings:
-        signatures = [f"{name}{inspect.signature(getattr(exercises, name))}" for name in _cases()]
+        signatures = [f"{name}{inspect.signature(loop)}" for name, loop in LOOPS.items()]
         raise InvalidInput(
-            f"--solution={path}: expected a class {' or '.join(CLASSES)}, or a function:\n  "
-            + "\n  ".join(signature.replace("np.ndarray", "array") for signature in signatures)
+            f"--solution={path}: expected a function\n  "
+            + "\n  ".join(signature.replace("numpy.ndarray", "array") for signature in signatures)
         )
     return findings
 
@@ -277,7 +278,7 @@ def _load(path: Path) -> Any:
 
 def _check(name: str, function: Callable, cases: list[Case]) -> Finding:
     """Calls the function; what is wrong is looked for among the calls that gave numbers."""
-    want = [getattr(exercises, name)(*case.arguments) for case in cases]
+    want = [LOOPS[name](*case.arguments) for case in cases]
     got: list[np.ndarray] = []
     for case, right in zip(cases, want, strict=True):
         result, problem = _called(function, case.arguments)
@@ -307,22 +308,6 @@ _NOT_FINITE = {
     "large scores": "large scores overflow: subtract each row's largest score before the "
     "exponential",
 }
-
-
-def _check_class(name: str, made: type) -> Finding:
-    """Builds a module of any library, reads its matrices, and calls it; the loops have the same."""
-    try:
-        got, weights = build(name, made)
-    except Unreadable as problem:
-        return Finding(name, False, str(problem))
-    for kind, mask in (("", None), (", causally", np.tril(np.ones((LENGTH, LENGTH), bool)))):
-        if _same(weights.expected(exercises.multi_head_attention, mask), got):
-            return Finding(name, True, f"agrees with the loops{kind}, with the weights that it has")
-    for kind, mistake in MISTAKES["multi_head_attention"].items():
-        for mask in (None, np.tril(np.ones((LENGTH, LENGTH), bool))):
-            if _same(_quietly(weights.expected, (mistake, mask)), got):
-                return Finding(name, False, kind)
-    return Finding(name, False, "the numbers are not those of its weights")
 
 
 def _called(function: Callable, arguments: tuple) -> tuple[np.ndarray, str]:

@@ -1,9 +1,6 @@
 """Devices that a training step can be compiled for, whether they are there or not.
 
-Memory is what a program may use. Bandwidths are the makers' figures, see training.flops for rates;
-of links between devices that is what a device sends at most, half of what is said of both ways:
-Google's of a chip (cloud.google.com/tpu/docs: 1,600, 4,800 and 3,584 Gbit/s), NVIDIA's of NVLink
-(900 and 600 GB/s).
+Memory is what a program may use. Bandwidths are the makers' figures, see training.flops for rates.
 """
 
 import dataclasses
@@ -41,7 +38,6 @@ class Device:
       rates: by dtype of the products, FLOPs a second.
       bandwidth: of the main memory, bytes a second.
       targets: what to compile for, in jax's terms: each device.
-      links: what a device can send to others, bytes a second; None: not known.
       quick_options: of the compiler, to be fast rather than thorough.
       remark: what the reader should know of these figures.
     """
@@ -52,7 +48,6 @@ class Device:
     rates: dict[str, float]
     bandwidth: float
     targets: tuple[Any, ...]
-    links: float | None
     quick_options: dict[str, Any]
     remark: str = ""
 
@@ -62,23 +57,19 @@ class Device:
         return self.targets[0]
 
 
-def _tpu(
-    name: str, chips: str, kind: str, alone: str, memory: float, bandwidth: float, links: float
-) -> Device:
+def _tpu(name: str, chips: str, kind: str, alone: str, memory: float, bandwidth: float) -> Device:
     if not re.fullmatch(r"(\d+x)+\d+|", chips):
         raise InvalidInput(f"--device={name}:{chips}: expected chips by axes, {name}:{alone} say")
     how: dict[str, Any] = {"topology_name": f"{name}:{chips or alone}"}
     if chips in ("", alone):
         how["chips_per_host_bounds"] = (1, 1, 1)
     targets = _topology(f"{name}:{chips}".rstrip(":"), "tpu", "tpu", **how)
-    about = (int(memory * GIB), RATES[kind], bandwidth, targets, links, _QUICK)
+    about = (int(memory * GIB), RATES[kind], bandwidth, targets, _QUICK)
     shown = f"{len(targets)} chips" if len(targets) > 1 else "one chip"
     return Device(f"{name}:{chips}".rstrip(":"), f"{shown} of a TPU {name}", *about)
 
 
-def _gpu(
-    name: str, count: str, kind: str, memory: int, bandwidth: float, links: float, **about: Any
-) -> Device:
+def _gpu(name: str, count: str, kind: str, memory: int, bandwidth: float, **about: Any) -> Device:
     number = _count(name, count, _LINKED, "of them, linked in one machine")
     how = {"target_config": _description(kind, memory, bandwidth, **about)}
     targets = _topology(name, "cuda", "cuda", topology=f"1x1x{number}", **how)
@@ -89,7 +80,7 @@ def _gpu(
     )
     kind_and_count = kind if number == 1 else f"{number} x {kind}"
     has = (int(share * memory), RATES[kind], bandwidth)
-    return Device(f"{name}:{count}".rstrip(":"), kind_and_count, *has, targets, links, {}, remark)
+    return Device(f"{name}:{count}".rstrip(":"), kind_and_count, *has, targets, {}, remark)
 
 
 def _count(name: str, text: str, most: int, of_what: str) -> int:
@@ -145,19 +136,19 @@ def _description(kind: str, memory: int, bandwidth: float, **about: Any) -> str:
 def _h100(count: str) -> Device:
     about = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
     about |= {"l2_cache_size": 50 << 20, "shared_memory_per_core": 228 << 10}
-    return _gpu("h100", count, "NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, 450e9, **about)
+    return _gpu("h100", count, "NVIDIA H100 80GB HBM3", 84_942_979_072, 3.352e12, **about)
 
 
 def _h200(count: str) -> Device:
     about = {"major": 9, "core_count": 132, "fpus_per_core": 128, "clock_rate_ghz": 1.98}
     about |= {"l2_cache_size": 60 << 20, "shared_memory_per_core": 228 << 10}
-    return _gpu("h200", count, "NVIDIA H200", 150_754_820_096, 4.8e12, 450e9, **about)
+    return _gpu("h200", count, "NVIDIA H200", 150_754_820_096, 4.8e12, **about)
 
 
 def _a100(count: str) -> Device:
     about = {"major": 8, "core_count": 108, "fpus_per_core": 64, "clock_rate_ghz": 1.41}
     about |= {"l2_cache_size": 40 << 20, "shared_memory_per_core": 164 << 10}
-    return _gpu("a100", count, "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2.039e12, 300e9, **about)
+    return _gpu("a100", count, "NVIDIA A100-SXM4-80GB", 85_100_068_864, 2.039e12, **about)
 
 
 def _here(platform: str, count: str) -> Device:
@@ -184,14 +175,14 @@ def _here(platform: str, count: str) -> Device:
     kind = f"this machine's {several}{devices[0].device_kind}"
     remark = "rates are measured, those of this machine now"
     name = f"{platform}:{count}".rstrip(":")
-    return Device(name, kind, memory, rates, bandwidth, devices[:number], None, {}, remark)
+    return Device(name, kind, memory, rates, bandwidth, devices[:number], {}, remark)
 
 
 # By what stands before the colon; each gets what stands behind it, how many.
 DEVICES: dict[str, Callable[[str], Device]] = {
-    "v5e": lambda chips: _tpu("v5e", chips, "TPU v5 lite", "1x1", 15.75, 819e9, 100e9),
-    "v5p": lambda chips: _tpu("v5p", chips, "TPU v5", "1x1x1", 95.74, 2765e9, 300e9),
-    "v6e": lambda chips: _tpu("v6e", chips, "TPU v6 lite", "1x1", 31.25, 1640e9, 224e9),
+    "v5e": lambda chips: _tpu("v5e", chips, "TPU v5 lite", "1x1", 15.75, 819e9),
+    "v5p": lambda chips: _tpu("v5p", chips, "TPU v5", "1x1x1", 95.74, 2765e9),
+    "v6e": lambda chips: _tpu("v6e", chips, "TPU v6 lite", "1x1", 31.25, 1640e9),
     "h100": _h100,
     "h200": _h200,
     "a100": _a100,

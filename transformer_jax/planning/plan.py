@@ -17,7 +17,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.options.tables import names_own
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.planning.devices import Device
-from transformer_jax.planning.hlo import Held, Program, Sent
+from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers
 from transformer_jax.runs.provenance import versions_of
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
@@ -65,13 +65,14 @@ class Plan:
       counted: what per_step counts.
       model_flops: of the products of three forward passes: what MFU is made of.
       step_flops: of all products of all devices, those that are made twice too.
-      traffic: bytes to and from a device's main memory; None if the compiler refused.
-      sent: what a device sends to others, by kind and site.
-      seconds: of a step at the device's full rates: products, traffic, and links for what is sent.
+      traffic: bytes to and from a device's main memory, see bytes_accessed; None if the compiler
+        refused, or does not say.
+      seconds: of a step at the device's full rates: products and traffic.
       largest: arrays that the step makes.
+      kernels: how many kernels of each kind it starts, a loop's body counted once.
       compile_seconds: on this machine.
       made_with: versions of what compiles.
-      kernels: what fused attentions are computed by.
+      attention: what fused attentions are computed by.
       made_up: whether the text was not there, and only its shapes are those of the config.
       taken: steps that were taken beside it; None: nothing was run.
     """
@@ -90,12 +91,12 @@ class Plan:
     model_flops: float
     step_flops: float
     traffic: float | None
-    sent: tuple[Sent, ...]
     seconds: dict[str, float]
-    largest: tuple[Held, ...]
+    largest: tuple[Buffer, ...]
+    kernels: dict[str, int]
     compile_seconds: float
     made_with: dict[str, str]
-    kernels: tuple[str, ...]
+    attention: tuple[str, ...]
     made_up: bool
     taken: Taken | None = None
 
@@ -103,8 +104,8 @@ class Plan:
     def estimate(self) -> float | None:
         """Seconds of a step by the roofline model (Williams et al. 2009): the largest of them.
 
-        None where the compiler refused. Arrays that stay in a cache make it too large, and what is
-        sent while nothing else is done too small.
+        None where the compiler refused. Arrays that stay in a cache make it too large; what several
+        devices send each other is not counted.
         """
         return max(self.seconds.values()) if "traffic" in self.seconds else None
 
@@ -116,17 +117,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what JSON takes."""
-        derived = {name: getattr(self, name) for name in ("estimate", "mfu", "sending")}
+        largest = [buffer._asdict() for buffer in self.largest]
+        derived = {"estimate": self.estimate, "mfu": self.mfu, "largest": largest}
         return {**dataclasses.asdict(self), **derived}
-
-    @property
-    def sending(self) -> float | None:
-        """The share of a step that sending takes where nothing else is done meanwhile."""
-        if "links" not in self.seconds:
-            return None
-        links = self.seconds["links"]
-        others = max(self.seconds[name] for name in ("products", "traffic"))
-        return links / (links + others)
 
 
 def make_plan(
@@ -172,16 +165,13 @@ def make_plan(
     if needed:
         held["the step"] = max(0, needed - sum(held.values()))
     fits = compiled is not None and needed is not None and needed <= device.memory
-    program = Program(compiled.as_text()) if compiled else None
-    traffic = program.traffic() if program else None
+    text = compiled.as_text() if compiled else ""
     step_flops = flops_of(prepared.traced.program)
     count = 1 if sharding is None else sharding.mesh.size
     bounds = {"products": step_flops / count / device.rates[config.model.dtype]}
-    sent = program.sent() if program else []
+    traffic = bytes_accessed(compiled, step_flops / count, config) if compiled else None
     if traffic is not None:
         bounds["traffic"] = traffic / device.bandwidth
-        if sharding is not None and device.links is not None:
-            bounds["links"] = sum(each.nbytes for each in sent) / device.links
     sizes = {} if sharding is None else sharding.mesh.shape
     return Plan(
         device=device.name,
@@ -198,15 +188,38 @@ def make_plan(
         model_flops=prepared.operations_of_update,
         step_flops=step_flops,
         traffic=traffic,
-        sent=tuple(sent),
         seconds=bounds,
-        largest=tuple(program.largest(_LARGEST)) if program else (),
+        largest=tuple(largest_buffers(text, _LARGEST)),
+        kernels=kernels(text),
         compile_seconds=seconds,
         made_with=versions_of(_COMPILERS),
-        kernels=tuple(kernels_of(prepared, device.target.platform)),
+        attention=tuple(kernels_of(prepared, device.target.platform)),
         made_up=task is not None,
         taken=_take(prepared, compiled, device.target, steps) if fits and steps else None,
     )
+
+
+def bytes_accessed(compiled: Any, flops: float, config: ConfigDict) -> float | None:
+    """Returns the bytes of a step as the compiler counts them, with loops counted in full.
+
+    The compiler counts the body of a loop once. Parts of an accumulated batch and scanned blocks
+    are loops, so its bytes are multiplied by as much as its operations fall short of ours, and by
+    no more than these loops have repeats.
+
+    Args:
+      compiled: The step.
+      flops: Of the products of a device in a step, every repeat counted.
+      config: Of the run.
+    """
+    analysis = compiled.cost_analysis() or {}
+    nbytes, counted = analysis.get("bytes accessed"), analysis.get("flops", 0.0)
+    if not nbytes:
+        return None
+    model = config.model
+    blocks = model.depth // max(1, len(model.layers)) if model.scan_layers else 1
+    repeats = float(config.training.accumulation * max(blocks, 1))
+    missed = flops / counted if counted > 0 else repeats
+    return nbytes * min(max(missed, 1.0), repeats)
 
 
 def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
