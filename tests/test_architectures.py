@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tests.conftest import random_params
 from transformer_jax.generation import generate_after
-from transformer_jax.layers.stems import ConvolutionalStem, patches_of
+from transformer_jax.layers.patches import patches_of
 from transformer_jax.models import (
     MODELS,
     Decoder,
@@ -20,7 +20,6 @@ from transformer_jax.models import (
     EncoderDecoder,
     RecurrentDecoder,
     RecurrentEncoder,
-    RecurrentEncoderDecoder,
     VisionTransformer,
 )
 from transformer_jax.models.vision import variant_fields
@@ -84,7 +83,6 @@ CASES = {
             attention="talking_heads",
             wiring="layer_scale",
             feed_forward="mixture",
-            stem="convolutional",
         ),
         IMAGES,
     ),
@@ -111,11 +109,6 @@ CASES = {
     "recurrent_encoder of vectors": (
         RecurrentEncoder(num_features=5, max_length=8, width=8, num_classes=4, pooling="max"),
         VECTORS,
-    ),
-    "recurrent_encoder_decoder": (RecurrentEncoderDecoder(**RECURRENT, cell="gru"), SOURCES),
-    "recurrent_encoder_decoder bidirectional": (
-        RecurrentEncoderDecoder(**RECURRENT, bidirectional=True, share_embeddings=False),
-        SOURCES,
     ),
 }
 
@@ -445,25 +438,6 @@ def test_patches_written_out():
     assert patches_of(image, 2).tolist() == expected
     colours = jnp.arange(2 * 2 * 3).reshape(2, 2, 3)
     assert patches_of(colours, 2).tolist() == [list(range(12))]  # row, column, channel
-
-
-def test_a_convolutional_stem_halves_until_a_patch_is_one_place():
-
-    images = jax.random.normal(jax.random.key(0), (2, 8, 12, 3))
-    stem = ConvolutionalStem(4, 16, jax.nn.initializers.normal(0.1))
-    variables = stem.init(jax.random.key(1), images)
-    assert variables["params"]["convolution_0"]["kernel"].shape == (3, 3, 3, 8)
-    assert variables["params"]["convolution_1"]["kernel"].shape == (3, 3, 8, 16)
-    places = stem.apply(variables, images)
-    assert places.shape == (2, 2 * 3, 16)
-    # A place sees its patch and the pixels around it, and images do not see each other.
-    far = stem.apply(variables, images.at[0, 7, 11].add(1.0))
-    np.testing.assert_array_equal((far != places).any(-1), [[0, 0, 0, 0, 0, 1], [0] * 6])
-    for size in (1, 3):
-        with pytest.raises(ValueError, match=f"a convolutional stem halves; {size} cannot be"):
-            ConvolutionalStem(size, 16, jax.nn.initializers.normal(0.1)).apply(variables, images)
-    with pytest.raises(ValueError, match="8 x 12 pixels are not whole patches of 8"):
-        ConvolutionalStem(8, 16, jax.nn.initializers.normal(0.1)).apply(variables, images)
 
 
 def test_positions_in_two_dimensions_mark_rows_and_columns():

@@ -138,7 +138,7 @@ def test_a_prompt_that_is_shorter_than_the_prefix_sees_no_padding():
 def decoder():
     from transformer_jax.laws import Subject, small_decoder
 
-    fields = {"position": "learned", "position_in_every_layer": True, "mask": "window"}
+    fields = {"position": "learned", "mask": "window"}
     window = FrozenDict({"size": 3})
     model = small_decoder(max_length=6, depth=2, num_kv_heads=1, mask_options=window, **fields)
     return model, Subject(model).params

@@ -108,11 +108,6 @@ THEIRS = {
     "schedule_free": lambda: optax.contrib.schedule_free_adamw(
         0.01, b1=0.9, b2=0.99, weight_decay=0.0
     ),
-    "sam": lambda: optax.contrib.sam(
-        optax.adamw(0.01, 0.9, 0.99, weight_decay=0.1, mask=decays),
-        optax.chain(optax.contrib.normalize(), optax.sgd(0.05)),
-        opaque_mode=True,
-    ),
 }  # fmt: skip
 
 
@@ -241,23 +236,6 @@ def test_mup_slows_the_kernels_of_blocks_alone_and_not_their_decay():
     for trees in (moved, plain):
         embedding = trees[0.1]["token_embedding"]["embedding"]
         np.testing.assert_array_equal(embedding, plain[0.1]["token_embedding"]["embedding"])
-
-
-def test_sam_stands_still_where_there_is_no_gradient_and_clips_what_is_trained():
-    optimizer = make_optimizer(config(optimizer__name="sam", optimizer__weight_decay=0.0))
-    params = drawn(0)
-    nothing = jax.tree.map(jnp.zeros_like, params)
-    state = optimizer.init(params)
-    updates, _ = optimizer.update(nothing, state, params, grad_fn=lambda p, _: nothing)
-    jax.tree.map(lambda leaf: np.testing.assert_array_equal(leaf, 0), updates)
-    frozen = {"training__frozen": "token_embedding", "training__clip_norm": 1.0}
-    optimizer = make_optimizer(config(optimizer__name="sam", **frozen))
-    large = drawn(1)
-    large["token_embedding"]["embedding"] *= 1e6
-    state = optimizer.init(params)
-    _, state = optimizer.update(large, state, params, grad_fn=lambda p, _: large)
-    moments = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (4, 6)]
-    assert max(float(jnp.abs(leaf).max()) for leaf in moments) > 1e-3
 
 
 def test_schedules_at_their_corners():

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from transformer_jax.options.tables import OPTION_SECTIONS
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import cell_hash
-from transformer_jax.studies.running import multiverse
 from transformer_jax.training.build import make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
@@ -60,14 +58,6 @@ def folder(tmp_path, monkeypatch):
 def short(**changes):
     steps = {"training.steps": "3", "schedule.name": "constant", "sample.num_tokens": "3"}
     return load_config(TINY, steps | CHOICE | changes)
-
-
-def test_speed_says_what_keeps_no_cache(folder):
-    command = ["--config=configs/tiny.py", "--lengths=64", "--rounds=3"]
-    own = attempt("speed", *command, "--config.model.attention=own_tempered.Tempered", cwd=folder)
-    refused(own, "own_tempered: rows of your own have no cache")
-    ahead = attempt("speed", *command, "--config.model.mask=unmasked", cwd=folder)
-    refused(ahead, "model.mask=unmasked: what is read may not see what comes after it")
 
 
 @pytest.mark.thorough
@@ -158,18 +148,12 @@ def test_options_of_a_class_go_with_it(folder):
     assert "temperature" not in model.layer_types["L"]["attention_options"]
 
 
-def test_a_stored_config_runs_nothing_that_is_not_allowed(folder, monkeypatch):
+def test_a_stored_config_runs_nothing_that_is_not_allowed(folder):
     (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('it was run')\n")
     config = short(**{OPTION: "4"})
     with pytest.raises(InvalidInput, match=r"not run unasked; .*--allow=own_tempered"):
         refuse_modules(config, ())
     refuse_modules(config, ["own_tempered"])
-    study = SimpleNamespace(verdicts=lambda: {"arms": {"a": {}}}, seeds=[0], base="base", path="s")
-    design = SimpleNamespace(config_of=lambda name: config)
-    monkeypatch.setattr(multiverse, "_design_of", lambda *_: design)
-    monkeypatch.setattr(multiverse, "_arms", lambda *_: ["a"])
-    with pytest.raises(InvalidInput, match="not run unasked"):
-        multiverse.multiverse(study, [], [], 2, Silent())
     assert "own_tempered" not in sys.modules
 
 

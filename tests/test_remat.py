@@ -237,7 +237,6 @@ class ByRound(nn.Module):
         ({"attention": ByRound}, "a rule of its own for its derivative"),
         ({"distinct_blocks": 1}, "blocks share parameters"),
         ({"skips": "embedding"}, "read earlier streams"),
-        ({"position": "sinusoidal", "position_in_every_layer": True}, "get positions anew"),
         ({"attention": ByDepth}, "parts 0 and 1 of the stack do not compute the same"),
     ],
 )

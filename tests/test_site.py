@@ -1,4 +1,4 @@
-"""The site: its links lead somewhere, its Python runs, a browser shows it quietly."""
+"""The pages of docs/: their Python runs, and they name what there is."""
 
 import importlib
 import itertools
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, attempt, refused
-from tests.test_reports import browser, complaints  # noqa: F401
 from transformer_jax.options.config import load_config
 from transformer_jax.studies.asking import design
 from transformer_jax.studies.asking.design import load_design
@@ -21,7 +20,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 def test_a_folder_that_is_no_site_is_not_emptied(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     for folder in (tmp_path, ROOT, tmp_path / "mine.txt"):
-        refused(attempt("site", f"--out={folder}"), "expected a new folder, or a site made before")
+        refused(
+            attempt("build_site", f"--out={folder}"), "expected a new folder, or a site made before"
+        )
     assert (tmp_path / "mine.txt").exists()
 
 
@@ -118,7 +119,7 @@ def test_the_messages_that_troubles_are_looked_up_by_are_said_somewhere():
 
 
 def test_the_reference_names_modules_that_are_there():
-    from experiments.site import _REFERENCE
+    from experiments.build_site import _REFERENCE
 
     for module in itertools.chain.from_iterable(_REFERENCE.values()):
         importlib.import_module(f"transformer_jax.{module}")
@@ -131,28 +132,3 @@ def test_studies_name_configs_that_load():
             text = path.read_text()
             assert f"--config=configs/ablations/{path.name}" in text, path
             assert re.search(r"Takes: +.*(second|minute)", text), path
-
-
-@pytest.mark.browser
-def test_the_site_is_shown(browser):  # noqa: F811
-    from selenium.webdriver.common.by import By
-
-    site = ROOT / "site"  # `make browser` has just built it
-    found = sorted(site.rglob("*.html"))
-    pages = [page for page in found if page.name != "404.html"]  # that is for a server's root
-    named = {str(page.relative_to(site)) for page in pages}
-    assert named >= {"index.html", "how-to.html", "course.html", "catalogue.html"}
-    assert {f"studies/{name}.html" for name in ("index", "positions", "heads")} <= named
-    for page in pages:
-        for width, height in ((1300, 900), (400, 800)):
-            browser.set_window_size(width, height)
-            browser.get(f"file://{page}")
-            assert browser.find_elements(By.CSS_SELECTOR, "h1"), page
-            wide = browser.execute_script("return document.documentElement.scrollWidth")
-            seen = browser.execute_script("return window.innerWidth")
-            assert wide <= seen + 1, f"{page} is {wide} wide in a window of {seen}"
-        assert complaints(browser) == [], page
-        loaded = browser.execute_script(
-            "return performance.getEntriesByType('resource').map((entry) => entry.name)"
-        )
-        assert all(name.startswith("file:") for name in loaded), loaded

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.ad_checkpoint import checkpoint_name
 
 from tests.test_inspection import drawn
 from transformer_jax.errors import InvalidInput
@@ -20,12 +19,9 @@ from transformer_jax.models import (
     Encoder,
     EncoderDecoder,
     RecurrentDecoder,
-    RecurrentEncoderDecoder,
     VisionTransformer,
 )
-from transformer_jax.programs import trace
 from transformer_jax.sites import SITES, interventions, site
-from transformer_jax.studies.running.canonical import canonical
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SIZES = {"width": 8, "depth": 2, "num_heads": 2}
@@ -44,7 +40,6 @@ MODELS = {
     ),
     "encoder_decoder": (EncoderDecoder(**SMALL), BOTH),
     "recurrent": (RecurrentDecoder(**RECURRENT), {"tokens": TOKENS}),
-    "recurrent_both": (RecurrentEncoderDecoder(**RECURRENT, bidirectional=True), BOTH),
 }
 
 
@@ -262,10 +257,3 @@ def test_a_compiled_program_is_the_same_with_and_without_sites(taken, monkeypatc
     ):
         monkeypatch.setattr(f"transformer_jax.{module}.site", lambda module, name, value: value)
     assert lowered() == named
-
-
-def test_names_say_nothing_in_what_a_cell_is_found_by():
-    named = trace(lambda x: checkpoint_name(jnp.sin(x), "a") + 1, jnp.ones(3))
-    plain = trace(lambda x: jnp.sin(x) + 1, jnp.ones(3))
-    other = trace(lambda x: checkpoint_name(jnp.cos(x), "a") + 1, jnp.ones(3))
-    assert canonical(named) == canonical(plain) != canonical(other)

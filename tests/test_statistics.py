@@ -12,7 +12,6 @@ from transformer_jax.studies.inference import statistics as ours
 from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.solved import boschloo_p, clopper_pearson
-from transformer_jax.studies.inference.tuned import Regret, Regrets, reach, sensitivity
 
 STUDIES = 20_000
 
@@ -152,39 +151,12 @@ def test_seeds_needed_never_looks_at_the_effect():
     assert power.seeds_needed(10.0, 5, 1e-4) is None  # more than anybody will run
 
 
-def test_seeds_do_not_mend_what_tuning_may_have_missed():
-    alone = power.seeds_needed(0.01, 5, 0.01)
-    small, large = (Regret(0.0001, 4.0),), (Regret(0.01, 2.0),)
-    beside = power.seeds_needed(0.01, 5, 0.01, regrets=Regrets(small, ()))
-    assert alone < beside == power.seeds_needed(0.01, 5, 0.01, regrets=Regrets((), small))
-    bound, error = 0.01 * math.sqrt(4 / stats.chi2.ppf(0.2, 4)), 0.01 / math.sqrt(beside)
-    error *= bound / 0.01
-    random = np.random.default_rng(0)
-    seen = 0.01 + random.normal(0, error, 20_000)  # an effect of the margin, and no regret
-    errors = error * np.sqrt(random.chisquare(beside - 1, len(seen)) / (beside - 1))
-    at_mean = reach(error, beside - 1, small, 0.025) / error
-    assert (seen > at_mean * errors).mean() >= 0.8
-    assert power.seeds_needed(0.01, 5, 0.01, regrets=Regrets(large, ())) is None
-    base = {seed: Outcome(value, False) for seed, value in enumerate((0.5, 0.51, 0.49, 0.5, 0.52))}
-    arm = {seed: Outcome(o.value + 0.01 * (seed % 2), False) for seed, o in base.items()}
-    options = {"margin": 0.01, "larger_is_better": True}
-    plain = ours.compare(base, {"a": arm}, **options)[0]
-    tuned = ours.compare(base, {"a": arm}, **options, regrets=Regrets(large, ()))[0]
-    assert (plain.seeds_needed or 0) > 0
-    assert tuned.seeds_needed is None
-    assert np.ptp(tuned.interval) > np.ptp(plain.interval)
-
-
 def test_clopper_pearson_and_boschloo():
     low, high = clopper_pearson(2, 5)
     assert stats.binom.sf(1, 5, low) == pytest.approx(0.025)
     assert stats.binom.cdf(2, 5, high) == pytest.approx(0.025)
     assert boschloo_p((5, 5), (0, 5)) == pytest.approx(2.0**-10)
     assert boschloo_p((0, 5), (5, 5)) == 1.0, "only an arm's own divergence is tested"
-
-
-def test_sensitivity_by_hand():
-    assert sensitivity([2.0, 1.0, 9.0, math.nan], 4.0) == pytest.approx((2 + 1 + 4 + 4) / 4 - 1)
 
 
 # ---------------------------------------------------------------- the order of verdicts

@@ -1,6 +1,5 @@
 """Made-up languages: their answers, their floors, and who gets down to them."""
 
-import functools
 import itertools
 
 import jax
@@ -8,16 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import attempt, random_params, refused, tiny_config
+from tests.conftest import attempt, refused, tiny_config
 from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
 from transformer_jax.data.tasks import SyntheticTask
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
-from transformer_jax.models import Decoder
 from transformer_jax.training.build import make_task
-from transformer_jax.training.objectives import ScheduledSampling
 from transformer_jax.training.prepared import prepare
 
 
@@ -249,34 +246,6 @@ def test_what_was_written_is_read():
     tokens = jnp.array([[1, 9, 9, 2, 9]])
     replaced = jnp.array([[False, True, True, False, True]])
     assert feed_back(logits_of, tokens, replaced).tolist() == [[1, 3, 5, 2, 4]]
-
-
-def test_free_running_inputs_are_what_generation_writes():
-    model = Decoder(vocab_size=7, max_length=8, width=8, depth=1, num_heads=2)
-    tokens = jax.random.randint(jax.random.key(0), (3, 8), 0, 7)
-    params = random_params(model, scale=0.5)
-    weights = jnp.ones((3, 8))
-    batch = {"inputs": {"tokens": tokens}, "targets": tokens, "weights": weights}
-    key = jax.random.key(2)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def read(share, batch, key):
-        predict = lambda inputs: model.apply({"params": params}, **inputs)
-        return ScheduledSampling(share=share).prepare(batch, predict, key)["inputs"]["tokens"]
-
-    free = read(1.0, batch, key)
-    predict = jax.jit(lambda tokens: model.apply({"params": params}, tokens))
-    written = tokens.at[:, 1:].set(0)
-    for place in range(7):  # which sees nothing of what is still 0
-        chosen = predict(written)[:, place].argmax(-1)
-        written = written.at[:, place + 1].set(chosen)
-    np.testing.assert_array_equal(free, written)
-    asked = batch | {"weights": weights.at[:, :4].set(0)}
-    some = read(1.0, asked, jax.random.key(4))
-    np.testing.assert_array_equal(some[:, :5], tokens[:, :5])
-    half = read(0.5, batch, jax.random.key(3))
-    assert (half == tokens).any()
-    assert (half != tokens).any()
 
 
 @pytest.mark.parametrize(("length", "is_refused"), [(9, False), (10, True)])

@@ -12,7 +12,6 @@ from tests.conftest import (
     a_few_of,
     attempt,
     checkpoint_of,
-    command,
     fingerprint_of,
     refused,
     tree_hash,
@@ -23,7 +22,6 @@ from transformer_jax.data.tasks.classification import encode_texts, rotated, shi
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer
-from transformer_jax.data.word_vectors import word_vectors, write_word_vectors
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
 from transformer_jax.runs.directory import RunDirectory
@@ -32,7 +30,6 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.training import loop
 from transformer_jax.training.build import count_parameters, make_model, make_task, taken_from_data
 from transformer_jax.training.loop import train
-from transformer_jax.training.warm_start import read_word_vectors
 
 # ---------------------------------------------------------------- batches
 
@@ -561,60 +558,6 @@ def test_fewer_examples_are_among_more_and_the_test_is_the_same(sources):
         assert tasks[0].facts["counts"]["train"] == 5
         with pytest.raises(InvalidInput, match=r"data.train_examples=99999: the training split of"):
             make_task(config_for(kind, sources[kind], **{"data.train_examples": 99999}))
-
-
-def test_word_vectors_are_the_factors_of_what_stands_together(tmp_path):
-    """Against the definition, written out: every pair, its chance, and numpy's decomposition."""
-    texts = ["a b c", "b a d", "c c a", "d b e a", "e d"]
-    tokenizer = WordTokenizer.train([*texts, "lonely"], 300)
-    pairs = np.zeros((tokenizer.vocab_size, tokenizer.vocab_size))
-    for text in texts:
-        tokens = tokenizer.encode(text)
-        for i, a in enumerate(tokens):
-            for j, b in enumerate(tokens):
-                pairs[a, b] += 0 < abs(i - j) <= 2
-    contexts = pairs.sum(0) ** 0.75
-    chance = np.outer(pairs.sum(1) / pairs.sum(), contexts / contexts.sum())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        information = np.where(pairs > 0, np.maximum(0, np.log(pairs / pairs.sum() / chance)), 0)
-    left, singular, _ = np.linalg.svd(information)
-    expected = left[:, :3] * np.sqrt(singular[:3])
-    found = word_vectors(texts, tokenizer, width=3, window=2)
-    # Signs and order of the factors are free, and so is the size; inner products are not.
-    ratio = (found @ found.T) / np.where(
-        np.abs(expected @ expected.T) < 1e-9, np.nan, expected @ expected.T
-    )
-    assert np.nanstd(ratio) < 1e-4 * np.nanmean(ratio)
-    known = [row for row in range(tokenizer.vocab_size) if pairs[row].any()]
-    assert (found[known] ** 2).mean() == pytest.approx(1, rel=1e-5)
-    np.testing.assert_array_equal(found, word_vectors(texts, tokenizer, width=3, window=2))
-    for word in ("<unknown>", "lonely"):
-        assert not found[tokenizer.words.index(word)].any()
-    path = tmp_path / "vectors.txt"
-    assert write_word_vectors(path, tokenizer.words, found) == 5
-    read = read_word_vectors(path, set(tokenizer.words), 3)
-    np.testing.assert_allclose(read["a"], found[tokenizer.words.index("a")], rtol=1e-5)
-    with pytest.raises(InvalidInput, match="no two known words"):
-        word_vectors(["a", "b"], tokenizer, width=3)
-    with pytest.raises(InvalidInput, match="more often than by chance"):
-        word_vectors(["a a a"] * 4, WordTokenizer.train(["a a a"], 300), width=1)
-    with pytest.raises(InvalidInput, match="expected less than the 7 words there are"):
-        word_vectors(texts, tokenizer, width=7)
-
-
-@pytest.mark.commands
-def test_the_command_of_word_vectors(tmp_path):
-    out = tmp_path / "v.txt"
-    flags = ("vectors", "--source=movie_snippets", "--vocab_size=500", "--width=8", f"--out={out}")
-    result = command(*flags)
-    assert result.returncode == 0, result.stderr
-    assert len(read_word_vectors(out, {"film", "good", "zebra"}, 8)) == 2
-    refused(attempt(*flags), "expected a new file")
-    refused(
-        attempt(*flags[:-1], "--out=x", "--share=2"),
-        "--share=2.0: expected a finite number in (0, 1]",
-    )
-    refused(attempt(*flags[:-1], "--out=x", "--width=0"), "--width=0: expected an integer >= 1")
 
 
 @pytest.mark.xdist_group("tasks")

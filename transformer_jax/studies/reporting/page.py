@@ -31,7 +31,7 @@ class Page:
     def __init__(self, title: str) -> None:
         """Begins with its title."""
         self._title = title
-        self._html, self._markdown = [f"<h1>{escaped(title)}</h1>"], [f"# {title}"]
+        self._html, self._markdown = [f"<h1>{escaped(title)}</h1>"], [f"# {_plain(title)}"]
 
     def _add(self, html: str, markdown: str) -> None:
         self._html.append(html)
@@ -39,7 +39,7 @@ class Page:
 
     def heading(self, text: str) -> None:
         """Begins a section."""
-        self._add(f"<h2>{escaped(text)}</h2>", f"## {text}")
+        self._add(f"<h2>{escaped(text)}</h2>", f"## {_plain(text)}")
 
     def paragraph(self, text: str) -> None:
         """Adds a paragraph."""
@@ -55,7 +55,8 @@ class Page:
 
     def code(self, text: str) -> None:
         """Adds preformatted lines."""
-        self._add(f"<pre>{escaped(text)}</pre>", f"```\n{text}\n```")
+        indented = "\n".join(f"    {line}" for line in text.splitlines())
+        self._add(f"<pre>{escaped(text)}</pre>", indented)
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Adds a table; columns of numbers stand right."""
@@ -96,7 +97,7 @@ class Page:
 
     def markdown(self) -> str:
         """The page as Markdown."""
-        return "\n\n".join(part.strip("\n") for part in self._markdown) + "\n"
+        return "\n\n".join(part for part in self._markdown) + "\n"
 
 
 def _cells(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:

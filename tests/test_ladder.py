@@ -1,0 +1,97 @@
+"""Ladders: the same question over ascending values of an option of the baseline."""
+
+import json
+
+import pytest
+
+from tests.conftest import TINY, attempt, refused
+from tests.test_studies import QUICK, study_file
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.progress import Silent
+from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of, rung_name
+from transformer_jax.studies.reporting.ladder import ladder_text
+from transformer_jax.studies.running.ladder import run_ladder
+
+RATES = ["optimizer.learning_rate=0.001,0.003,0.009"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("model.width", "KEY=VALUE"),
+        ("model.wdth=16,32", "did you mean model.width"),
+        ("model.position=none,rotary", "expected one KEY=NUMBER"),
+        ("model.width=16,32xmodel.depth=1,2", "expected one KEY=NUMBER"),
+        ("model.width=16", "expected 2 or more numbers, ascending"),
+        ("model.width=32,16", "expected 2 or more numbers, ascending"),
+        ("model.width=16,16,32", "expected 2 or more numbers, ascending"),
+        ("seeds.order=1,2", "seeds are no scale"),
+        ("optimizer.learning_rate=0.001,0.01", "sets optimizer.learning_rate itself"),
+        ("model.width=16,18", "width"),
+    ],
+)
+def test_ladders_that_cannot_be_are_refused(text, told):
+    with pytest.raises(InvalidInput, match=told):
+        ladder_of(text, load_design(TINY, QUICK, RATES))
+
+
+def test_rungs_of_large_numbers_are_told_apart():
+    assert rung_name("training.steps", 1000001) != rung_name("training.steps", 1000002)
+    assert rung_name("optimizer.learning_rate", 0.001) == "optimizer.learning_rate=0.001"
+
+
+def test_another_ladder_is_another_workdir(tmp_path):
+    design = load_design(TINY, QUICK, RATES)
+    begin_ladder(tmp_path, ladder_of("training.steps=12,24", design))
+    begin_ladder(tmp_path, ladder_of("training.steps=12,24", design))
+    with pytest.raises(InvalidInput, match=r"its ladder is training.steps=12,24; choose another"):
+        begin_ladder(tmp_path, ladder_of("training.steps=12,48", design))
+
+
+def test_a_ladder_with_an_impossible_rung_trains_nothing(tmp_path):
+    wrong = ("--ladder=model.width=16,18", "--seeds=2")
+    flags = (f"--config={study_file(tmp_path)}", f"--workdir={tmp_path / 'l'}", *wrong)
+    refused(attempt("ablate", *flags), "width")
+    assert not (tmp_path / "l").exists()
+
+
+@pytest.mark.thorough
+def test_a_ladder_of_real_studies(tmp_path):
+    design = load_design(TINY, QUICK, RATES)
+    ladder = ladder_of("training.steps=12,24", design)
+    judged = run_ladder(ladder, tmp_path / "ladder", range(3), progress=Silent())
+    assert judged == json.loads((tmp_path / "ladder" / "ladder.json").read_text())
+    assert judged["values"] == [12, 24]
+    assert judged["scores"][1] < judged["scores"][0]
+    for name in (rung_name("training.steps", value) for value in ladder.rungs):
+        verdicts = json.loads((tmp_path / "ladder" / name / "verdicts.json").read_text())
+        assert set(verdicts["arms"]) == set(judged["arms"])
+    assert {len(by_rung) for by_rung in judged["arms"].values()} == {2}
+    assert len(judged["optima"]["optimizer.learning_rate"]["by_rung"]) == 2
+    text = (tmp_path / "ladder" / "ladder.md").read_text()
+    assert "Each rung is a study of its own" in text
+    again = run_ladder(ladder, tmp_path / "ladder", range(3), progress=Silent())
+    assert again == judged
+
+
+def test_a_ladder_tells_where_the_best_value_of_an_option_goes():
+    best = [{"at": 0.004, "interval": [0.003, 0.005]}, {"at": 0.002, "interval": [0.001, 0.003]}]
+    ladder = {
+        "question": "Which rate?",
+        "key": "model.width",
+        "values": [32, 64],
+        "metric": "loss",
+        "base": "a",
+        "scores": [2.5, 2.25],
+        "arms": {"b": [{"mean": 0.1, "interval": [0.05, 0.15], "words": "better"},
+                       {"mean": None, "interval": None, "words": "no verdict"}]},
+        "optima": {"optimizer.learning_rate": {
+            "by_rung": best, "moved": {"at": 0.5, "interval": [0.3, 0.8]}, "between": (0, 1),
+        }},
+    }  # fmt: skip
+    text = ladder_text(ladder)
+    assert "the best optimizer.learning_rate moves by x 0.5 [0.3, 0.8] from 32 to 64" in text
+    assert "0.004 [0.003, 0.005] at 32, 0.002 [0.001, 0.003] at 64" in text
+    assert "| b | 64 |" in text
+    assert "2.5 at 32, 2.25 at 64" in text
