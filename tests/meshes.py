@@ -41,14 +41,6 @@ SOURCES = {
             "model.architecture": "recurrent_encoder",
         },
     ),
-    "recurrent_encoder_decoder": (
-        "translation.py",
-        {
-            "data.length": 16,
-            "data.tokenizer": "char",
-            "model.architecture": "recurrent_encoder_decoder",
-        },
-    ),
 }
 _ALL = {"data": 2, "fsdp": 2, "tensor": 2}
 # name -> architecture, changes, mesh

@@ -40,7 +40,7 @@ def test_a_job_of_slurm_that_a_signal_ends_leaves_no_result(monkeypatch):
     """So that one which goes back into the queue is waited for; elsewhere nothing comes back."""
 
     class Stopped:
-        def __init__(self, _estimate, _progress, stop, _also):
+        def __init__(self, _estimate, _progress, stop):
             self.stop = stop
 
         def run(self, *_):
@@ -48,10 +48,10 @@ def test_a_job_of_slurm_that_a_signal_ends_leaves_no_result(monkeypatch):
 
     monkeypatch.setattr(jobs, "Workers", Stopped)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert jobs.train_cells(".", SimpleNamespace(also={}), "cells", None, []) == []
+    assert jobs.train_cells(".", SimpleNamespace(), "cells", None, []) == []
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(SystemExit) as caught:
-        jobs.train_cells(".", SimpleNamespace(also={}), "cells", None, [])
+        jobs.train_cells(".", SimpleNamespace(), "cells", None, [])
     assert caught.value.code == 143
 
 

@@ -14,7 +14,7 @@ import pytest
 from configs import reference
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import SameAs, schema, tables
+from transformer_jax.options import SameAs, tables
 from transformer_jax.options import config as configs
 from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.explained import as_markdown
@@ -167,62 +167,9 @@ def test_tables_of_tasks_are_complete():
     assert {traits.source for traits in TRAITS.values()} == set(EMBEDDED)
 
 
-def test_a_config_from_before_an_option_means_what_it_meant(monkeypatch):
-    """A default changes; a run that is older than the option still has what it had."""
-    key = "training.clip_norm"
-    old = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
-    old["data"]["length"] = 32
-    del old["training"]["clip_norm"], old["model"]["max_length"]
-    assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 1.0
-    assert flatten(configs.from_json(json.dumps(old), "old"))["model.max_length"] == 32
-    monkeypatch.setitem(schema.DEFAULTS, key, 0.1)
-    assert flatten(configs.defaults())[key] == 0.1
-    monkeypatch.setitem(schema.MEANT_BEFORE, key, 1.0)
-    assert flatten(configs.from_json(json.dumps(old), "old"))[key] == 1.0
-    assert stated(flatten(configs.defaults())) == {key: 0.1}
-
-
-def test_options_that_were_renamed_are_read_by_their_new_names():
-    old = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
-    assert "exact" in old["data"]
-    today = flatten(configs.from_json(json.dumps(old), "old"))
-    assert today["objective.name"] == "cross_entropy"
-    assert today["objective.scheduled_sampling.share"] == 0.25, "0 meant that there was none"
-    assert not {"training.own_inputs", "data.exact.symbols"} & today.keys()
-    assert stated(today) == stated(flatten(old)), "no hash moves"
-    old["training"] |= {"label_smoothing": 0.1}
-    today = flatten(configs.from_json(json.dumps(old), "old"))
-    assert today["objective.cross_entropy.smoothing"] == 0.1
-    old["training"] |= {"own_inputs": 0.5}
-    old["data"] |= {"task": "exact", "source": "copy", "exact": {"symbols": 5}}
-    today = flatten(configs.from_json(json.dumps(old), "old"))
-    assert today["data.task"] == "synthetic"
-    assert today["data.synthetic.symbols"] == 5
-    assert today["objective.name"] == "scheduled_sampling"
-    assert today["objective.scheduled_sampling.share"] == 0.5
-    assert today["objective.scheduled_sampling.smoothing"] == 0.1
-    assert today["objective.cross_entropy.smoothing"] == 0.0
-    with pytest.raises(InvalidInput, match=r"own_inputs: no such option; it is now objective\."):
-        tiny_config(training__own_inputs=0.5)
-    assert {schema.renamed({old: 1.0}).popitem()[0] for old in schema.RENAMED} <= {
-        *RULES, "data.synthetic."
-    }  # fmt: skip
-
-
-MEANT = ROOT / "tests" / "golden" / "meant_before.json"
-
-
-def test_what_a_config_means_by_leaving_an_option_out_never_changes():
-    """Hashes and older runs stand on it: a default that changes gets a line in MEANT_BEFORE."""
-    now = json.loads(json.dumps(completed({})))
-    then = json.loads(MEANT.read_text())
-    assert {key: now[key] for key in then} == then
-    assert now.keys() == then.keys(), "a new option: add its neutral default to the file"
-
-
 @pytest.mark.parametrize("lost", ["seed", "model", "training", "sample"])
 def test_a_stored_config_that_lost_a_part_is_refused(lost):
-    whole = json.loads((ROOT / "tests" / "older_runs" / "stopped" / "config.json").read_text())
+    whole = json.loads(configs.to_json(tiny_config()))
     del whole[lost]
     with pytest.raises(InvalidInput, match=rf"not a whole config: it has no {lost}"):
         configs.from_json(json.dumps(whole), "here")
@@ -263,8 +210,9 @@ _NEW_OPTION = """    patience: Natural = 0
 _PROBE = """
 import json
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten, from_json, load_config
+from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.explained import as_markdown, as_text
+from transformer_jax.studies.asking.cells import options_read
 from transformer_jax.studies.asking.design import load_design, seal_of
 
 def asked(text):
@@ -274,24 +222,19 @@ def asked(text):
         return str(error)
 
 design = load_design("configs/tiny.py", {}, ["model.num_heads=1,2"])
-older = from_json(open("tests/older_runs/stopped/config.json").read(), "older")
 print(json.dumps({
     "values": [asked("3"), asked("-1")],
     "shown": ["patience" in as_text(), "patience" in as_markdown()],
     "seal": seal_of(design.sealed()),
-    "older": {k: v for k, v in flatten(older).items() if k != "training.patience"},
+    "cell": options_read(flatten(load_config("configs/tiny.py", {}))),
 }))
 """
 
 
 def test_an_option_is_added_in_one_place_and_changes_nothing_that_was(tmp_path):
-    """In a copy of the package: parsed, refused, shown; no seal and no older run moves.
-
-    That no cell does is seen in test_cells.
-    """
+    """In a copy of the package: parsed, refused, shown; no seal and no cell moves."""
     for name in ("transformer_jax", "configs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "tests" / "older_runs", tmp_path / "tests" / "older_runs")
 
     def probed():
         environment = user_environment(PYTHONPATH=str(tmp_path))
@@ -311,8 +254,8 @@ def test_an_option_is_added_in_one_place_and_changes_nothing_that_was(tmp_path):
     assert value["training.patience"] == 3
     assert "training.patience=-1: expected an integer >= 0" in refused_value
     assert after["shown"] == [True, True]
-    for same in ("seal", "older"):
-        assert after[same] == before[same], same
+    assert after["seal"] == before["seal"]
+    assert after["cell"] == before["cell"]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -354,15 +297,6 @@ def test_c39_a_changed_default_is_a_visible_diff():
                 "model__mask": "causal",
             },
             "pooling=class_token reads the first place, which then sees nothing but itself",
-        ),
-        (
-            {
-                "data__task": "text_classification",
-                "model__architecture": "encoder",
-                "model__encoder__pooling": "flatten",
-                "model__max_length": "64",
-            },
-            "max_length=64: model.encoder.pooling=flatten takes texts of one length; expected data",
         ),
         ({"model__mixer": "state_space", "model__attention": "sink"}, "sink would do nothing"),
         ({"model__mixer": "state_space", "model__parametrisation": "mup"}, "not worked out for"),

@@ -299,16 +299,16 @@ def test_tokenize_command_feeds_training(tmp_path):
     source.write_text("a rose is a rose is a rose\n" * 200)
     shards = tmp_path / "shards"
     flags = (f"--source={source}", f"--out={shards}", "--vocab_size=280", "--shard_tokens=500")
-    made = command("tokenize", *flags)
+    made = command("make_shards", *flags)
     assert made.returncode == 0, made.stderr
     assert "tokens of" in made.stdout
-    refused(attempt("tokenize", *flags), f"--out={shards}", "new or an empty folder")
+    refused(attempt("make_shards", *flags), f"--out={shards}", "new or an empty folder")
     free = f"--out={tmp_path / 'free'}"
-    refused(attempt("tokenize", "--source=nowhere", free), "error: --source=nowhere")
+    refused(attempt("make_shards", "--source=nowhere", free), "error: --source=nowhere")
     below = f"--out={source}/below"
-    refused(attempt("tokenize", flags[0], below), below, "expected a new or an empty folder")
-    refused(attempt("tokenize", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
-    refused(attempt("tokenize", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
+    refused(attempt("make_shards", flags[0], below), below, "expected a new or an empty folder")
+    refused(attempt("make_shards", flags[0], free, "--shard_tokens=0"), "--shard_tokens=0")
+    refused(attempt("make_shards", flags[0], free, "--vocab_size=-5"), "--vocab_size=-5", "257")
     assert not (tmp_path / "free").exists()
 
 

@@ -23,7 +23,7 @@ import pytest
 from experiments.__main__ import commands
 from experiments.command import default_workdir, preset
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
-from transformer_jax import load_run, load_study
+from transformer_jax import load_run
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.options.config import flatten
@@ -37,7 +37,9 @@ from transformer_jax.runs.pictures import in_a_line
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.runs.records import StepLog
 from transformer_jax.studies.asking.cells import Cell
+from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.running import study_progress
+from transformer_jax.studies.running.launch import run
 from transformer_jax.training import run as run_module
 from transformer_jax.training.ahead import BatchesAhead
 
@@ -185,7 +187,7 @@ def room(tiny_run, tmp_path):
         folder = run / "checkpoints" / name
         folder.mkdir()
         (folder / "part").write_bytes(bytes(1 << 20))
-    for name in (".STATUS-123", ".branches-123"):
+    for name in (".STATUS-123",):
         (run / name).write_text("half")
     for own in (".backup-2024", "damaged-analysis"):
         (run / own).write_text("mine")
@@ -198,7 +200,7 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
     assert told.returncode == 0, told.stderr
     assert sorted(room.rglob("*")) == before, "without a terminal nothing is deleted unasked"
     assert "nothing was deleted; --yes deletes these 2.0 MiB" in told.stdout
-    broken = {".writing-00000050-1", "damaged-00000010", ".STATUS-123", ".branches-123"}
+    broken = {".writing-00000050-1", "damaged-00000010", ".STATUS-123"}
     for name in broken:
         assert name in told.stdout
     assert attempt("runs", "gc", room, "--yes").stdout.endswith("freed 2.0 MiB\n")
@@ -209,27 +211,14 @@ def test_room_is_freed_of_what_is_broken_and_of_nothing_else(room):
 
 
 def test_checkpoints_of_cells_are_freed_where_it_is_asked_for(room):
-    cell, run = room / "cells" / ("a" * 16) / "s0", room / "cells" / "exp" / "run"
-    for its in (cell, run):  # as of a trunk that shorter budgets begin with
-        shutil.copytree(its / "checkpoints", its / "branches")
+    cell = room / "cells" / ("a" * 16) / "s0"
     scores = (cell / "evaluation.json").read_text()
     attempt("runs", "gc", room, "--checkpoints", "--yes")
     assert not (cell / "checkpoints").exists()
-    assert not (cell / "branches").exists()
-    left = [{path.name for path in (run / name).iterdir()} for name in ("checkpoints", "branches")]
-    assert left[0] == left[1]
     assert (cell / "evaluation.json").read_text() == scores
     assert load_run(room / "cells" / "exp" / "run").step == 50, (
         "no cell, whatever its folder is called"
     )
-
-
-def test_a_copy_that_was_left_half_made_may_go(room):
-    cell = room / "cells" / ("a" * 16) / "s0"
-    shutil.copytree(cell, cell.with_name(".s0-1234"))
-    attempt("runs", "gc", room, "--yes")
-    assert not cell.with_name(".s0-1234").exists()
-    assert (cell / "checkpoints").exists()
 
 
 def test_a_full_disk_is_no_traceback(monkeypatch):
@@ -259,12 +248,10 @@ def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_f
     (elsewhere / "precious").write_text("x")
     linked = room / "cells" / ("c" * 16) / "s0"
     (linked / "checkpoints" / "damaged-00000020").symlink_to(elsewhere)
-    (linked / "branches").symlink_to(elsewhere)
     attempt("runs", "gc", room, "--checkpoints", "--yes")
     assert (run / "checkpoints" / "damaged-00000010").exists()
     assert (cell / "checkpoints").exists()
     assert (elsewhere / "precious").exists()
-    assert (linked / "branches").is_symlink()
     refused(attempt("runs", "gc", room / "none"), "no such folder")
 
 
@@ -378,12 +365,12 @@ def completed(line, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "offered", "other"),
     [
-        ("tr", ["train ", "try "], "trian"),
+        ("tr", ["train ", "try_change "], "trian"),
         ("train --wo", ["--workdir"], "--json"),
         ("train --config=ti", ["tiny"], "shakespeare"),
         ("train --config=tiny --config.model.pos", ["--config.model.position"], "--config.seed"),
         ("train --config=tiny --config.model.position=ro", ["rotary"], "learned"),
-        ("runs ", ["ls", "watch", "gc"], "train"),
+        ("runs ", ["ls", "show", "gc"], "train"),
         ("runs ls --so", ["--sort"], "--port"),
     ],
 )
@@ -515,16 +502,16 @@ def test_a_run_prints_as_three_lines(loaded):
     assert "shakespeare for 50 updates" in told
 
 
-def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded):
+def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, tmp_path):
     shown = loaded._repr_html_()
     assert "<td>training.steps</td><td>50</td>" in shown
     assert shown.startswith("<p>Run: decoder, ")
-    study = load_study(ROOT / "experiments" / "results" / "positions")
-    assert repr(study).startswith(f"Study: {study.sealed['question']}\n  4 arms x 5 seeds, ")
+    study = run(load_design(TINY, {}, ["model.depth=1"]), tmp_path / "study", (0, 1, 2))
+    assert repr(study).startswith(f"Study: {study.sealed['question']}\n  2 arms x 3 seeds, ")
     shown = study._repr_html_()
-    words = study.verdicts()["arms"]["rotary"]["words"]
+    words = study.verdicts()["arms"]["depth=1"]["words"]
     assert f"<td>{words}</td>" in shown
-    assert "<th>beside learned</th>" in shown
+    assert "<th>beside base</th>" in shown
     evil = html_table("<b>", ["<i>"], [["<script>"]])
     assert not {"<b>", "<i>", "<script>"} & set(re.findall("<[^>]*>", evil))
 

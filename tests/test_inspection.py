@@ -94,7 +94,7 @@ def test_inspect_names_what_stands_around_a_pair_and_gives_a_sigmoid_no_entropy(
     done = attempt("train", f"--config={TINY}", f"--workdir={tmp_path / 'a'}", *said)
     assert done.returncode in (0, None), done.stderr
     out = ("--prompt=red 1\tcat", f"--out={tmp_path / 'a.png'}")
-    done = attempt("inspect", f"--workdir={tmp_path / 'a'}", *out)
+    done = attempt("inspect_run", f"--workdir={tmp_path / 'a'}", *out)
     assert done.returncode in (0, None), done.stderr
     assert "block_0/attention: no entropy: its weights are no distribution" in done.stdout
     with np.load(tmp_path / "a.npz") as arrays:
@@ -195,7 +195,7 @@ def test_gradients_through_time_end_where_a_window_does():
 def test_inspect_draws_a_prompt(tiny_run, tmp_path):
     out = tmp_path / "attention.png"
     prompt = (f"--workdir={tiny_run}", "--prompt=ROMEO: what", f"--out={out}")
-    result = attempt("inspect", *prompt, "--sites=logits,block_*.residual")
+    result = attempt("inspect_run", *prompt, "--sites=logits,block_*.residual")
     assert result.returncode == 0, result.stderr
     assert out.read_bytes()[:4] == b"\x89PNG"
     with np.load(tmp_path / "attention.npz") as arrays:
@@ -211,12 +211,14 @@ def test_inspect_draws_a_prompt(tiny_run, tmp_path):
     options += ["--config.sample.num_tokens=0", "--config.model.dtype=bfloat16"]
     unseen = f"--workdir={tmp_path / 'unseen'}"
     assert attempt("train", f"--config={TINY}", unseen, *options).returncode == 0
-    result = attempt("inspect", unseen, "--prompt=ROMEO", f"--out={out}", "--sites=*.mixer.out")
+    result = attempt("inspect_run", unseen, "--prompt=ROMEO", f"--out={out}", "--sites=*.mixer.out")
     assert result.returncode == 0, result.stderr
     with np.load(tmp_path / "attention.npz") as arrays:
         assert arrays["block_1.mixer.out"].shape == (5, 32)
         assert arrays["block_1.mixer.out"].dtype == np.float32
-    refused(attempt("inspect", unseen, "--prompt=ROMEO"), "no attention to look at")
-    refused(attempt("inspect", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
-    refused(attempt("inspect", *prompt, "--sites=logit"), "logit: ", "nearest is logits")
-    refused(attempt("inspect", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16")
+    refused(attempt("inspect_run", unseen, "--prompt=ROMEO"), "no attention to look at")
+    refused(attempt("inspect_run", there, "--prompt=a", "--out=x.txt"), "--out=x.txt", ".png")
+    refused(attempt("inspect_run", *prompt, "--sites=logit"), "logit: ", "nearest is logits")
+    refused(
+        attempt("inspect_run", there, f"--prompt={'a' * 40}", f"--out={out}"), "40 tokens", "16"
+    )

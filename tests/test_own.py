@@ -8,14 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from experiments import new
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
-from transformer_jax.options import tables
 from transformer_jax.options.config import changed, flatten, load_config
 from transformer_jax.options.declared import own_files
-from transformer_jax.options.tables import OPTION_SECTIONS
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.cells import cell_hash
@@ -274,7 +271,7 @@ def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
 
 # ---------------------------------------------------------------- architectures, and what has no options
 
-NET = (ROOT / "experiments" / "templates" / "architecture.py").read_text()
+NET = (ROOT / "tests" / "own_components" / "architecture.py").read_text()
 
 
 @pytest.fixture
@@ -406,7 +403,7 @@ def test_options_of_an_architecture_of_ones_own_are_checked_unread(nets):
         load_config(TINY, {"model.own.window": "3"})
 
 
-POOLING = (ROOT / "experiments" / "templates" / "pooling.py").read_text()
+POOLING = (ROOT / "tests" / "own_components" / "pooling.py").read_text()
 
 
 def test_a_pooling_of_ones_own_does_not_see_padding(tmp_path, monkeypatch):
@@ -450,12 +447,6 @@ def test_a_pooling_of_ones_own_does_not_see_padding(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- the scaffold
 
 
-def test_there_is_a_template_for_every_family_that_has_options():
-    keys = {new._key(family) for family in new.TEMPLATES}
-    assert keys >= set(OPTION_SECTIONS) - {"model.initialisation", "model.parametrisation"}
-    assert keys <= {*tables.OWN, *tables.SEVERAL}
-
-
 def pytest_in(folder, *arguments):
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
@@ -468,13 +459,13 @@ def pytest_in(folder, *arguments):
 def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     """Every template keeps all laws, see test_laws.py; here the written files are run."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    for family, module in (("norm", "my_norm"), ("schedule", "my_schedule")):
+    for family, module in (("norm", "my_norm"), ("position", "my_position")):
         done = command("new", family, module, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert f"=my_{family}.{'MyNorm' if family == 'norm' else module}" in done.stdout
+        assert f"=my_{family}.My{family.capitalize()}" in done.stdout
     collected = pytest_in(tmp_path, "--collect-only", "test_my_norm.py")
     assert f"{len(LAWS)} tests collected" in collected.stdout
-    tests = pytest_in(tmp_path, "-k", "padding or falls", ".")
+    tests = pytest_in(tmp_path, "-k", "padding", ".")
     assert "2 passed" in tests.stdout, tests.stdout
     refused(attempt("new", "norm", "my_norm", cwd=tmp_path), "there is a file of that")
     refused(attempt("new", "task", "copy", cwd=tmp_path), "Python has a module of that name")

@@ -58,7 +58,7 @@ def broken():
 def a_list():
     return [1, 2]
 """
-TOKENIZER = (ROOT / "experiments" / "templates" / "tokenizer.py").read_text()
+TOKENIZER = (ROOT / "tests" / "own_components" / "tokenizer.py").read_text()
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_a_task_of_ones_own_trains_resumes_is_loaded_and_looked_into(folder, cap
     assert "own_task" not in sys.modules
     done = attempt("evaluate", "--workdir=run", "--allow=own_task", cwd=folder)
     assert f"loss {last['test/loss']:.4f}" in done.stdout, done.stderr
-    done = attempt("inspect", "--workdir=run", "--prompt=1 2", "--allow=own_task", cwd=folder)
+    done = attempt("inspect_run", "--workdir=run", "--prompt=1 2", "--allow=own_task", cwd=folder)
     refused(done, "names no words")
     refused(attempt("sample", "--workdir=run", "--allow=own_task", cwd=folder), "reads no text")
 
@@ -240,9 +240,9 @@ def test_a_task_with_words_is_looked_into_by_them(folder):
     words = '    words = tuple("abcdefghi")\n\n    @property\n    def sizes'
     (folder / "own_task.py").write_text(TEMPLATE.replace("    @property\n    def sizes", words))
     train(short(**SORTING), "run", Silent())
-    done = attempt("inspect", "--workdir=run", "--prompt=a b c", "--allow=own_task", cwd=folder)
+    done = attempt("inspect_run", "--workdir=run", "--prompt=a b c", "--allow=own_task", cwd=folder)
     assert done.returncode == 0, done.stderr
-    done = attempt("inspect", "--workdir=run", "--prompt=a z", "--allow=own_task", cwd=folder)
+    done = attempt("inspect_run", "--workdir=run", "--prompt=a z", "--allow=own_task", cwd=folder)
     refused(done, "'z' is no word; expected a b c")
 
 
@@ -355,7 +355,7 @@ def test_a_model_that_reads_the_answers_is_told_of(folder, capsys):
 
 def test_a_leaking_architecture_is_refused_with_a_task_of_ones_own_too(folder):
     """What may be seen follows from the task: its targets are the next inputs, unless it says."""
-    net = (ROOT / "experiments" / "templates" / "architecture.py").read_text()
+    net = (ROOT / "tests" / "own_components" / "architecture.py").read_text()
     net = net.replace('padding="CAUSAL"', 'padding="SAME"').replace("Mine", "Leak")
     (folder / "own_leak.py").write_text(net)
     leaking = {**SORTING, "model.architecture": "own_leak.Leak"}

@@ -40,7 +40,7 @@ TEXT = "cafe\N{COMBINING ACUTE ACCENT} To be, or not to be:\nthat is the questio
 def folder(tiny_run, tmp_path_factory):
     """The tiny run, exported by the command; read it, never write to it."""
     out = tmp_path_factory.mktemp("exported") / "tiny"
-    done = attempt("runs", "export", tiny_run, "--to=huggingface", f"--out={out}")
+    done = attempt("runs", "export", tiny_run, f"--out={out}")
     assert done.returncode == 0, done.stderr
     assert "GPT2LMHeadModel" in done.stdout
     return out
@@ -179,9 +179,8 @@ def test_the_model_card_says_what_was_trained_and_how_well(tiny_run, folder):
 
 
 def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder, tmp_path):
-    again = attempt("runs", "export", tiny_run, "--to=huggingface", f"--out={folder}")
+    again = attempt("runs", "export", tiny_run, f"--out={folder}")
     refused(again, "it is there and not empty")
-    refused(attempt("runs", "export", tiny_run, "--out=a.zip"), "a run and no study", "--to=hugg")
     model = Decoder(vocab_size=9, max_length=8, width=16, depth=1, position="shaw", use_bias=False)
     run = load_run(tiny_run)
     with pytest.raises(InvalidInput, match="position: shaw here, learned there"):
@@ -424,7 +423,7 @@ def test_commands_take_a_folder_as_a_run(folder, tmp_path):
     scored = attempt("evaluate", f"--workdir={folder}", f"--source={text}", "--json")
     assert scored.returncode == 0, scored.stderr
     assert 1 < json.loads(scored.stdout)["means"]["loss"] < 4.5
-    looked = attempt("inspect", *flags, f"--out={tmp_path / 'a.png'}")
+    looked = attempt("inspect_run", *flags, f"--out={tmp_path / 'a.png'}")
     assert looked.returncode == 0, looked.stderr
     assert (tmp_path / "a.png").exists()
 
@@ -438,7 +437,7 @@ def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, tmp_pat
     assert json.loads(other.stdout)["means"] != json.loads(itself.stdout)["means"]
     refused(attempt("evaluate", f"--workdir={tiny_run}", "--source=none.txt"), "none.txt")
     shards = tmp_path / "shards"
-    made = attempt("tokenize", f"--source={text}", "--tokenizer=char", f"--out={shards}")
+    made = attempt("make_shards", f"--source={text}", "--tokenizer=char", f"--out={shards}")
     assert made.returncode == 0, made.stderr
     other = attempt("evaluate", f"--workdir={tiny_run}", f"--source={shards}")
     refused(other, "tokens of another tokenizer")

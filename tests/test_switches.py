@@ -103,6 +103,7 @@ def test_equal_because_perfect_is_told_from_changes_that_did_nothing():
     def words(value, metric):
         same = {seed: Outcome(value) for seed in range(3)}
         sealed = {"arms": {"base": {}, "arm": {}}, "base": "base", "metric": metric, "margin": 0.1}
+        sealed |= {"primary": [], "target": None}
         sealed |= {"larger_is_better": metric == "accuracy", "tuning": None}
         (found,) = decide(sealed, {"arm": Evidence(same, same, 0.05)}, {"arm": []}).values()
         return found["words"]

@@ -23,7 +23,7 @@ from transformer_jax.studies.running import pairs
 
 
 def test_a_change_may_name_files():
-    change = importlib.import_module("experiments.try")._change
+    change = importlib.import_module("experiments.try_change")._change
     mixture = "data.language_modelling.mixture"
     assert change(f"{mixture}=more.txt=0.3,other.txt=0.2,optimizer.learning_rate=0.1") == {
         mixture: "more.txt=0.3,other.txt=0.2",
@@ -322,7 +322,7 @@ def test_a_change_is_known_however_it_is_spelled(tmp_path):
 
 
 def test_a_value_may_hold_beginnings_of_paths():
-    read = importlib.import_module("experiments.try")._change
+    read = importlib.import_module("experiments.try_change")._change
     rates = "optimizer.learning_rate_multipliers=token_embedding=0.1,block_0=0.5"
     assert read(f"{rates},config.model.depth=3") == {
         "optimizer.learning_rate_multipliers": "token_embedding=0.1,block_0=0.5",
@@ -342,7 +342,7 @@ def test_a_list_has_what_ended_and_what_did_not(tmp_path, rng):
     journal = begun(tmp_path)
     referee_of(journal, {"0.1": 9.0}, rng).attempt(rate(0.1), 1e9)
     journal.note(journal.try_of(rate(0.2)))
-    listed = attempt("try", f"--base={tmp_path}", "--list", "--json")
+    listed = attempt("try_change", f"--base={tmp_path}", "--list", "--json")
     assert listed.returncode in (0, None), listed.stderr
     rows = json.loads(listed.stdout)["tries"]
     assert [(row["outcome"], row["metric"]) for row in rows] == [
@@ -353,14 +353,16 @@ def test_a_list_has_what_ended_and_what_did_not(tmp_path, rng):
 def test_a_folder_that_is_none_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     asked = ("--change=model.depth=3", f"--config={TINY}")
-    refused(attempt("try", f"--base={tmp_path / 'file'}", *asked), f"--base={tmp_path / 'file'}")
+    refused(
+        attempt("try_change", f"--base={tmp_path / 'file'}", *asked), f"--base={tmp_path / 'file'}"
+    )
 
 
 def test_what_was_fixed_at_the_beginning_is_not_changed_silently(tmp_path):
     journal = begun(tmp_path)
     journal.note(journal.try_of(rate(0.1)))
     for flag, told in (("--margin=0.5", "began with 0"), ("--metric=accuracy", "began with loss")):
-        refused(attempt("try", f"--base={tmp_path}", "--change=model.depth=3", flag), told)
+        refused(attempt("try_change", f"--base={tmp_path}", "--change=model.depth=3", flag), told)
 
 
 def test_a_base_that_was_edited_is_refused(tmp_path, rng):
@@ -394,7 +396,7 @@ def test_a_base_that_was_edited_is_refused(tmp_path, rng):
     ],
 )
 def test_wrong_tries_are_refused_and_begin_nothing(tmp_path, arguments, words):
-    refused(attempt("try", f"--base={tmp_path / 'tries'}", *arguments), words)
+    refused(attempt("try_change", f"--base={tmp_path / 'tries'}", *arguments), words)
     assert not (tmp_path / "tries").exists()
 
 
@@ -419,7 +421,7 @@ def test_real_changes_are_kept_and_dropped_and_a_killed_confirmation_goes_on(tmp
     folder = tmp_path / "tries"
     begins = (f"--config={tmp_path / 'base.py'}", "--gate=1-gram")
     good = (f"--base={folder}", "--change=training.batch_size=32", "--json")
-    process, journal = start_command("try", *begins, *good), folder / "journal.jsonl"
+    process, journal = start_command("try_change", *begins, *good), folder / "journal.jsonl"
     deadline = time.monotonic() + 200
     while not (journal.exists() and "confirming" in journal.read_text()):
         assert process.poll() is None, process.stdout.read()
@@ -427,7 +429,7 @@ def test_real_changes_are_kept_and_dropped_and_a_killed_confirmation_goes_on(tmp
         time.sleep(0.1)
     process.kill()
     process.communicate()
-    result = command("try", *good)
+    result = command("try_change", *good)
     assert result.returncode == 0, result.stderr
     kept = json.loads(result.stdout)
     assert (kept["outcome"], kept["try"], kept["metric"]) == (KEPT, 1, "validation/loss")
@@ -436,18 +438,18 @@ def test_real_changes_are_kept_and_dropped_and_a_killed_confirmation_goes_on(tmp
     assert journal.read_text().count('"confirming"') == 1
     bad = (f"--base={folder}", "--change=optimizer.learning_rate=1e-7", "--json")
     for run, known in ((command, None), (attempt, True)):
-        result = run("try", *bad)
+        result = run("try_change", *bad)
         assert result.returncode == 10, result.stderr
         found = json.loads(result.stdout)
         assert (found["outcome"], found.get("known")) == (DROPPED, known)
-    again = attempt("try", *good)
+    again = attempt("try_change", *good)
     assert not again.returncode
     assert json.loads(again.stdout)["known"] is True
-    listed = json.loads(attempt("try", f"--base={folder}", "--list", "--json").stdout)
+    listed = json.loads(attempt("try_change", f"--base={folder}", "--list", "--json").stdout)
     assert listed["base"] == {"training.batch_size": "32"}
     assert [each["outcome"] for each in listed["tries"]] == [KEPT, DROPPED]
     unlearned = command(
-        "try", f"--base={tmp_path / 'other'}", f"--config={tmp_path / 'base.py'}", *good[1:]
+        "try_change", f"--base={tmp_path / 'other'}", f"--config={tmp_path / 'base.py'}", *good[1:]
     )
     assert unlearned.returncode == 2
     told = unlearned.stderr.partition("error: ")[2]  # after the progress
