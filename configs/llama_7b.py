@@ -3,7 +3,7 @@
 32 layers of width 4,096 and texts of 4,096 tokens, as Llama 2 7B (Touvron et al. 2023,
 arXiv:2307.09288, section 2.2); its learning rate, schedule and weight decay.
 
-Command:   python -m experiments.tokenize --source=TEXTS --tokenizer=bpe --vocab_size=32000 \
+Command:   python -m experiments.make_shards --source=TEXTS --tokenizer=bpe --vocab_size=32000 \
                --out=texts_32k
            python -m experiments.train --config=configs/llama_7b.py --workdir=runs/llama_7b \
                --config.data.source=texts_32k --config.mesh.fsdp=-1

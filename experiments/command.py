@@ -222,7 +222,7 @@ def words_so_far() -> list[str]:
     return words[1:]
 
 
-def preset(path: str, flag: str = "--config") -> str:
+def preset(path: str) -> str:
     """Returns the path of a config that may be called by its name: tiny is configs/tiny.py.
 
     Raises:
@@ -233,7 +233,7 @@ def preset(path: str, flag: str = "--config") -> str:
     presets = _presets()
     if path not in presets:
         near = suggest(path, presets)
-        raise InvalidInput(f"{flag}={path}: no such file, nor a name in configs{near}")
+        raise InvalidInput(f"--config={path}: no such file, nor a name in configs{near}")
     return presets[path]
 
 

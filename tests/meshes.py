@@ -98,7 +98,6 @@ CASES = {
     "factored": ("decoder", {"optimizer.name": "adafactor", "model.tie_embeddings": False}, _ALL),
     "shared": ("decoder", {"model.distinct_blocks": 1, "model.wiring": "parallel"}, _ALL),
     "bfloat16": ("decoder", {"model.dtype": "bfloat16", "model.dropout_rate": 0.0}, _ALL),
-    "sampling": ("decoder", {"objective.name": "scheduled_sampling"}, _ALL),
     **{name: (name, {}, _ALL) for name in SOURCES if not name.startswith("recurrent")},
     **{
         name: (name, {}, {"data": 2, "fsdp": 4}) for name in SOURCES if name.startswith("recurrent")

@@ -192,7 +192,7 @@ def test_both_ends_of_a_metric_are_known(base, arm, found):
 
 def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     plain = load_design(study_file(tmp_path / "a"))
-    assert "gate" not in plain.sealed()  # older seals stay what they are
+    assert plain.sealed()["gate"] is None
     gate = {"by": "2-gram", "reason": "12 updates"}
     design = load_design(study_file(tmp_path / "b", gate=gate))
     assert design.sealed()["gate"] == ["2-gram", "12 updates"]

@@ -16,7 +16,6 @@ from transformer_jax.models import Decoder
 from transformer_jax.models.families import FAMILIES
 
 OTHERS = {
-    "positions in every layer": {"position_in_every_layer": True, "depth": 2},
     "use_bias": {"use_bias": False},
     "output layer of its own": {"tie_embeddings": False},
     "head_dim held": {"head_dim": 6},

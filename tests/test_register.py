@@ -83,7 +83,7 @@ def test_the_same_question_again_is_a_further_look_at_its_own_seeds(asked):
     assert after["interval"] == pytest.approx([after["mean"] - half, after["mean"] + half])
     assert not before["asked_before"]
     assert [look["seeds"] for look in after["asked_before"]] == [[0, 1, 2]]
-    assert "asked before" in (asked[1].path / "report.html").read_text()
+    assert "shown before in 1 look" in (asked[1].path / "report.html").read_text()
 
 
 def test_the_same_look_again_is_none_more_and_neither_is_a_later_one(asked, tmp_path):

@@ -177,7 +177,7 @@ def running_jobs():
 
 
 def cells_of(study):
-    with (study / "cells.csv").open() as file:
+    with (study / "scores.csv").open() as file:
         return list(csv.DictReader(file))
 
 

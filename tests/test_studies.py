@@ -265,7 +265,7 @@ def test_what_is_dropped_is_dropped_wherever_it_is_set():
 def test_a_study_leaves_plain_files(done):
     names = {path.name for path in done.path.iterdir()}
     assert names >= {"study.json", "scores.csv", "looks.jsonl", "verdicts.json", "report.html"}
-    assert names >= {"report.md", "table.md", "table.csv", "forest.svg", "curves.svg"}
+    assert names >= {"report.md", "forest.svg", "curves.svg"}
     rows = done.rows()
     assert [(row["arm"], row["seed"]) for row in rows][:4] == [
         ("learned", 0), ("none", 0), ("fast", 0), ("learned", 1),
@@ -399,8 +399,7 @@ def test_with_a_target_runs_are_counted_and_timed(done, tmp_path):
     assert found["words"].startswith(told)
     assert found["interval"] == [None, None]
     write_report(load_study(study.path))  # with no mean to draw
-    (row,) = [row for row in (study.path / "table.csv").read_text().splitlines() if "fast" in row]
-    assert "unresolved" in row
+    assert told in (study.path / "report.md").read_text()
 
 
 def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):
@@ -416,7 +415,7 @@ def test_equal_scores_of_other_losses_are_not_identical(done, tmp_path):
         base, arm = (study.cell(name, seed).path / "sequences.npz" for name in ("learned", "fast"))
         shutil.copy(base, arm)
     assert judge_study(study)["arms"]["fast"]["verdict"] == "cannot tell"
-    study.record["baselines"]["gate"] = None
+    study.record["baselines"] = {"scores": {}, "gate": None}
     assert judge_study(study)["arms"]["fast"]["verdict"] == "identical"
 
 
@@ -635,8 +634,6 @@ def test_seeds_pair_initial_values():
 
 def test_the_certificate_says_what_changed(done):
     base, none = (done.arms[name]["certificate"] for name in ("learned", "none"))
-    assert base["changes"] is False
-    assert none["changes"] is True
     assert none["only_base"] == ["positions/embedding"]
     assert none["only_here"] == []
     assert none["paired"] == 1.0
@@ -646,7 +643,6 @@ def test_the_certificate_says_what_changed(done):
     assert base["input_rms"] == pytest.approx(0.02 * 2**0.5, rel=0.3)
     assert all(arm["peak_bytes"] > 100_000 for arm in done.arms.values())
     fast = done.arms["fast"]["certificate"]
-    assert fast["changes"] is True
     assert (fast["logits"], fast["loss"], fast["gradient"]) == (0.0, 0.0, 0.0)
 
 
@@ -857,7 +853,7 @@ def test_the_verdict_is_that_of_the_final_test_scores(done, tmp_path):
     assert verdicts["level"] == pytest.approx(0.05 / 3)  # two planned looks, and a part for others
     assert verdicts["arms"]["fast"]["words"] == "cannot tell: the base has not learned"
     without = load_study(copied(done, tmp_path))
-    without.record["baselines"]["gate"] = None  # as of a task of other inputs
+    without.record["baselines"] = {"scores": {}, "gate": None}  # as of a task of other inputs
     words = {name: arm["words"] for name, arm in judge_study(without)["arms"].items()}
     assert words["none"].endswith(", at the base's hyper-parameters")
     assert words["fast"].endswith("(few seeds)")  # an arm that says its own learning rate
@@ -1055,7 +1051,7 @@ def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, monkeypatch)
 def test_more_updates_are_a_change_under_any_schedule(tmp_path):
     longer = quick("training.steps=12,24", **{"schedule.name": "constant"})
     builder = ArmBuilder(longer)
-    assert builder.certificates(builder.arms(), {})["steps=24"].changes
+    assert "steps=24" in builder.certificates(builder.arms(), {})  # and is not refused
 
 
 def test_a_field_without_effect_matches_nothing(tmp_path):

@@ -83,7 +83,7 @@ def test_a_step_is_planned_for_a_tpu():
     assert any("block_*/" in held["site"] for held in stands["largest"])
     # A loop's body counts as often as it runs: what is computed twice moves more, not a quarter.
     assert 1 < remat["traffic"] / stands["traffic"] < 1.7
-    assert (long["kernels"], fused["kernels"]) == ([], ["splash"])
+    assert (long["attention"], fused["attention"]) == ([], ["splash"])
     assert fused["held"]["the step"] < 0.7 * long["held"]["the step"]
     assert fused["traffic"] < 0.7 * long["traffic"]
     assert not large["fits"]

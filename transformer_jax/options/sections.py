@@ -59,7 +59,7 @@ class Data:
     source: Text = "shakespeare"
     """Embedded data, or a path. By task:
     language modelling, masked or not: shakespeare, movie_snippets; a text file, a folder of .txt
-    files, or a folder of shards made by `python -m experiments.tokenize`;
+    files, or a folder of shards made by `python -m experiments.make_shards`;
     synthetic: copy, reverse, recall, agreement, markov, modular_addition; made up, with a best loss
     that is known;
     translation: tatoeba_en_es; a .tsv or .csv file of sentence pairs, without a header;

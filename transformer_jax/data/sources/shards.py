@@ -63,7 +63,7 @@ class ShardedTokens:
             raise InvalidInput(
                 f"{self._folder}: token {tokens.max()} is outside the "
                 f"vocabulary of {self._vocab_size} tokens: a file is damaged\n"
-                "make the shards again with python -m experiments.tokenize"
+                "make the shards again with python -m experiments.make_shards"
             )
         return tokens
 
@@ -189,7 +189,7 @@ def open_shards(folder: Path, document_separator: str | None = None) -> LoadedTe
     if document_separator not in (None, made_with):
         raise InvalidInput(
             f"data.document_separator={document_separator!r}: {folder} has documents already, by "
-            f"{made_with!r}\nexpected None, or shards of `python -m experiments.tokenize "
+            f"{made_with!r}\nexpected None, or shards of `python -m experiments.make_shards "
             f"--document_separator={document_separator}`"
         )
     dtype = np.dtype(index["dtype"])

@@ -31,7 +31,7 @@ def load_text(
     Args:
       source: an embedded name, a text file (.gz too), a folder of .txt files, a table whose column
         `text` is read as lines (see read_texts), a folder of shards made by
-        `python -m experiments.tokenize`, or an OwnSource of documents.
+        `python -m experiments.make_shards`, or an OwnSource of documents.
       tokenizer: as in make_tokenizer. Shards bring their own.
       vocab_size: tokens that a bpe tokenizer shall have.
       document_separator: the line that ends a document, kept as its last line; None makes each

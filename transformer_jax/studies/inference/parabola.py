@@ -44,6 +44,8 @@ def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | No
     worst = y_V[np.isfinite(y_V)].max()  # a diverged neighbour would hide all curvature
     y_3 = np.minimum(y_V[best - 1 : best + 2], worst)
     x_3 = np.log(values[best - 1 : best + 2])
+    if np.ptp(y_3) == 0:  # both neighbours diverged
+        return float(values[best])
     c, b, _ = np.polyfit(x_3 - x_3[1], y_3, 2)
     return math.exp(x_3[1] - b / (2 * c)) if c > 0 else float(values[best])
 
