@@ -80,25 +80,6 @@ def test_labels_are_scored_by_the_majority_a_linear_model_and_neighbours():
     assert set(scores) == {"majority", "linear model", "nearest neighbour"}
 
 
-def test_a_linear_model_reads_words_and_pairs_of_them(tmp_path):
-    """Whether two words stand in this order is in no single word."""
-    rng = np.random.default_rng(1)
-    rows = []
-    for number in range(400):
-        words = list(rng.choice([*"vwxyz"], 4))
-        label = number % 2
-        words[1:1] = ["a", "b"] if label else ["b", "a"]
-        rows.append(f"{'yes' if label else 'no'}\t{' '.join(words)} {number}")
-    path = tmp_path / "rows.tsv"
-    path.write_text("label\ttext\n" + "\n".join(rows))
-    task = {"data__task": "text_classification", "model__architecture": "encoder"}
-    words = {"data__tokenizer": "word", "data__vocab_size": "300"}
-    scores, gate = scores_of(data__source=str(path), **task, **words)
-    assert gate == "linear model"
-    assert scores["linear model"]["test"]["accuracy"] == 1
-    assert scores["majority"]["test"]["accuracy"] < 0.7
-
-
 def test_sequences_of_vectors_end_where_they_end(tmp_path):
     """What stands beyond the end of a sequence is not read."""
     rng = np.random.default_rng(2)

@@ -2,19 +2,16 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import TINY, command, refused, start_command, tiny_config
-from transformer_jax.errors import InvalidInput, Stop
+from tests.conftest import TINY, command, start_command, tiny_config
+from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.runs.writers import TensorBoard
-from transformer_jax.studies.asking.cells import Cell
 from transformer_jax.studies.asking.study import load_study
 from transformer_jax.studies.running import jobs
 from transformer_jax.studies.running.cluster import Cluster, parse_cluster
@@ -53,27 +50,6 @@ def test_a_job_of_slurm_that_a_signal_ends_leaves_no_result(monkeypatch):
     with pytest.raises(SystemExit) as caught:
         jobs.train_cells(".", SimpleNamespace(), "cells", None, [])
     assert caught.value.code == 143
-
-
-def test_jobs_before_one_that_is_refused_are_cancelled(tmp_path):
-    cancelled = []
-
-    def submit(_run, _cwd, _design, _root, _estimate, batch):
-        if batch[0][3] == 2:
-            raise RuntimeError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
-        return SimpleNamespace(cancel=lambda: cancelled.append(batch[0][3]))
-
-    executor = SimpleNamespace(submit=submit)
-    cluster = SimpleNamespace(kind="slurm", cells_per_job=1, executor=lambda _: executor)
-    stop = SimpleNamespace(signal=None)
-    workers = SimpleNamespace(board=lambda *_: None, progress=Silent(), estimate=None, stop=stop)
-    arms = {"a": SimpleNamespace(changes={}, hash="0", branching=None)}
-    cells = [Cell("a", seed, tmp_path / "cells" / str(seed)) for seed in range(4)]
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Stop, match="--executor=slurm: sbatch: error: QOSMaxSubmit"):
-        jobs.run_as_jobs(cluster, workers, None, tmp_path, tmp_path, arms, cells, 4)
-    assert cancelled == [0, 1]
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_cell_that_is_tried_again_is_told_when_its_job_ends(tmp_path, monkeypatch):
@@ -185,31 +161,6 @@ def test_the_batch_script_is_slurms(tmp_path, monkeypatch):
     assert "python -m job" in text
     with pytest.raises(InvalidInput, match="--executor=slurm"):
         Cluster("slurm", 4, {"partitoin": "gpu"}).executor(tmp_path / "jobs")
-
-
-@pytest.mark.oracle
-def test_without_slurm_it_is_refused(tmp_path):
-    arguments = (f"--config={TINY}", "--arm=model.num_heads=4,1", "--seeds=1", *SHORT)
-    tools = tmp_path / "tools"  # all that is in PATH, wherever Slurm is installed
-    tools.mkdir()
-    (tools / "git").symlink_to(shutil.which("git"))
-    # In a process of its own: on import submitit shuts all handlers of logging, and absl's then
-    # closes the stream it writes to, which here would be pytest's.
-    refused(
-        command(
-            *("ablate", *arguments, f"--workdir={tmp_path / 's'}", "--executor=slurm"),
-            PATH=str(tools),
-        ),
-        "--executor=slurm",
-        "srun",
-    )
-
-
-def test_what_has_no_value_is_not_sent_to_tensorboard():
-    board, held = object.__new__(TensorBoard), []
-    board._writer = SimpleNamespace(add_scalar=lambda *row: held.append(row))
-    board.add([{"step": 3, "test/loss": 1.5, "test/updates_to_target": None}])
-    assert held == [("test/loss", 1.5, 3)]
 
 
 @pytest.mark.oracle

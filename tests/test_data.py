@@ -242,22 +242,6 @@ def test_shards_give_the_same_batches_as_memory(tmp_path, kind):
         np.testing.assert_array_equal(ours["targets"], theirs["targets"])
 
 
-def test_shards_that_could_not_be_written_leave_an_empty_folder(tmp_path):
-    source, shards = tmp_path / "text.txt", tmp_path / "shards"
-    source.write_text("abc\n" * 100)
-    tokenizer = train_tokenizer(str(source), "char", 0)
-
-    def pieces():
-        yield from read_pieces(str(source))
-        raise InvalidInput("not UTF-8")
-
-    with pytest.raises(InvalidInput, match="not UTF-8"):
-        write_shards(pieces(), tokenizer, shards)
-    with pytest.raises(InvalidInput, match="the text has no token"):
-        write_shards(iter(()), tokenizer, shards)
-    assert write_shards(read_pieces(str(source)), tokenizer, shards) == 400
-
-
 def test_damaged_shards_are_refused(tmp_path):
     shards = tmp_path / "shards"
     source = tmp_path / "text.txt"

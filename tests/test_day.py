@@ -3,18 +3,14 @@
 import dataclasses
 import datetime
 import errno
-import io
 import json
-import math
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 import tomllib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -24,24 +20,15 @@ from experiments.__main__ import commands
 from experiments.command import default_workdir, preset
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config, user_environment
 from transformer_jax import load_run
-from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.options.config import flatten
 from transformer_jax.options.other_names import OTHER_NAMES
-from transformer_jax.options.rule import suggest
 from transformer_jax.options.schema import RULES, read_instead, unknown_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.garbage import delete, find_garbage
 from transformer_jax.runs.notebook import html_table
-from transformer_jax.runs.pictures import in_a_line
-from transformer_jax.runs.progress import Progress, Silent
-from transformer_jax.runs.records import StepLog
-from transformer_jax.studies.asking.cells import Cell
 from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.running import study_progress
 from transformer_jax.studies.running.launch import run
-from transformer_jax.training import run as run_module
-from transformer_jax.training.ahead import BatchesAhead
 
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]
 
@@ -83,95 +70,7 @@ def test_what_needs_a_package_names_it_and_the_extra():
         require("nowhere", "writing", "slurm")
 
 
-def test_ctrl_c_while_a_command_is_imported_is_one_word(tmp_path):
-    text = BLOCKED.format(package="ml_collections", error="KeyboardInterrupt")
-    (tmp_path / "sitecustomize.py").write_text(text)
-    done = command("train", "--config=tiny", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
-    assert (done.returncode, done.stderr) == (130, "interrupted\n")
-
-
 # ---------------------------------------------------------------- waiting
-
-
-def test_how_long_a_study_takes_is_no_wild_guess_in_its_first_minute(monkeypatch):
-    """A compiler that takes ten seconds before the first of many steps is no slow machine."""
-    now = [0.0]
-    monkeypatch.setattr(study_progress.time, "monotonic", lambda: now[0])
-    board = study_progress.StudyProgress(Silent(), {"a": 300.0, "b": 300.0}, 2)
-    now[0], board._shares["a"] = 10.0, 1 / 2000
-    assert 600 < board._seconds_left() < 720
-    now[0], board._shares["a"] = 610.0, 1.0  # it takes twice as long as was expected
-    assert 500 < board._seconds_left() < 600
-    now[0], board._shares["b"] = 1210.0, 1.0
-    assert board._seconds_left() == 0
-    board = study_progress.StudyProgress(Silent(), {"a": 0.0, "b": 0.0}, 2)  # nothing was timed
-    assert board._seconds_left() == math.inf
-    now[0], board._shares["a"] = 1310.0, 0.5
-    assert board._seconds_left() == pytest.approx(300)
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_a_terminal_shows_what_else_is_told():
-    stream = Terminal()
-    progress = Progress(stream)
-    progress.details = lambda: ["", "gradient norm 0.5"]
-    for step in range(1, 9):
-        progress.step(step, 8, 9.0 - step, "100 tokens/s", 60.0)
-    progress.close()
-    shown = stream.getvalue()
-    for words in ("step 8/8  loss 1.0000  100 tokens/s  ETA 1:00", "norm 0.5"):
-        assert words in shown
-    plain = io.StringIO()
-    progress = Progress(plain)
-    progress.details = lambda: ["gradient norm 0.5"]
-    progress.step(8, 8, 1.0, "100 tokens/s", 0.0)
-    assert plain.getvalue() == "step 8/8  loss 1.0000  100 tokens/s  ETA 0:00\n"
-
-
-def test_what_is_told_is_the_loss_by_row_and_the_last_row():
-    log = StepLog(2, 4, lambda count: 0.1 * (count + 1), "tokens")
-    assert log.told() == ["", ""]
-    log.add(1, [3.0, 2.0, 1.0], [0.5, 1.5, 9.0], 0.01, 100)
-    assert log.told() == ["", "gradient norm 1  learning rate 0.2"]
-    log.add(4, [0.5], [9.0], 0.01, 100)
-    assert log.told()[0] == "█▁ 2.5 to 0.75"
-
-
-def test_a_row_says_how_long_a_step_waited_for_its_batch():
-    def make(step):
-        time.sleep(0.02)
-        return {"step": step}
-
-    batches = BatchesAhead(make)
-    assert [batch["step"] for batch in batches.take(range(2))] == [0, 1]
-    log = StepLog(1, 4, lambda count: 0.1, "tokens", lambda: (batches.waited, batches.seconds))
-    (row,) = log.add(1, [3.0], [0.5], 0.1, 100)
-    assert row["time/data_ms"] >= 20
-    assert 1000 < row["time/input_tokens_per_second"] <= 5000  # 100 in 20 ms, where it is quiet
-    assert log.told()[1].endswith(f"input {row['time/input_tokens_per_second']:,.0f} tokens/s")
-    with batches.making([2]):
-        time.sleep(0.1)
-    batches.take([2])
-    assert log.add(2, [3.0], [0.5], 0.1, 100)[0]["time/data_ms"] < 10  # it was there already
-
-
-def test_a_terminal_shows_how_far_each_arm_is():
-    cells = [Cell(arm, seed, ROOT / "none") for arm in ("learned", "none") for seed in range(3)]
-    progress = Silent()
-    board = study_progress.StudyProgress(progress, dict.fromkeys(cells, 1.0), 6)
-    board.step(cells[0], 5, 10, 2.0)
-    board.ended(cells[3], "failed", "no memory")
-    assert progress.details() == ["◐○○  learned", "×○○  none"]
-    for cell in cells[:3]:
-        board.ended(cell, "diverged", "")
-    assert progress.details() == ["×○○  none", "×××  learned"]
-    many = {Cell(f"arm {n}", 0, ROOT / "none"): 1.0 for n in range(12)}
-    board = study_progress.StudyProgress(progress, many, 12)
-    assert progress.details()[-2:] == ["○  arm 6", "... and 5 more arms"]
 
 
 # ---------------------------------------------------------------- room on the disk
@@ -229,14 +128,6 @@ def test_a_full_disk_is_no_traceback(monkeypatch):
     ended = attempt("runs", "ls")
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: runs/study.json: No space left on device; what was")
-
-
-def test_a_file_that_may_not_be_written_is_no_traceback(monkeypatch):
-    def forbidden(arguments):
-        raise PermissionError(errno.EACCES, "Permission denied", "theirs/looks.jsonl")
-
-    monkeypatch.setattr("experiments.runs.main", forbidden)
-    refused(attempt("runs", "ls"), "error: theirs/looks.jsonl: Permission denied")
 
 
 def test_nothing_is_taken_from_what_trains_or_lies_behind_links(room, tmp_path_factory):
@@ -304,19 +195,6 @@ def test_a_config_may_be_called_by_its_name(tmp_path):
 )
 def test_a_run_without_a_directory_is_named_for_what_it_is(overrides, folder):
     assert default_workdir("configs/tiny.py", overrides) == folder
-
-
-def test_revisions_of_a_model_on_the_hub_have_directories_of_their_own():
-    names = {default_workdir(f"o/tiny@{r}", {}) for r in ("v1.0", "v1.1", "refs/pr/3")}
-    assert names == {"runs/tiny_v1.0", "runs/tiny_v1.1", "runs/tiny_refs_pr_3"}
-
-
-def test_long_names_stay_apart():
-    many = {f"model.option{n}": "x" * 20 for n in range(9)}
-    other = many | {"model.option8": "y"}
-    names = {default_workdir("configs/tiny.py", o) for o in (many, other)}
-    assert len(names) == 2
-    assert all(len(name) <= 105 for name in names)
 
 
 def test_help_is_short_and_says_more_of_what_is_asked():
@@ -435,10 +313,6 @@ def test_words_of_the_field_are_understood(flag, told, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_word_of_the_field_is_no_name_of_something_else():
-    assert suggest("rope", ["hope", "study"]) == "; did you mean hope?"
-
-
 # ---------------------------------------------------------------- short runs
 
 
@@ -475,27 +349,12 @@ def test_fast_does_everything_once_and_keeps_nothing(tmp_path):
     refused(attempt("train", f"--config={TINY}", "--extend"), "--extend: say with --workdir")
 
 
-def test_a_loss_is_seen_in_one_line():
-    losses = [4.0 - 0.032 * n for n in range(1, 101)]
-    assert in_a_line(losses, width=8) == "█▇▆▅▄▃▂▁ 3.79 to 0.992"
-    assert in_a_line([2.0, 2.0]) == "▁▁ 2 to 2"
-    assert in_a_line([losses[0], float("nan"), None]) == ""
-
-
 # ---------------------------------------------------------------- a run in one's own code
 
 
 @pytest.fixture(scope="module")
 def loaded(tiny_run):
     return load_run(tiny_run)
-
-
-def test_a_run_prints_as_three_lines(loaded):
-    told = repr(loaded)
-    assert len(told.splitlines()) == 3
-    count = sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
-    assert told.startswith(f"Run: decoder, {count:,} parameters (width ")
-    assert "shakespeare for 50 updates" in told
 
 
 def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, tmp_path):
@@ -510,18 +369,6 @@ def test_a_run_and_a_study_show_themselves_in_a_notebook(loaded, tmp_path):
     assert "<th>beside base</th>" in shown
     evil = html_table("<b>", ["<i>"], [["<script>"]])
     assert not {"<b>", "<i>", "<script>"} & set(re.findall("<[^>]*>", evil))
-
-
-def test_a_run_draws_its_losses(loaded, tmp_path):
-    figure = loaded.plot()
-    (axes,) = figure.axes
-    drawn = {line.get_label(): line.get_xydata() for line in axes.lines}
-    rows = [row for row in loaded.metrics if "eval/loss" in row]
-    expected = [[row["step"], row["eval/loss"]] for row in rows]
-    np.testing.assert_allclose(drawn["validation split"], expected)
-    figure.savefig(tmp_path / "loss.png")
-    with pytest.raises(InvalidInput, match="was not trained here"):
-        dataclasses.replace(loaded, metrics=()).plot()
 
 
 def test_several_prompts_are_continued_each_by_itself(loaded):
@@ -542,37 +389,6 @@ def test_a_text_ends_before_what_stops_it(loaded):
     assert loaded.sample("ROMEO:", 40, seed=3, stop="§") == whole
     with pytest.raises(InvalidInput, match="stop: expected strings that are not empty"):
         loaded.sample("ROMEO:", 4, stop="")
-
-
-def test_a_text_comes_as_it_is_drawn(loaded, tiny_run):
-    whole = loaded.sample("ROMEO:", 40, seed=3)
-    pieces = list(loaded.stream("ROMEO:", 40, seed=3))
-    assert "".join(pieces) == whole
-    assert len(pieces) == 5
-    stop = whole[17:19]
-    assert "".join(loaded.stream("ROMEO:", 40, seed=3, stop=stop)) == whole[: whole.find(stop)]
-    with pytest.raises(InvalidInput, match="stop: expected strings that are not empty"):
-        list(loaded.stream("ROMEO:", 4, stop=[""]))
-    done = attempt(
-        *("sample", f"--workdir={tiny_run}", "--prompt=ROMEO:", "--num_tokens=40", "--seed=3"),
-        f"--stop={stop}",
-    )
-    assert done.stdout == "ROMEO:" + whole[: whole.find(stop)] + "\n"
-
-
-def test_no_character_and_no_stop_string_is_split(loaded, monkeypatch):
-    """Each token is a byte here: é has two, the emoji four."""
-    text = "an été 🌞, the end; more"
-    tokens = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-    monkeypatch.setattr(run_module, "stream_from", lambda *_, **__: iter(tokens[:, None]))
-    of_bytes = dataclasses.replace(loaded, tokenizer=ByteTokenizer())
-    pieces = list(of_bytes.stream("x", len(tokens)))
-    assert "".join(pieces) == text
-    assert pieces == list(text)
-    cut = list(of_bytes.stream("x", len(tokens), stop=["the end", "§"]))
-    assert cut == ["a", "n", " ", "é", "té", " ", "🌞", ",", " "], "what may stop it has to wait"
-    monkeypatch.setattr(run_module, "stream_from", lambda *_, **__: iter(tokens[:4, None]))
-    assert "".join(of_bytes.stream("x", 4)) == "an \N{REPLACEMENT CHARACTER}", "as sample has it"
 
 
 def test_how_likely_a_text_is(loaded):

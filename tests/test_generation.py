@@ -260,13 +260,6 @@ def test_each_token_is_read_once_until_the_context_slides(decoder):
     np.testing.assert_array_equal(drawn, whole)
 
 
-@pytest.mark.parametrize("length", [1, 2])
-def test_no_tokens_may_be_asked_for(decoder, length):
-    model, params = decoder
-    prompt = jnp.ones((2, length), jnp.int32)
-    assert generate_from(model, params, prompt, jax.random.key(0), num_tokens=0).shape == (2, 0)
-
-
 @pytest.mark.parametrize("size", [1, 4, 9])
 def test_a_text_in_pieces_is_the_same_text(decoder, size):
     """Also where the context slides; and whoever stops early has the beginning of it."""
@@ -307,21 +300,3 @@ def test_with_rows_of_ones_own_the_whole_text_is_read():
     np.testing.assert_array_equal(jnp.concatenate(list(pieces)), whole[0])
     assert not model.can_cache()
     assert small_decoder(feed_forward="gated").can_cache()
-
-
-def test_no_more_is_drawn_once_all_texts_have_ended():
-    """What is left is 0, which ends nothing itself: only what was drawn does."""
-
-    def next_logits(context, length, cache):  # the number that follows; 0 behind the last
-        last = jax.lax.dynamic_index_in_dim(context, length - 1, -1, keepdims=False)
-        return jax.nn.one_hot(last + 1, 9), cache + 1
-
-    def written(prompt, end):
-        options = {"temperature": 0, "cache": jnp.int32(0), "end": end}
-        return generate(
-            next_logits, jnp.array(prompt), 6, jax.random.key(0), max_length=7, **options
-        ).tolist()
-
-    assert written([[2], [0]], 3) == [[3, 4, 5, 0, 0, 0], [1, 2, 3, 0, 0, 0]]
-    assert written([[7]], 0) == [[8, 0, 0, 0, 0, 0]]
-    assert written([[7]], None) == [[8, 0, 1, 2, 3, 4]]

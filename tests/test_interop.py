@@ -369,36 +369,6 @@ def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
     assert local["mask_options"]["size"] == 4
 
 
-def test_a_gemma_without_a_global_layer_is_read(torch):
-    """As tiny ones are, of fewer than six layers."""
-    import transformers
-
-    from transformer_jax.interop import from_huggingface, gemma3
-
-    settings = their_models()["Gemma3ForCausalLM"].to_dict()
-    settings |= {"layer_types": ["sliding_attention"] * 2, "num_hidden_layers": 2}
-    config = transformers.Gemma3TextConfig(**settings)
-    theirs = with_random_arrays(transformers.Gemma3ForCausalLM(config).eval())
-    model, params = from_huggingface(theirs)
-    assert model.layers == "LL"
-    assert gemma3._describe(model)["layer_types"] == settings["layer_types"]
-    tokens = np.arange(12).reshape(1, 12) % 37
-    with torch.no_grad():
-        expected = theirs(torch.as_tensor(tokens)).logits.numpy()
-    logits = model.apply({"params": params}, tokens)
-    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=2e-5)
-
-
-def test_sizes_of_an_image_stand_there_as_one_number_or_two():
-    from transformer_jax.interop import vit
-
-    settings = {"image_size": [8, 12], "patch_size": [4, 4], "num_channels": 3}
-    assert (vit._sides(settings, "image_size"), vit._sides({"n": 8}, "n")) == ((8, 12), (8, 8))
-    for wrong in ([8], [8, 8.0], "8"):
-        with pytest.raises(InvalidInput, match=r"config\.json: image_size=.*: expected an integer"):
-            vit._sides({"image_size": wrong}, "image_size")
-
-
 @pytest.mark.parametrize("name", ["LlamaForCausalLM", "Qwen3ForCausalLM", "Gemma3ForCausalLM"])
 def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     """Theirs turn all, whatever their config says: no export, and it is not read."""
@@ -555,32 +525,6 @@ def test_other_sources_are_refused(tmp_path):
         from_huggingface(tmp_path)
 
 
-def test_a_repository_of_the_hub_is_fetched_by_its_name(tmp_path, monkeypatch):
-    import huggingface_hub
-
-    from transformer_jax.interop import from_huggingface
-
-    folder, _ = gpt2_folder(tmp_path)
-    asked = []
-
-    def snapshot_download(repository, revision, allow_patterns):
-        asked.append((repository, allow_patterns))
-        return str(folder)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    assert from_huggingface("someone/gpt2").model.width == 16
-    assert asked[0][0] == "someone/gpt2"
-    assert "config.json" in asked[0][1]
-    assert not any(pattern.endswith(".bin") for pattern in asked[0][1])  # pickles stay away
-
-    def offline(repository, revision, allow_patterns):
-        raise OSError("no network\nsecond line")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(InvalidInput, match="someone/gpt2: no such folder, and the hub did not"):
-        from_huggingface("someone/gpt2")
-
-
 def test_what_they_cannot_compute_is_refused(tmp_path):
     from transformer_jax.interop import to_huggingface
 
@@ -608,26 +552,6 @@ def test_weights_with_numbers_that_are_not_finite_are_refused(tmp_path):
         from_huggingface(tmp_path / "broken")
 
 
-def test_biases_of_weights_are_not_dropped(tmp_path):
-    from tests.conftest import tiny_config
-    from transformer_jax.interop import to_huggingface
-    from transformer_jax.training.build import make_model
-    from transformer_jax.training.warm_start import start_from
-
-    with_biases = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
-    params = random_params(with_biases)
-    to_huggingface(with_biases, params, tmp_path / "gpt2")
-    config = tiny_config(initial__weights=str(tmp_path / "gpt2"))
-    model = make_model(config.model, {"vocab_size": 11})
-    own = random_params(model, seed=3)
-    told = r"more arrays there\n  block_0/\S+/bias: there, not here(.|\n)*model.use_bias=True"
-    with pytest.raises(InvalidInput, match=told) as refusal:
-        start_from(model, own, config.initial, None)
-    assert len(str(refusal.value).splitlines()) <= 8
-    start = start_from(with_biases, jax.tree.map(jnp.zeros_like, params), config.initial, None)
-    assert "not used" not in start.remarks[0]
-
-
 def test_a_decoder_that_a_config_made_can_be_exported():
     from tests.conftest import tiny_config
     from transformer_jax.interop import to_huggingface
@@ -636,27 +560,6 @@ def test_a_decoder_that_a_config_made_can_be_exported():
     model = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
     params = random_params(model)
     assert to_huggingface(model, params).config["architectures"] == ["GPT2LMHeadModel"]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *({"attention": "fused"}, {"attention": "local"}, {"value_dim": 4}, {"head_dim": 4}),
-        {"mask": "causal"},
-    ],
-    ids=str,
-)
-def test_what_computes_the_same_is_exported_too(changes):
-    from transformer_jax.interop import to_huggingface
-
-    fields = {"vocab_size": 11, "max_length": 8, "width": 16, "depth": 1, "num_heads": 4}
-    fields |= {"activation": "gelu_tanh", "dropout_rate": 0.1, "attention_dropout_rate": 0.0}
-    model = Decoder(**fields, **changes)
-    params = random_params(model)
-    exported = to_huggingface(model, params)
-    assert exported.config["architectures"] == ["GPT2LMHeadModel"]
-    assert exported.config["attn_pdrop"] == 0.0
-    assert exported.config["resid_pdrop"] == 0.1
 
 
 def test_a_head_decides_the_architecture():
@@ -744,24 +647,3 @@ def test_a_real_llama_says_what_it_says_there(torch):
     ours = generate_from(short, params, jnp.asarray(prompt), jax.random.key(0), **options)
     assert ours.tolist() == greedy[0, len(prompt) :].tolist()
     assert "Paris" in tokenizer.decode(ours.tolist())
-
-
-@pytest.mark.skipif(not SMOLLM2.exists(), reason="needs SmolLM2's weights: make smollm2")
-def test_the_config_of_smollm2_is_that_model():
-    """What configs/smollm2.py builds computes what the weights are for, whatever its length."""
-    from transformer_jax.interop.huggingface import _OF_TRAINING, _resolved
-    from transformer_jax.options.config import load_config
-    from transformer_jax.training.build import make_model
-
-    theirs, _ = from_folder(SMOLLM2)
-    config = load_config(str(ROOT / "configs" / "smollm2.py"), {})
-    ours = make_model(config.model, {"vocab_size": theirs.vocab_size})
-    for field in theirs.__dataclass_fields__.keys() - {*_OF_TRAINING, "max_length"}:
-        mine, his = _resolved(ours, field), _resolved(theirs, field)
-        assert mine == pytest.approx(his) if isinstance(his, float) else mine == his, field
-
-
-def from_folder(folder):
-    from transformer_jax.interop import from_huggingface
-
-    return from_huggingface(folder)

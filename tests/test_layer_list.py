@@ -15,9 +15,7 @@ from transformer_jax.inspection import capture
 from transformer_jax.layers.skips import SKIPS
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
 from transformer_jax.options.config import flatten, from_json, load_config, to_json
-from transformer_jax.options.constraints import remarks_on
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import _quick_study
 from transformer_jax.training import warm_start
 from transformer_jax.training.build import count_parameters, make_model
 from transformer_jax.training.loading import load_run
@@ -79,14 +77,6 @@ def test_a_pattern_is_repeated_over_the_depth():
     assert types_of(layers="LLLLLG", layer_types=LOCAL) == "LLLL"
     assert types_of(layers="LG", layer_types=LOCAL, depth=0) == ""
     assert types_of() == ""
-
-
-def test_owners_are_cycles_and_runs():
-    assert owners_of(6) == [0, 1, 2, 3, 4, 5]
-    assert owners_of(6, distinct_blocks=1) == [0] * 6
-    assert owners_of(6, distinct_blocks=3) == [0, 1, 2, 0, 1, 2]
-    assert owners_of(6, distinct_blocks=3, sharing="sequence") == [0, 0, 2, 2, 4, 4]
-    assert owners_of(5, distinct_blocks=2, sharing="sequence") == [0, 0, 0, 3, 3]
 
 
 def test_each_block_computes_what_its_type_says():
@@ -173,17 +163,6 @@ def test_skips_add_earlier_streams_times_learned_numbers(skips, reads):
         np.testing.assert_allclose(total, before[block + 1], rtol=1e-4, atol=1e-4)
 
 
-def test_a_skip_of_ones_own_that_reads_ahead_is_refused():
-    class Ahead:
-        initial = 1.0
-
-        def reads(self, block):
-            return (block,)
-
-    with pytest.raises(ValueError, match="block 0 reads stream 0, not one before it"):
-        Decoder(**SMALL, skips=Ahead).layer_list()
-
-
 @pytest.mark.thorough
 def test_other_transformers_have_layers_too():
     encoder = Encoder(**SMALL, num_classes=3, layers="LG", layer_types=LOCAL)
@@ -240,22 +219,6 @@ def test_layers_without_a_meaning_are_refused(fields, words):
         jax.eval_shape(model.init, jax.random.key(0), TOKENS)
 
 
-def test_another_row_begins_with_its_own_options_and_heads_change_no_added_positions():
-    window = {"mask": "window", "mask_options": {"size": 3}}
-    model = Decoder(**SMALL, **window, layers="WF", layer_types={"F": {"mask": "full"}})
-    assert dict(model.by_type()["F"].mask_options) == {}
-    assert dict(model.by_type()["W"].mask_options) == {"size": 3}
-    other_heads = Decoder(**SMALL, layers="AB", layer_types={"B": {"num_heads": 4}})
-    params = drawn(other_heads, tokens=TOKENS)
-    assert "positions" in params
-    assert "positions_B" not in params
-    with_bias = other_heads.clone(position="t5")
-    assert with_bias.init(jax.random.key(0), TOKENS)["params"].keys() >= {
-        "positions",
-        "positions_B",
-    }
-
-
 def test_a_refused_cache_names_the_mask_of_the_type():
     model = Decoder(**SMALL, layers="DM", layer_types={"M": {"mask": "prefix"}})
     params = drawn(model, tokens=TOKENS)
@@ -288,32 +251,6 @@ def test_options_of_a_type_are_checked_stored_and_reach_its_blocks():
     assert (globally.mask, globally.num_kv_heads, local.num_kv_heads) == ("full", 2, None)
     plain = make_model(tiny_config().model, {"vocab_size": 11})
     assert count_parameters(model) < count_parameters(plain)  # fewer key and value heads
-
-
-def test_what_does_nothing_or_leaks_in_a_type_is_said():
-    remarks = lambda **more: remarks_on(flatten(tiny_config(**more)))
-    assert remarks(**OPTIONS) == []
-    assert remarks(model__layers="LG") == ["model.layers=LG: no type says what is different"]
-    (unused,) = remarks(**OPTIONS, model__layer_types__X__mask="full")
-    assert unused.startswith("model.layer_types.X: no block is of this type in model.layers=LG")
-    (unused,) = remarks(**OPTIONS, model__depth=1, model__layer_types__G__num_kv_heads=1)
-    assert unused.startswith("model.layer_types.G: no block is of this type")
-    (leak,) = remarks(**OPTIONS, model__layer_types__G__mask="unmasked")
-    assert leak.startswith("model.layer_types.G.mask=unmasked shows this decoder the answers")
-    (undone,) = remarks(model__wiring="sandwich", model__stochastic_depth="0.1")
-    assert "undoes what kept branches are multiplied with" in undone
-    (added,) = remarks(model__parametrisation="mup", model__position="contextual")
-    assert "model.position=contextual adds to them as it is" in added
-    # So that arms can say what the base does not.
-    config = tiny_config(model__layers="A", model__layer_types__B__mask="window")
-    assert dict(make_model(config.model, {"vocab_size": 11}).layer_types) == {}
-
-
-def test_arms_may_say_of_a_type_what_the_base_does_not():
-    base = tiny_config(model__layers="LG")
-    _, arms = _quick_study(base, ["model.layer_types.L.mask=full,window"], [])
-    assert list(arms) == ["mask=full", "mask=window"]
-    assert arms["mask=window"] == {"model.layer_types.L.mask": "window"}
 
 
 @pytest.mark.parametrize(

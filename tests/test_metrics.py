@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, TINY, attempt, refused, tree_hash
+from tests.conftest import ROOT, TINY, tree_hash
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import BINS, METRICS
 from transformer_jax.options.config import ConfigFile, flatten, load_config
@@ -22,8 +22,7 @@ from transformer_jax.studies.asking.design import design_of
 from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.asking.register import contrasts_of
 from transformer_jax.studies.running.details import measure_later
-from transformer_jax.studies.running.launch import run
-from transformer_jax.training import hooks, loop, measuring
+from transformer_jax.training import loop
 from transformer_jax.training.hooks import _entropy
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
@@ -343,12 +342,6 @@ def test_wrong_names_are_refused_without_running_the_file(folder, changes, words
         short(**changes)
 
 
-def test_a_command_refuses_in_a_few_lines(folder):
-    changes = f"--config.evaluation.metrics={own('fails')}"
-    done = attempt("train", f"--config={TINY}", "--workdir=run", changes, cwd=folder)
-    refused(done, "own_looks.fails", "KeyError")
-
-
 # ---------------------------------------------------------------- hooks that intervene
 
 
@@ -378,21 +371,6 @@ def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder):
     assert key(plain) == key(watched) != key(config)
     other = short(**{"hooks.functions": own("shrinks"), "hooks.every": "4"})
     assert key(other) != key(config)
-
-
-@pytest.mark.commands
-def test_a_hook_that_intervenes_may_be_an_arm(folder):
-    arms, changes = ["hooks.functions=own_looks.shrinks"], {"hooks.every": "2"}
-    changes |= {"training.steps": "4", "schedule.name": "constant"}
-    design = design_of(ConfigFile(TINY), changes, arms)
-    study = run(design, folder / "runs" / "q", range(2), progress=Silent())
-    scores = [study.cell(name, 0).means()["loss"] for name in study.arms]
-    assert scores[0] != scores[1]
-
-
-def test_a_hook_may_keep_what_it_gets(folder):
-    last = train(short(**{"hooks.functions": own("keeps"), "hooks.every": "1"}), "run", Silent())
-    assert last["keeps/moved"] > 0
 
 
 @pytest.mark.thorough
@@ -449,15 +427,7 @@ def get_study():
 """
 
 
-def test_numbers_may_be_of_half_precision():
-    assert hooks._numbers("a hook", "it", {"x": jnp.bfloat16(1.5)}) == {"it/x": 1.5}
-    assert measuring._number(jnp.bfloat16(1.5)) == 1.5
-    assert not any(map(hooks.is_number, (1j, "1", [1.0], None)))
-    assert hooks._size(jnp.full(4096, 1.01, jnp.bfloat16)).dtype == jnp.float32
-
-
 def test_the_metric_of_a_study_is_measured_in_every_arm(folder):
-    from transformer_jax.options.config import ConfigFile
 
     def design(metric):
         (folder / "study.py").write_text(STUDY.replace("METRIC", repr(metric)))

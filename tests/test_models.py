@@ -82,16 +82,6 @@ def test_c63_tied_embeddings_are_one_array():
     assert untied["output"]["kernel"].shape == (64, 11)
 
 
-def test_a_longer_maximum_changes_no_logit():
-    params = initial(SMALL.clone(position="sinusoidal"))
-    for position in ("sinusoidal", "rotary", "none"):
-        model = SMALL.clone(position=position)
-        np.testing.assert_array_equal(
-            model.apply({"params": params}, TOKENS),
-            model.clone(max_length=80).apply({"params": params}, TOKENS),
-        )
-
-
 def test_without_positions_one_causal_layer_ignores_order_and_two_do_not():
     early, late = jnp.array([[1, 2, 3, 4]]), jnp.array([[3, 1, 2, 4]])
     for depth, ignores in ((1, True), (2, False)):
@@ -179,13 +169,6 @@ def test_a_class_token_stands_before_given_positions():
         np.testing.assert_array_equal(given, counted)
     with pytest.raises(ValueError, match=r"positions: "):
         encoder.apply(params, vectors=vectors, positions=jnp.arange(6))
-
-
-def test_segments_of_another_length_are_refused():
-    with pytest.raises(ValueError, match=r"segments: expected \[\.\.\., L=8\]"):
-        SMALL.apply({"params": initial(SMALL)}, TOKENS, segments=jnp.ones((2, 7), jnp.int32))
-    with pytest.raises(ValueError, match=r"positions: .*broadcasts to \(2, 8\), got \(2, 1, 8\)"):
-        SMALL.apply({"params": initial(SMALL)}, TOKENS, positions=jnp.ones((2, 1, 8), jnp.int32))
 
 
 @pytest.mark.thorough

@@ -44,11 +44,6 @@ def config(**changes):
     return tiny_config(**plain | changes)
 
 
-def gradients_of(params, step):
-    """Gradients of a bowl, which differ from step to step."""
-    return jax.tree.map(lambda p, noise: p + noise, params, drawn(10 + step))
-
-
 def train(optimizer, steps=4, params=None):
     params = drawn(0) if params is None else params
     state = optimizer.init(params)

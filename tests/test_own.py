@@ -1,17 +1,14 @@
 """A component of the user's own: named by import path, checked unread, never run unasked."""
 
-import json
-import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY, attempt, command, refused, user_environment
 from transformer_jax.errors import InvalidInput
 from transformer_jax.laws import LAWS
-from transformer_jax.options.config import changed, flatten, load_config
+from transformer_jax.options.config import flatten, load_config
 from transformer_jax.options.declared import own_files
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
@@ -134,17 +131,6 @@ def test_wrong_names_and_options_are_refused_without_running_the_file(folder, ch
         short(**changes)
 
 
-def test_options_of_a_class_go_with_it(folder):
-    mine = short(**{OPTION: "4"})
-    assert OPTION in flatten(mine)
-    assert OPTION not in flatten(changed(mine, {"model.attention": "softmax"}))
-    assert flatten(changed(mine, {"model.attention": "own_tempered.Tempered"}))[OPTION] == 4.0
-    by_type = {"model.layers": "LG", "model.layer_types.L.attention": "softmax"}
-    model = make_model(changed(mine, by_type).model, {"vocab_size": 7}, ["own_tempered"])
-    assert "temperature" in model.attention_options
-    assert "temperature" not in model.layer_types["L"]["attention_options"]
-
-
 def test_a_stored_config_runs_nothing_that_is_not_allowed(folder):
     (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('it was run')\n")
     config = short(**{OPTION: "4"})
@@ -167,43 +153,6 @@ def test_a_config_of_another_sets_own_options_that_are_checked_too(folder):
         + "    config.model.attention_options.own = {'temperature': 2.0}\n    return config\n"
     )
     assert flatten(load_config("mine.py", {}))[OPTION] == 2.0
-
-
-def test_an_option_has_a_name_and_a_default_of_its_own(folder):
-    """What the model supplies would replace it; what is computed cannot be read without running."""
-    for field, words in (
-        ("scale: Positive = 1.0", "the model supplies it; name it otherwise"),
-        ("temperature: Positive = 1 / 8", "needs a default that is written out"),
-        ("temperature: Positive", "needs a default that is written out"),
-    ):
-        source = OWN.replace("temperature: Positive = 1.0", field)
-        (folder / "own_tempered.py").write_text(source)
-        with pytest.raises(InvalidInput, match=words):
-            short()
-
-
-def test_an_allowed_module_gives_its_own_classes_and_not_what_it_imports(folder):
-    """A stored config may name anything; here a function that the user's honest file imports."""
-    train(short(), "run", Silent())
-    file = folder / "run" / "config.json"
-    honest = file.read_text()
-    for choice, words in (
-        ("own_tempered.attention_weights", "defines no attention_weights"),
-        ("own_tempered.Positive", "defines no Positive"),
-    ):
-        file.write_text(honest.replace("own_tempered.Tempered", choice))
-        with pytest.raises(InvalidInput, match=words):
-            load_run("run", allow=["own_tempered"])
-    stored = json.loads(honest)
-    stored["model"]["attention_options"]["own"] = {"temperature": -1.0}
-    file.write_text(json.dumps(stored))
-    with pytest.raises(InvalidInput, match=r"own.temperature=-1.0: expected a number > 0"):
-        load_run("run", allow=["own_tempered"])
-    file.write_text(honest)
-    said = []
-    (folder / "own_tempered.py").write_text(OWN + "\n# changed\n")
-    load_run("run", said.append, allow=["own_tempered"])
-    assert any("not what this run was trained with" in line for line in said)
 
 
 def test_a_file_that_fails_when_it_is_imported_is_named(folder):
@@ -238,35 +187,6 @@ class Reversed(nn.Module):
 POSITIONS = {
     "reversed": Reversed,
 '''
-
-
-@pytest.mark.thorough
-def test_a_new_row_is_one_source_file_and_one_line_of_a_config(tmp_path):
-    """In a copy of the package: the class and its name in the table, then the name in a config."""
-    for part in ("transformer_jax", "experiments", "configs"):
-        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-    file = tmp_path / "transformer_jax" / "layers" / "positions.py"
-    file.write_text(file.read_text().replace("\n\nPOSITIONS = {\n", ROW))
-    (tmp_path / "mine.py").write_text(
-        "from configs import tiny\n\n\ndef get_config():\n    config = tiny.get_config()\n"
-        '    config.model.position = "reversed"\n    return config\n'
-    )
-    arguments = ["--config=mine.py", "--workdir=run", "--config.training.steps=2"]
-    option = "--config.model.position_options.reversed.rms"
-    arguments += ["--config.schedule.name=constant", f"{option}=0.1"]
-
-    def launch(*more):
-        return subprocess.run(
-            [sys.executable, "-m", "experiments.train", *arguments, *more],
-            cwd=tmp_path, env=user_environment(PYTHONPATH=str(tmp_path)), capture_output=True,
-            text=True, timeout=300, check=False,
-        )  # fmt: skip
-
-    refused(launch(f"{option}=-1"), "reversed.rms=-1: expected a number > 0")
-    done = launch()
-    assert done.returncode == 0, done.stderr
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["model"]["position_options"]["reversed"] == {"rms": 0.1}
 
 
 # ---------------------------------------------------------------- architectures, and what has no options
@@ -479,15 +399,3 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
     file.write_text(file.read_text().replace(".mean(-1, keepdims", ".mean(-2, keepdims"))
     assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout
-
-
-@pytest.mark.thorough
-def test_weights_that_are_loaded_begin_a_mean_too(folder):
-    """The mean of the weights starts at those that training starts from, not at drawn ones."""
-    train(short(), "first", Silent())
-    again = {"initial.weights": "first", "training.weight_ema": "0.999999"}
-    train(short(**again, **{"data.tokenizer": "first/tokenizer.json"}), "second", Silent())
-    allow = ["own_tempered"]
-    first, second = load_run("first", allow=allow), load_run("second", allow=allow)
-    kernel = lambda run: np.asarray(run.params["block_0"]["attention"]["query"]["kernel"])
-    np.testing.assert_allclose(kernel(second), kernel(first), atol=1e-6)

@@ -4,7 +4,6 @@ import itertools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -15,22 +14,15 @@ from transformer_jax import config_from_huggingface, load_run
 from transformer_jax.data.huggingface_tokenizers import as_huggingface
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
-from transformer_jax.data.tokenizers import (
-    TOKENIZERS,
-    HuggingFaceTokenizer,
-    tokenizer_text,
-    tokenizers_library,
-)
+from transformer_jax.data.tokenizers import TOKENIZERS, HuggingFaceTokenizer, tokenizers_library
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after
 from transformer_jax.interop import from_huggingface, to_huggingface
 from transformer_jax.interop.huggingface import model_of
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
-from transformer_jax.options.config import changed, flatten
+from transformer_jax.options.config import flatten
 from transformer_jax.training.build import make_model
 from transformer_jax.training.export import export_run
-from transformer_jax.training.pretrained import options_of_model
-from transformer_jax.training.run import Run
 from transformer_jax.training.warm_start import fingerprint_of, start_from
 
 TEXT = "cafe\N{COMBINING ACUTE ACCENT} To be, or not to be:\nthat is the question.\tÜber-größe… 你好, don't!\n\n"
@@ -84,18 +76,6 @@ def test_special_tokens_stand_where_the_model_was_trained_with_them(kind):
     assert special_tokens(HuggingFaceTokenizer(theirs)) == specials
 
 
-def test_numbers_of_a_file_of_theirs_may_have_gaps():
-    library = tokenizers_library()
-    vocabulary = {"a": 0, "b": 1, "[UNK]": 2, "c": 7}
-    theirs = HuggingFaceTokenizer(
-        library.Tokenizer(library.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    )
-    assert theirs.vocab_size == 8
-    assert special_tokens(theirs).padding == 8
-    with pytest.raises(InvalidInput, match=r"have gaps, .* number \[PAD\], \[CLS\]"):
-        as_huggingface(theirs, "{begin} $A {end}")
-
-
 def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
     """A language model reads none of them; what begins and ends a text keeps its own name."""
     library = tokenizers_library()
@@ -111,22 +91,6 @@ def test_special_tokens_of_a_file_of_theirs_are_found_or_added():
     assert classifies.encode("a b").ids == [0, 2, 3, 1]
     assert classifies.token_to_id("[PAD]") == special_tokens(theirs).padding == 4
     assert classifies.token_to_id("[MASK]") == special_tokens(theirs).mask == 5
-
-
-@pytest.mark.thorough
-def test_a_masked_model_fills_in_the_same_from_its_folder(tmp_path):
-    """Byte pairs hold the space before a word, in our file and in theirs."""
-    tokenizer = TOKENIZERS["bpe"].train(["to be or not to be, that is it " * 9], 280)
-    size = special_tokens(tokenizer).vocab_size
-    model = Encoder(vocab_size=size, max_length=24, width=16, depth=1)
-    config = tiny_config(
-        model__architecture="encoder", data__task="masked_language_modelling", data__tokenizer="bpe"
-    )
-    run = Run(config, model, drawn(model), tokenizer, 1)
-    export_run(run, tmp_path / "out", "it")
-    filled, again = (each.fill_in("to ___ it") for each in (run, load_run(tmp_path / "out")))
-    assert [text for text, _ in filled] == [text for text, _ in again]
-    np.testing.assert_allclose([p for _, p in filled], [p for _, p in again], atol=1e-5)
 
 
 def test_a_tokenizer_of_ones_own_is_not_exported(tiny_run, tmp_path):
@@ -188,32 +152,6 @@ def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder,
             type(run)(run.config, model, drawn(model), run.tokenizer, 1), tmp_path / "x", "x"
         )
     assert not (tmp_path / "x").exists()
-
-
-def from_huggingface_of(model, params, folder):
-    to_huggingface(model, params, folder)
-    return from_huggingface(folder)
-
-
-def test_biases_of_zero_stand_in_for_none(tmp_path):
-    """Where a family has a row without biases it is taken; the outputs are the same."""
-    plain = Decoder(vocab_size=9, max_length=8, width=16, depth=1, use_bias=False)
-    params = drawn(plain)
-    exported = to_huggingface(plain, params)
-    assert exported.config["architectures"] == ["GPT2LMHeadModel"]
-    assert not exported.state["transformer.h.0.attn.c_attn.bias"].any()
-    # No types of text either: one that is zero. (T5 has no word for this feed-forward layer.)
-    encoder = Encoder(vocab_size=9, max_length=8, width=16, depth=1, num_classes=3, use_bias=False)
-    params = drawn(encoder)
-    again, theirs = from_huggingface_of(encoder, params, tmp_path / "encoder")
-    tokens = jnp.array([[3, 1, 4, 1, 5]])
-    expected = encoder.apply({"params": params}, tokens)
-    np.testing.assert_allclose(again.apply({"params": theirs}, tokens), expected, atol=1e-6)
-    assert (again.num_types, again.use_bias) == (1, True)
-    llama = plain.clone(position="rotary", norm="rms_norm", feed_forward="gated", activation="silu")
-    exported = to_huggingface(llama, drawn(llama))
-    assert exported.config["architectures"] == ["LlamaForCausalLM"]
-    assert not any("bias" in name for name in exported.state)
 
 
 # ---------------------------------------------------------------- in
@@ -294,45 +232,6 @@ def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
     config.model.width = 32  # it can be changed, as every config can
 
 
-def test_an_output_layer_is_the_embedding_only_where_the_config_says_so(tmp_path):
-    model = MODELS["llama"]
-    state = to_huggingface(model, drawn(model), tmp_path).state
-    del state["lm_head.weight"]
-    save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(InvalidInput, match=r"missing \(1\): lm_head.weight"):
-        from_huggingface(tmp_path)
-    t5 = MODELS["t5"]
-    state = to_huggingface(t5, drawn(t5), tmp_path / "t5").state
-    del state["lm_head.weight"]
-    save_file(state, tmp_path / "t5" / "model.safetensors")
-    file = tmp_path / "t5" / "config.json"
-    with pytest.raises(InvalidInput, match=r"lm_head.weight"):
-        from_huggingface(tmp_path / "t5")
-    settings = json.loads(file.read_text())  # transformers 5 writes a 1.1 whose layers are equal so
-    settings |= {"tie_word_embeddings": True, "scale_decoder_outputs": False}
-    file.write_text(json.dumps(settings))
-    params = from_huggingface(tmp_path / "t5").params
-    table = params["token_embedding"]["embedding"]
-    np.testing.assert_array_equal(params["output"]["kernel"], table.T)
-
-
-def test_other_classes_and_another_task_get_a_new_head(tmp_path):
-    """A BERT of three classes for two, and one that fills in for a classifier."""
-    for name in ("classes", "masked"):
-        model = MODELS[name]
-        to_huggingface(model, drawn(model), tmp_path / name)
-        config = config_from_huggingface(tmp_path / name)
-        config = changed(
-            config, {"data.task": "text_classification", "data.source": "movie_snippets"}
-        )
-        made = make_model(config.model, {"vocab_size": 9, "num_classes": 2})
-        start = start_from(made, drawn(made, seed=1), config.initial, None)
-        assert "new: head" in start.remarks[0], start.remarks
-        assert start.params["head"]["kernel"].shape == (16, 2)
-        table = start.params["token_embedding"]["embedding"]
-        np.testing.assert_array_equal(table, drawn(model)["token_embedding"]["embedding"])
-
-
 def test_names_of_published_files_are_read(tmp_path):
     """BERT's have a head for the next sentence and old names of norms; others lie in parts."""
     model = MODELS["masked"]
@@ -370,23 +269,6 @@ def test_a_character_that_a_model_does_not_know_is_refused(folder, tmp_path):
     refused(done, "character '5' (U+0035) at offset")
     flags = (f"--workdir={folder}", "--prompt=5 €")
     refused(attempt("sample", *flags), "character '5' (U+0035) at offset 0")
-
-
-def test_types_of_layers_become_options(tmp_path):
-    local = {"mask": "window", "mask_options": {"size": 3}, "position_options": {"factor": 2.0}}
-    model = Decoder(
-        vocab_size=9,
-        max_length=8,
-        width=16,
-        depth=2,
-        layers="LG",
-        layer_types={"L": local},
-        position="rotary",
-    )
-    options = options_of_model(model)
-    assert options["model.layers"] == "LG"
-    assert options["model.layer_types.L.mask_options.window.size"] == 3
-    assert options["model.layer_types.L.position_options.rotary.factor"] == 2.0
 
 
 @pytest.mark.thorough
@@ -443,27 +325,6 @@ def test_a_run_is_scored_on_other_data_if_it_was_made_for_such(tiny_run, tmp_pat
     refused(other, "tokens of another tokenizer")
 
 
-def test_classes_of_other_data_are_not_taken_for_the_models(tmp_path):
-    model = MODELS["classes"]
-    settings = {"id2label": {"0": "bad", "1": "fair", "2": "good"}}
-    to_huggingface(model, drawn(model), tmp_path / "weights", settings=settings)
-    tokenizer = TOKENIZERS["char"].train(["abcde"], 0)
-    as_huggingface(tokenizer, "{begin} $A {end}").save(str(tmp_path / "weights" / "tokenizer.json"))
-    run = load_run(tmp_path / "weights")
-    assert run.classes == ("bad", "fair", "good")
-    assert run.classify(["abc", "a"]).shape == (2, 3)
-    rows = tmp_path / "rows.tsv"
-    words = ["".join(word) for word in itertools.product("abcde", repeat=4)][:200]
-    rows.write_text("text\tlabel\n" + "".join(f"{w}\t{('good', 'bad')[w < 'b']}\n" for w in words))
-    done = attempt("evaluate", f"--workdir={tmp_path / 'weights'}", f"--source={rows}")
-    refused(done, "its classes are bad, good", "the model knows bad, fair, good")
-    body = tmp_path / "body"
-    to_huggingface(model.clone(num_classes=0), drawn(model.clone(num_classes=0)), body)
-    as_huggingface(tokenizer, "{begin} $A {end}").save(str(body / "tokenizer.json"))
-    with pytest.raises(InvalidInput, match="no classes"):
-        load_run(body).classify(["abc"])
-
-
 @pytest.mark.parametrize(
     ("name", "template", "begin", "source"),
     [("bart", "{begin} $A {end}", [7, 6], [6, 0, 1, 2, 7]), ("t5", "$A {end}", [5], [0, 1, 2, 7])],
@@ -513,29 +374,6 @@ def test_a_translation_begins_and_ends_as_the_folder_says(
     (tmp_path / "pairs.tsv").write_text("\n".join(rows) + "\n")
     evaluate.main([f"--workdir={folder}", f"--source={tmp_path / 'pairs.tsv'}"])
     assert "note   20 pairs do not fit into data.length=" in capsys.readouterr().err
-
-
-def test_rows_that_are_no_tokens_are_left_out_only_of_the_same_vocabulary(folder, tmp_path):
-    """Many models round the number of rows up; another tokenizer's rows are other tokens."""
-    ours = load_run(folder)
-    wider = ours.model.clone(vocab_size=ours.model.vocab_size + 7)
-    params = drawn(wider)
-    place = tmp_path / "wider"
-    to_huggingface(wider, params, place)
-    (place / "tokenizer.json").write_text((folder / "tokenizer.json").read_text())
-    config = tiny_config(model__use_bias=True, initial__weights=str(place))
-    start = start_from(ours.model, drawn(ours.model, 1), config.initial, ours.tokenizer)
-    assert "without rows that are no token's: token_embedding/embedding" in start.remarks[0]
-    table = np.asarray(params["token_embedding"]["embedding"])
-    taken = start.params["token_embedding"]["embedding"]
-    np.testing.assert_array_equal(taken, table[: ours.model.vocab_size])
-    other = TOKENIZERS["char"].train(["".join(map(chr, range(97, 97 + 65)))], 0)
-    with pytest.raises(InvalidInput, match=r"do not fit this model(.|\n)*begin with --config="):
-        start_from(ours.model, drawn(ours.model), config.initial, other)
-    equal_size = tiny_config(model__use_bias=True, initial__weights=str(folder)).initial
-    start_from(ours.model, drawn(ours.model, 1), equal_size, ours.tokenizer)
-    with pytest.raises(InvalidInput, match=r"of other tokens; give data.tokenizer=.*json"):
-        start_from(ours.model, drawn(ours.model, 1), equal_size, other)
 
 
 def test_a_name_on_the_hub_serves_where_a_folder_does(folder, tmp_path, monkeypatch):
@@ -628,10 +466,3 @@ def test_a_config_file_of_three_lines_changes_what_it_wants(folder, tmp_path):
     assert flat["model.use_bias"] is True
     done = attempt("ablate", f"--config={own}", "--arm=model.widht=1,2", f"--workdir={tmp_path}/s")
     refused(done, "model.widht", "model.width")
-
-
-def test_tokenizer_files_of_runs_and_of_theirs_stay_apart(folder, tiny_run):
-    ours, theirs = load_run(tiny_run).tokenizer, load_run(folder).tokenizer
-    assert json.loads(tokenizer_text(ours))["kind"] == "char"
-    assert json.loads(tokenizer_text(theirs))["kind"] == "huggingface"
-    assert jnp.array_equal(ours.encode("To be"), theirs.encode("To be"))

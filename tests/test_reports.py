@@ -3,7 +3,6 @@
 import csv
 import datetime
 import json
-import math
 import os
 import re
 import shutil
@@ -20,13 +19,7 @@ from experiments import results
 from tests.conftest import ROOT, TINY, attempt, command, refused
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.listing import (
-    _newest_metrics,
-    facts_of,
-    filtered,
-    find_runs,
-    parse_filter,
-)
+from transformer_jax.runs.listing import facts_of, filtered, find_runs, parse_filter
 from transformer_jax.runs.pictures import draw_attention, draw_comparison
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design, seal_of
@@ -235,11 +228,6 @@ def test_runs_are_found_by_what_they_are(done):
     assert best["test/loss"] == min(row["test/loss"] for row in choose(root, []))
 
 
-def test_order_is_asked_of_numbers(done):
-    with pytest.raises(InvalidInput, match="expected a number behind <, got '3,7'"):
-        choose(done.path.parent, ["test/loss<3,7"])
-
-
 def test_scores_whose_cells_are_gone_are_not_replaced(done, tmp_path):
     shutil.copytree(done.path, tmp_path / "study")
     before = {file: file.read_bytes() for file in (tmp_path / "study").iterdir() if file.is_file()}
@@ -266,21 +254,6 @@ def test_no_study_begins_among_files_of_others(done, tiny_run, tmp_path):
         attempt("try_change", f"--base={tmp_path / 'run'}", *change), "holds files but no journal"
     )
     assert [*(tmp_path / "paper").iterdir()] == [tmp_path / "paper" / "table.md"]
-
-
-def test_what_is_compared_is_told_in_numbers_and_written_where_it_may_be(done, tmp_path):
-    runs = [run.path for run in runs_of(done, ("none", 0), ("none", 1)).values()]
-    found = attempt("compare", *runs, f"--out={tmp_path / 'new' / 'page.html'}", "--json")
-    held = json.loads(found.stdout)["runs"]
-    for path in runs:
-        last = RunDirectory(path).metrics()[-1]
-        assert held["eval/loss"][str(path)] == last["eval/loss"]
-        assert held["step"][str(path)] == last["step"]
-    (tmp_path / "page.html").mkdir()
-    refused(attempt("compare", *runs, f"--out={tmp_path / 'page.html'}"), "folder of that name")
-    (tmp_path / "file").touch()
-    learned = done.cell("position=learned", 0).path
-    refused(attempt("runs", "export", learned, f"--out={tmp_path / 'file' / 'a'}"), "file/a")
 
 
 def test_small_differences_keep_their_digits():
@@ -328,45 +301,6 @@ def test_a_filter_that_names_nothing_is_refused(done):
         parse_filter("loss")
 
 
-def test_a_short_key_means_the_least_nested_one_and_is_refused_where_several_are(done, tmp_path):
-    facts = {"model.position": "learned", "model.layer_types.L.position": "rotary"}
-    assert parse_filter("position=learned")(facts)
-    assert not parse_filter("position=rotary")(facts)
-    root = f"--root={done.path.parent}"
-    refused(
-        attempt("runs", "ls", root, "batch_size=32"),
-        "evaluation.batch_size, training.batch_size; expected one",
-    )
-    found = attempt("runs", "ls", "seed=0", root, "test/loss<9", "--json")  # in any order
-    assert {row["seed"] for row in json.loads(found.stdout)} == {0}
-    none = {"model.num_kv_heads": None}
-    assert parse_filter("model.num_kv_heads!=2")(none)
-    assert not parse_filter("model.num_kv_heads!=None")(none)
-    assert not parse_filter("model.width!=2")(none), "a run without the key does not pass"
-    several = {"data.splits": [0.8, 0.1, 0.1], "model.use_bias": True}
-    for text in (
-        "splits=0.8,0.1,0.1",
-        "splits=(0.8, 0.1, 0.1)",
-        "use_bias=true",
-        "use_bias!=False",
-    ):
-        assert parse_filter(text)(several), text
-    assert not parse_filter("splits!=0.8,0.1,0.1")(several)
-
-
-def test_a_number_that_is_none_comes_last():
-    rows = [{"run": str(n), "a/b": v} for n, v in enumerate((2.5, math.nan, 1.1, 3.0, None, 0.9))]
-    assert [row["a/b"] for row in filtered(rows, (), "a/b")][:4] == [0.9, 1.1, 2.5, 3.0]
-
-
-def test_the_last_evaluation_is_found_however_many_rows_came_after_it(tmp_path):
-    rows = [{"step": 1, "eval/loss": 2.0}, {"step": 500, "eval/loss": 1.75}]
-    rows += [{"step": step, "train/loss": 1.7, "time/step_ms": 0.1} for step in range(501, 4000)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    newest = _newest_metrics(tmp_path)
-    assert (newest["eval/loss"], newest["step"]) == (1.75, 3999)
-
-
 def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
     for name in ("a", "private"):
         (tmp_path / name).mkdir()
@@ -384,14 +318,6 @@ def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
     closed = [tmp_path.name]
     with pytest.raises(InvalidInput, match=f"--root={tmp_path}: Permission denied"):
         list(find_runs(tmp_path))
-
-
-def test_the_newest_of_each_metric_is_listed_whatever_the_last_row_has(done, tmp_path):
-    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "stopped")
-    with (tmp_path / "stopped" / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 99, "train/loss": 0.5}\n{"step": 100, "tra')
-    (row,) = choose(tmp_path, ["eval/loss<9"])
-    assert row["train/loss"] == 0.5
 
 
 def test_what_a_run_says_does_not_steer_the_terminal(done, tmp_path):
@@ -427,15 +353,6 @@ def test_a_run_whose_process_is_gone_is_dead_at_once(done, tmp_path):
     ):
         (tmp_path / "old" / ".lock").write_text(f"pid {pid} on {host}, since {now}\n")
         assert choose(tmp_path, [])[0]["status"] == status
-
-
-def test_a_run_is_listed_at_the_step_at_which_it_was_saved(done, tmp_path):
-    shutil.copytree(done.cell("position=none", 0).path, tmp_path / "stopped")
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    rows = (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()
-    step = json.loads(rows[-1])["step"] + 3  # no row was due since
-    (tmp_path / "stopped" / "STATUS").write_text(f"interrupted {now} step {step}\n")
-    assert choose(tmp_path, [])[0]["step"] == step
 
 
 def test_cells_are_listed_where_they_are_asked_for(done):

@@ -65,37 +65,6 @@ def test_the_judge_needs_scipy_alone():
     assert "pip install -e '.[judge]'" in run_without("scipy").stderr
 
 
-def test_a_file_of_excel_is_read_and_one_in_another_encoding_is_refused(scores, tmp_path):
-    file, given = tmp_path / "scores.csv", ("--base=base", "--margin=0.05")
-    text = "\r\n".join(
-        ["arm,seed,value", *(f"{r['arm']},{r['seed']},{r['value']}" for r in rows_of(scores))]
-    )
-    file.write_bytes(text.encode("utf-8-sig"))
-    done = attempt("judge", f"--scores={file}", *given)
-    assert done.returncode == 0, done.stderr
-    file.write_bytes(text.replace("base", "b\xe4se").encode("latin-1"))
-    refused(
-        attempt("judge", f"--scores={file}", *given), "scores.csv: expected a CSV file in UTF-8"
-    )
-
-
-def test_steps_as_pandas_writes_them_are_read(tmp_path):
-    file = tmp_path / "scores.csv"
-    rows = [f"{arm},{seed},{seed / 9 + n},{'1200.0' if seed else ''}"
-            for n, arm in enumerate(("base", "up")) for seed in range(5)]  # fmt: skip
-    file.write_text("\n".join(["arm,seed,value,step", *rows]))
-    done = attempt("judge", f"--scores={file}", "--base=base", "--margin=0.05")
-    assert done.returncode == 0, done.stderr
-
-
-def test_runs_that_are_not_paired_have_no_difference_in_every_seed():
-    rows = [{"arm": arm, "seed": s, "value": n} for n, arm in enumerate("ab") for s in range(4)]
-    (found,) = transformer_jax.judge(
-        rows, base="a", margin=0.1, larger_is_better=True, paired=False
-    )
-    assert found.reason == "refused: the same score in every run of an arm"
-
-
 def test_a_folder_keeps_page_tables_and_looks(scores, tmp_path):
     def judged(count, folder="judged"):
         file = tmp_path / "scores.csv"
@@ -154,22 +123,6 @@ def test_the_best_of_ten_asked_alone_is_one_of_ten(tmp_path, rng, monkeypatch):
     assert false <= 0.05 * studies
 
 
-def test_truths_are_read_as_what_they_are(scores):
-    rows = rows_of(scores)
-    plain = transformer_jax.judge(rows, **ASKED)
-    for untrue in (float("nan"), None, "False", "0", "", False, 0.0, "0.0", "no"):
-        told = [row | {"diverged": untrue} for row in rows]
-        assert transformer_jax.judge(told, **ASKED) == plain
-    for true in ("True", "1", "yes", True, 1.0, "1.0", "Y", np.True_):
-        (found, *_) = transformer_jax.judge([row | {"diverged": true} for row in rows], **ASKED)
-        assert "diverged" in found.reason
-    for column, wrong in (("diverged", "maybe"), ("value", "n/a"), ("seed", 1.5), ("seed", "x")):
-        with pytest.raises(InvalidInput, match=rf"row 1: {column}={wrong}: expected"):
-            transformer_jax.judge([rows[0] | {column: wrong}, *rows[1:]], **ASKED)
-    floats = [row | {"seed": float(row["seed"])} for row in rows]  # as a frame may write them
-    assert transformer_jax.judge(floats, **ASKED) == plain
-
-
 def test_words_are_those_of_a_study_of_the_same_scores(scores):
     by_arm = {arm: {s: Outcome(v[s]) for s in SEEDS} for arm, v in scores.items()}
     base = by_arm.pop("base")
@@ -222,21 +175,6 @@ def test_looks_cost_what_they_cost_in_a_study(scores):
     ]
     assert sorted(widths) == widths
     assert len(set(widths)) == 4
-
-
-def test_runs_that_diverged_and_frames(scores):
-    rows = rows_of(scores)
-    rows[7] |= {"value": math.nan}  # seed 1 of `up`
-    rows[12] |= {"diverged": True}  # seed 0 of `same`
-
-    class Frame:
-        def to_dict(self, orient):
-            assert orient == "records"
-            return rows
-
-    up, same, down = transformer_jax.judge(Frame(), **ASKED)
-    assert up.reason == same.reason == "no verdict on the mean: 1 of 6 diverged, of the base 0"
-    assert down.word == "worse"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,16 +16,13 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from tests.meshes import CASES, holds
 from transformer_jax import load_run
-from transformer_jax import sharding as sharding_module
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
 from transformer_jax.sharding import AXES, Rules, Sharding, cut_at_site, make_sharding
-from transformer_jax.training import hooks, measuring
+from transformer_jax.training import hooks
 from transformer_jax.training.announcement import remarks_on_sharding
-from transformer_jax.training.build import without_kernels
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.showcases import to_write
 
 EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
 
@@ -35,52 +31,6 @@ def over(rules=None, **sizes):
     """A sharding over devices that are not there."""
     shape = tuple(sizes.get(axis, 1) for axis in AXES)
     return Sharding(AbstractMesh(shape, AXES), rules or Rules())
-
-
-def test_hooks_and_metrics_are_traced_with_the_runs_sharding(monkeypatch):
-    """Else a kernel that XLA cannot cut would be compiled whole, over several devices."""
-    active, sharding = [], over(data=2)
-
-    def looks(*_, **__):
-        active.append(sharding_module._ACTIVE.get())
-        return jnp.zeros((2, 3, 5))
-
-    batch = {"inputs": {"tokens": np.zeros((2, 3), int)}, "weights": np.ones((2, 3))}
-    model = type("Model", (), {"apply": staticmethod(looks)})()
-    run = SimpleNamespace(model=model, params={}, sharding=sharding)
-    measuring._sums_by_example(run.model, sharding, lambda logits: logits.sum((1, 2)))({}, batch)
-    monkeypatch.setattr(hooks.inspection, "capture", lambda *_: looks() is None or {})
-    hooks.residual_norms(run, batch)
-    assert active == [sharding, sharding]
-    assert prepare(tiny_config()).run({}, 0).sharding is None
-
-
-def test_what_a_run_over_a_mesh_writes_with_has_no_kernel():
-    """XLA cannot cut one, and outside of a step nothing else does."""
-    fused = {"model__attention": "fused", "model__attention_options__fused__soft_cap": 30}
-    alone = prepare(tiny_config(**fused)).run({}, 0)
-    assert to_write(alone, alone.sharding) is alone
-    prepared = prepare(tiny_config(**fused, mesh__data=2), devices=fake(2))
-    run = prepared.run({}, 0)
-    writing = to_write(run, run.sharding).model
-    assert (run.model.attention, writing.attention) == ("fused", "softmax")
-    assert writing.attention_options["soft_cap"] == 30
-    plain = prepare(tiny_config(mesh__data=2), devices=fake(2)).model
-    assert without_kernels(plain) is plain
-
-
-def test_each_type_of_layer_keeps_its_cap_without_kernels():
-    mixed = tiny_config(
-        model__layers="AB",
-        model__attention_options__softmax__soft_cap=20,
-        model__layer_types__A__attention="fused",
-        model__layer_types__A__attention_options__fused__soft_cap=30,
-    )
-    model = without_kernels(prepare(mixed).model)
-    assert model.attention == "softmax"
-    assert model.attention_options["soft_cap"] == 20
-    assert model.layer_types["A"]["attention"] == "softmax"
-    assert model.layer_types["A"]["attention_options"]["soft_cap"] == 30
 
 
 def test_a_hook_gathers_only_what_it_asks_for(tmp_path, monkeypatch):
@@ -124,16 +74,6 @@ def test_arrays_of_the_optimizer_that_are_of_other_shapes_are_whole():
         "opt_state/0/v_row/block_0/attention/out/kernel", (32,)
     )
     assert there.spec == PartitionSpec()
-
-
-def test_cuts_with_a_gap_are_of_both_ends():
-    sharding = over(data=2, fsdp=2, tensor=2, sequence=3)
-    cuts = ("batch", ..., "tensor", "sequence", None)
-    whole = (("data", "fsdp"), None, ("tensor",), ("sequence",), None)
-    assert sharding.spec(cuts, (8, 5, 4, 9, 7)) == PartitionSpec(*whole)
-    assert sharding.spec(cuts, (6, 4, 8, 7)) == PartitionSpec(None, ("tensor",), None, None)
-    assert sharding.spec(cuts, (6, 3, 9, 7), uneven="batch")[0] == ("data", "fsdp")
-    assert sharding.spec(cuts, (9, 7)) == PartitionSpec()  # of one text, without an axis of texts
 
 
 def test_nothing_is_cut_where_no_sharding_is_active():
@@ -216,11 +156,6 @@ def test_outer_axes_go_over_hosts_and_slices():
     uneven = "mesh.data=1 mesh.fsdp=12 .*: hosts or slices have 8, 4 devices; expected as many"
     with pytest.raises(InvalidInput, match=uneven):
         laid_out(two[:12], fsdp=12)
-
-
-@pytest.mark.parametrize("sizes", [{"fsdp": 8, "tensor": 2}, {"data": 2, "fsdp": 8}])
-def test_a_mesh_may_split_the_rows_of_a_torus(sizes):
-    assert sorted(laid_out(slice_of_tpus(4, count=1), **sizes).ravel()) == [*range(16)]
 
 
 def test_a_mesh_is_refused_as_any_option_is(tmp_path):

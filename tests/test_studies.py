@@ -40,7 +40,7 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
 from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting.report import write_report
-from transformer_jax.studies.running import batched, planning
+from transformer_jax.studies.running import batched
 from transformer_jax.studies.running.costs import cost_of, matched_value
 from transformer_jax.studies.running.launch import run
 from transformer_jax.studies.running.planning import ArmBuilder
@@ -68,7 +68,6 @@ def get_study():
     return {study}
 """
 ARMS = {"learned": {}, "none": {"model.position": "none"}}
-KV_HEADS = {"model.num_kv_heads": "4"}  # as many as there are anyway
 STUDY = {
     "question": "Do positions matter?",
     "prediction": "yes",
@@ -149,14 +148,6 @@ def test_arms_of_the_command_line_are_lists_and_products():
         parse_arm("optimizer.decay_parameters=(kernel", flat)
 
 
-def test_arms_with_one_last_name_keep_apart():
-    arms = ("data.language_modelling.unscored=2", "model.position=none", "model.width=32,64")
-    names = load_design(TINY, {}, arms).arms
-    assert {"unscored=2", "position=none", "width=64"} <= set(names)
-    twice = ("optimizer.adamw.eps=1e-6", "optimizer.adam.eps=1e-6")
-    assert {"eps=1e-6", "optimizer.adam.eps=1e-6"} <= set(load_design(TINY, {}, twice).arms)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -231,32 +222,6 @@ def test_every_part_that_can_be_dropped_has_a_value():
     assert design.exploratory
     for name in design.arms:
         design.config_of(name)
-
-
-def test_what_is_dropped_is_dropped_wherever_it_is_set():
-    def without(name, **options):
-        options = {key.replace("__", "."): str(value) for key, value in options.items()}
-        design = load_design(TINY, options, (), [name])
-        design.config_of(f"without {name}")
-        return design.arms[f"without {name}"]
-
-    dropout = {"model.dropout_rate": 0.0, "model.attention_dropout_rate": None}
-    both = {"model__dropout_rate": 0.1, "model__attention_dropout_rate": 0.2}
-    assert without("dropout", **both) == dropout
-    of_attention = {"model__dropout_rate": 0.0, "model__attention_dropout_rate": 0.2}
-    assert without("dropout", **of_attention) == {"model.attention_dropout_rate": None}
-    assert without("norm", model__query_key_norm="rms_norm")["model.query_key_norm"] == "none"
-    assert without("heads", model__head_dim=4)["model.head_dim"] is None
-    of_types = {
-        "model__layers": "AB",
-        "model__layer_types__A__position": "rotary",
-        "model__layer_types__B__mask": "window",
-    }
-    dropped = {"model.position": "none", "model.layer_types.A.position": "none"}
-    assert without("positions", **of_types) == dropped
-    # The number of its warm-up's updates is the scale of its decay too.
-    with pytest.raises(InvalidInput, match="the learning rate is another all the way"):
-        without("warmup", schedule__name="inverse_square_root")
 
 
 # ---------------------------------------------------------------- cells
@@ -432,46 +397,6 @@ def test_a_metric_that_some_run_lacks_is_told(done, tmp_path):
     assert "'fast' has no accuracy for seed 1" in judge_study(study)["arms"]["fast"]["refusals"]
 
 
-def test_damaged_sequences_end_no_judgement(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    for seed, damage in enumerate((lambda b: b"", lambda b: b[:200], lambda b: b"PK" + b)):
-        path = study.cell("fast", seed).path / "sequences.npz"
-        path.write_bytes(damage(path.read_bytes()))
-    assert (
-        judge_study(study)["arms"]["fast"]["verdict"]
-        == judge_study(done)["arms"]["fast"]["verdict"]
-    )
-
-
-def test_curves_that_were_looked_at_otherwise_are_not_compared(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    study.record["sealed"]["metric"] = "test/area_under_curve"
-    for arm in ("learned", "fast"):
-        for seed in study.seeds:
-            path = study.cell(arm, seed).path
-            scores = json.loads((path / "evaluation.json").read_text())
-            scores["test"]["area_under_curve"] = 2.0 + 0.1 * seed
-            (path / "evaluation.json").write_text(json.dumps(scores))
-    words = lambda: judge_study(study)["arms"]["fast"]["words"]
-    assert "looked at" not in words()
-    config = study.cell("fast", 0).path / "config.json"
-    stored = json.loads(config.read_text())
-    stored["evaluation"]["every"] = 1
-    config.write_text(json.dumps(stored))
-    assert "curves were looked at every 1 and" in words()
-
-
-def test_what_the_base_changes_an_arm_has_as_the_file_says(done, tmp_path):
-    study = load_study(copied(done, tmp_path))
-    assert study.value_of("fast", "model.position") == "learned"
-    changed = {"learned": {"model.position": "learned"}, "none": {"model.position": "none"}}
-    for name, arm in study.arms.items():
-        arm["changes"] = changed.get(name, {"optimizer.learning_rate": 0.004})
-    study.record["sealed"]["base"] = "none"
-    values = {name: study.value_of(name, "model.position") for name in study.arms}
-    assert values == {"learned": "learned", "none": "none", "fast": "learned"}
-
-
 # ---------------------------------------------------------------- killed, failed, diverged
 
 
@@ -536,27 +461,6 @@ def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monk
         run(design, tmp_path / "s", range(3), progress=Silent())
     study = run(design, tmp_path / "s", range(3), retry=True, progress=Silent())
     assert study.verdicts()["arms"]["num_heads=1"]["verdict"] != "refused"
-
-
-@pytest.mark.commands
-def test_a_cell_is_finished_by_a_study_that_says_it_in_other_words(tmp_path, monkeypatch):
-    path = study_file(tmp_path)
-    designs = [load_design(path, changes) for changes in ({}, KV_HEADS)]
-
-    def fails(arm, seed):
-        if trouble and (arm, seed) == ("none", 1):
-            raise RuntimeError("the machine is on fire")
-
-    trouble = [1]
-    failing(monkeypatch, fails)
-    with pytest.raises(CellsLost):
-        run(designs[0], tmp_path / "s", range(3), how="loop", progress=Silent())
-    trouble.clear()
-    study = run(designs[1], tmp_path / "t", range(3), retry=True, progress=Silent())
-    assert study.cell("none", 1).path == load_study(tmp_path / "s").cell("none", 1).path
-    assert {cell.state() for cell in study.cells()} == {"done"}
-    kept = RunDirectory(study.cell("none", 1).path).config()
-    assert kept.model.num_kv_heads is None, "it goes on in the words that it began with"
 
 
 @pytest.mark.commands
@@ -684,30 +588,6 @@ def test_a_key_without_effect_is_named(tmp_path):
         run(design, tmp_path / "s", (0,), progress=Silent())
 
 
-class Heard(Silent):
-    """Keeps what is said."""
-
-    def __init__(self):
-        super().__init__()
-        self.said = []
-
-    def say(self, text):
-        self.said.append(text)
-
-
-@pytest.mark.thorough
-def test_other_weights_and_other_seeds_are_changes(done, tmp_path, monkeypatch):
-    """What an arm starts from is no part of its program, and still a change."""
-    monkeypatch.chdir(done.cell(done.base, 0).path.parent)  # names of arms are short
-    for arm in ("initial.weights=None,s0", "seeds.order=None,5"):
-        design = load_design(TINY, {**QUICK, "model.max_length": "32"}, (arm,))
-        folder = tmp_path / "runs" / arm.split("=")[0]
-        heard = Heard()
-        run(design, folder, range(3), dry_run=True, progress=heard)  # refuses what is idle
-        resolves = "1 contrast over 3 seeds: with 80 % power an effect of 5.2 deviations"
-        assert any(resolves in text for text in heard.said), heard.said
-
-
 def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
     product = {
         "a": {"model.position": "learned"},
@@ -716,23 +596,6 @@ def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):
     builder = ArmBuilder(load_design(study_file(tmp_path, product), {}))
     found = builder.certificates(builder.arms(), {})
     assert set(found) == {"a", "b"}
-
-
-@pytest.mark.parametrize(("milliseconds", "how"), [(2.0, "loop"), (0.5, "vmap"), (None, "loop")])
-def test_the_fastest_way_of_computing_that_compiles_is_taken(monkeypatch, milliseconds, how):
-    def measured(group, arm, width):
-        if width > 1 and milliseconds is None:
-            raise IndexError("raw_hash_map<>::at")  # seen of a compiler
-        return (milliseconds if width > 1 else 1.0) * 1e-3, 0.0, 1
-
-    monkeypatch.setattr(planning, "measure", measured)
-    monkeypatch.setattr(planning, "_WORTH_MEASURING", 0.0)
-    monkeypatch.setattr(planning, "members_at_once", lambda group, count, nbytes: count)
-    design = quick("optimizer.learning_rate=0.002")
-    found = planning.calibrate(ArmBuilder(design).arms(), design.base, [design.base] * 4, None)
-    assert found.how == how
-    said = "vmap fails, raw_hash_map<>::at" if milliseconds is None else f"vmap {milliseconds:.2f}"
-    assert found.told == f"loop 1.00 ms a step, {said}"
 
 
 @pytest.mark.parametrize(
@@ -779,34 +642,11 @@ def test_depth_at_equal_cost(tmp_path, what, field):
     assert distance(width) == min(distance(value) for value in (width - 4, width, width + 4))
 
 
-def test_a_second_field_makes_up_for_what_the_first_left(tmp_path):
-    match = {"by": "params", "field": ("model.width", "model.mlp_dim")}
-    path = study_file(tmp_path, {"one": {}, "three": {"model.depth": 3}}, match=match)
-    made = ArmBuilder(load_design(path, {})).arms()
-    ours, theirs = made["three"].cost.parameters, made["one"].cost.parameters
-    assert abs(ours / theirs - 1) < 0.005
-    assert set(made["three"].matched) == {"model.width", "model.mlp_dim"}
-
-
 def test_an_arm_may_not_set_what_is_solved_for(tmp_path):
     match = {"by": "params", "field": "model.width"}
     path = study_file(tmp_path, {"one": {}, "two": {"model.width": 64}}, match=match)
     with pytest.raises(InvalidInput, match="solved for"):
         ArmBuilder(load_design(path, {})).arms()
-
-
-def test_tables_on_both_sides_of_a_model_are_embeddings():
-    path = str(ROOT / "configs" / "translation.py")
-    small = {"data.length": "64", "model.width": "32", "model.position": "learned"}
-    small |= {"model.depth": "1", "data.tokenizer": "char"}
-    prepared = prepare(load_config(path, small))
-    cost = cost_of(prepared)
-    tables = sum(
-        leaf.size
-        for place, leaf in jax.tree_util.tree_leaves_with_path(prepared.template.params)
-        if "embedding" in jax.tree_util.keystr(place)
-    )
-    assert cost.parameters - cost.without_embeddings == tables > 0
 
 
 def test_matching_finds_the_nearest_value():
@@ -1003,28 +843,6 @@ def test_a_base_that_is_gone_is_refused_and_nothing_is_overwritten(done, tmp_pat
     with pytest.raises(InvalidInput, match="'learned', which is no arm any more"):
         run(design, path, range(3), progress=Silent())
     assert (path / "study.json").read_bytes() == before
-
-
-@pytest.mark.commands
-def test_what_was_solved_for_stays(done, tmp_path, monkeypatch):
-    match = {"by": "params", "field": "model.mlp_dim"}
-    path = study_file(tmp_path, {"one": {}, "two": {"model.depth": 2}}, match=match)
-    study = run(load_design(path, {}), tmp_path / "runs" / "s", (0,), progress=Silent())
-    solved = study.arms["two"]["matched"]
-    monkeypatch.setattr(planning, "matched_value", lambda *_: (_ for _ in ()).throw(AssertionError))
-    again = run(load_design(path, {}), tmp_path / "runs" / "s", (0,), progress=Silent())
-    assert again.arms["two"]["matched"] == solved
-
-
-@pytest.mark.commands
-def test_a_mistaken_number_of_seeds_is_forgotten(tmp_path, monkeypatch):
-    design = quick("model.num_heads=4,1")
-    with monkeypatch.context() as patched:
-        patched.setattr("transformer_jax.studies.running.workers.Workers.run", lambda *_: None)
-        study = run(design, tmp_path / "s", range(50), progress=Silent())
-    assert len(study.seeds) == 50
-    study = run(design, tmp_path / "s", range(1), progress=Silent())
-    assert study.seeds == [0]
 
 
 @pytest.mark.commands

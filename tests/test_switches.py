@@ -7,10 +7,8 @@ import pytest
 from tests.conftest import attempt, fingerprint_of, random_params, tiny_config
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.decision import Evidence, decide
-from transformer_jax.studies.running.launch import run
 from transformer_jax.training.loop import train
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
@@ -77,26 +75,6 @@ def test_seeds_are_drawn_apart(tmp_path):
 
 
 # ---------------------------------------------------------------- studies of synthetic tasks
-
-
-@pytest.mark.thorough
-def test_a_study_of_a_synthetic_task_knows_distances_and_the_floor(tmp_path):
-    changes = {
-        "data.task": "synthetic",
-        "data.source": "agreement",
-        "training.steps": "12",
-        "evaluation.every": "6",
-    }
-    design = load_design("configs/tiny.py", changes, ("model.position=learned,none",))
-    study = run(design, tmp_path / "runs" / "study", range(3), progress=Silent())
-    found = study.verdicts()["by_distance"]
-    assert set(found) == {"position=learned", "position=none"}
-    assert all(set(by) == {"1", "4", "7", "10", "13"} for by in found.values())
-    assert all(len(shares) == 3 for by in found.values() for shares in by.values())
-    page = (tmp_path / "runs" / "study" / "report.html").read_text()
-    assert '"floor": 0.0' in page
-    assert "accuracy by distance" in page
-    assert (tmp_path / "runs" / "study" / "curves.svg").exists()
 
 
 def test_equal_because_perfect_is_told_from_changes_that_did_nothing():

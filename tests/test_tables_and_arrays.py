@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.order import batches_of, split_by_key
-from transformer_jax.data.sources.arrays import Arrays, load_images, load_vectors
-from transformer_jax.data.sources.files import find_files
+from transformer_jax.data.sources.arrays import load_images, load_vectors
 from transformer_jax.data.sources.tables import load_labelled_text, load_pairs, read_texts
-from transformer_jax.data.tasks.classification import _array_splits
 from transformer_jax.errors import InvalidInput
 
 # ---------------------------------------------------------------- tables
@@ -34,35 +32,6 @@ def test_users_own_pairs(tmp_path, name):
     quoted = "Go" if "csv" in name else '"Go"'
     assert load_pairs(str(tmp_path / name)).rows == [("Hello.", "Hola."), (quoted, "Ve")]
     assert load_pairs(str(tmp_path)) == load_pairs(str(tmp_path / name))
-
-
-def test_a_mark_in_front_of_a_quoted_field_is_no_part_of_it(tmp_path):
-    """As Excel and `to_csv(encoding="utf-8-sig", quoting=QUOTE_ALL)` write it."""
-    (tmp_path / "a.csv").write_text('\ufeff"Hello, world","Hola, mundo"\n"Go","Ve"\n')
-    assert load_pairs(str(tmp_path / "a.csv")).rows[0] == ("Hello, world", "Hola, mundo")
-    (tmp_path / "b.csv").write_text('\ufeff"text","label"\n"one","a"\n"two","b"\n')
-    assert load_labelled_text(str(tmp_path / "b.csv")).texts == [("one",), ("two",)]
-
-
-def test_hidden_copies_are_no_data(tmp_path):
-    hidden = tmp_path / ".ipynb_checkpoints"
-    hidden.mkdir()
-    for path in (tmp_path / "a.txt", hidden / "a-checkpoint.txt", tmp_path / "._a.txt"):
-        path.write_text("once")
-    assert find_files(str(tmp_path), "text", ".txt") == [tmp_path / "a.txt"]
-
-
-def test_equal_arrays_stay_together_beside_a_test_part_of_their_own():
-    """Copies of an example of a rare class would be trained on and validated with."""
-    draws = np.random.default_rng(0).integers(0, 256, (40, 2, 2, 1))
-    inputs = np.concatenate([draws[np.arange(160) % 40], draws]).astype(np.uint8)
-    arrays = Arrays(inputs, None, np.arange(200) % 2, ("a", "b"), 160, "")
-    parts = _array_splits("here", arrays, (0.8, 0.1, 0.1), 0, None)
-    train, validation = ({bytes(x) for x in inputs[parts[n]]} for n in ("train", "validation"))
-    assert train
-    assert validation
-    assert not train & validation
-    assert parts["test"].tolist() == list(range(160, 200))
 
 
 def test_users_own_labelled_text(tmp_path):
@@ -109,28 +78,6 @@ def test_c66_malformed_rows_are_refused_with_file_and_line(tmp_path, load, name,
         load(str(tmp_path if name == "b.txt" else tmp_path / name))
 
 
-def test_files_that_are_parts_of_a_split_are_not_pooled(tmp_path):
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.tsv").write_text("a\tb\n")
-    with pytest.raises(InvalidInput, match=r"test.tsv: a folder's files are read as one table"):
-        load_pairs(str(tmp_path))
-    assert load_pairs(str(tmp_path / "train.tsv")).rows == [("a", "b")]
-
-
-def test_the_texts_of_a_table_come_in_the_order_of_its_splits():
-    """What masked language modelling trains on holds no text of classification's test split."""
-    from transformer_jax.data.sources.files import EMBEDDED
-    from transformer_jax.data.sources.tables import read_texts
-
-    movies = load_labelled_text("movie_snippets")
-    known = [text for (text,) in movies.texts]
-    test = {known[i] for i in split_by_key(known, (0.78, 0.02, 0.2), 0)["test"]}
-    texts = read_texts(EMBEDDED["text"]["movie_snippets"])
-    assert len(texts) == len(set(known))
-    assert not test & set(texts[: int(0.79 * len(texts))])
-    assert test >= set(texts[int(0.82 * len(texts)) :])
-
-
 def test_missing_sources_name_what_is_embedded():
     with pytest.raises(InvalidInput, match="embedded pairs: tatoeba_en_es"):
         load_pairs("nowhere")
@@ -149,13 +96,6 @@ def test_equal_keys_stay_together_and_shares_hold():
     assert not owners[0] & owners[1] | owners[0] & owners[2] | owners[1] & owners[2]
     assert [len(part) / 6000 for part in parts.values()] == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
     assert not np.array_equal(split_by_key(keys, (0.8, 0.1, 0.1), 1)["test"], parts["test"])
-
-
-def test_more_examples_move_none_to_another_split():
-    few, many = ([str(number) for number in range(count)] for count in (100, 200))
-    before, after = (split_by_key(keys, (0.5, 0.25, 0.25), 3) for keys in (few, many))
-    for split, part in before.items():
-        assert set(part) <= set(after[split])
 
 
 def test_batches_count_each_example_once():
@@ -300,26 +240,6 @@ def test_c66_unusable_image_files_are_refused(tmp_path, arrays, words):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InvalidInput, match=words):
         load_images(str(tmp_path / "a.npz"))
-
-
-def test_c66_damaged_image_sources_are_refused(tmp_path):
-    (tmp_path / "a.npz").write_bytes(b"PK not a zip")
-    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
-        load_images(str(tmp_path / "a.npz"))
-    np.savez(tmp_path / "b.npz", images=np.array([{}], object), labels=np.arange(1))
-    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
-        load_images(str(tmp_path / "b.npz"))  # c73: never unpickled
-    write_idx(tmp_path / "idx")
-    labels = tmp_path / "idx" / "train-labels-idx1-ubyte"
-    labels.write_bytes(labels.read_bytes()[:-1])
-    with pytest.raises(InvalidInput, match=r"expected 14 bytes .* found 13"):
-        load_images(str(tmp_path / "idx"))
-    labels.unlink()
-    with pytest.raises(InvalidInput, match=r"train-labels-idx1-ubyte .* is missing"):
-        load_images(str(tmp_path / "idx"))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InvalidInput, match="one folder of pictures"):
-        load_images(str(tmp_path / "empty"))
 
 
 def test_vectors(tmp_path):

@@ -18,7 +18,7 @@ from tests.conftest import (
 )
 from transformer_jax import load_run
 from transformer_jax.data.special_tokens import special_tokens
-from transformer_jax.data.tasks.classification import encode_texts, rotated, shifted_and_flipped
+from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer
@@ -28,7 +28,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training import loop
-from transformer_jax.training.build import count_parameters, make_model, make_task, taken_from_data
+from transformer_jax.training.build import count_parameters, make_model, make_task
 from transformer_jax.training.loop import train
 
 # ---------------------------------------------------------------- batches
@@ -151,22 +151,6 @@ def test_images_move_and_are_mirrored():
     assert any(np.array_equal(image, mirrored) for image in moved)
     same = shifted_and_flipped(images, np.random.default_rng(0), 0, False)
     np.testing.assert_array_equal(same, images)
-
-
-def test_images_turn_about_their_middle():
-    image = np.arange(9.0).reshape(1, 3, 3, 1)
-    fixed = lambda degrees: type("Draws", (), {"uniform": lambda *_: np.full((1, 1, 1), degrees)})
-    quarter = rotated(image, fixed(90.0), 180)[0, ..., 0]
-    np.testing.assert_allclose(quarter, np.rot90(image[0, ..., 0], -1), atol=1e-5)
-    np.testing.assert_allclose(rotated(image, fixed(0.0), 180), image, atol=1e-6)
-    eighth = rotated(image, fixed(45.0), 180)[0, ..., 0]
-    assert eighth[1, 1] == pytest.approx(4, abs=1e-5)
-    # Corners look sqrt(2) pixels away from the middle along one axis: beyond the edge in part.
-    inside = 2 - 2**0.5
-    assert sorted(eighth[[0, 0, 2, 2], [0, 2, 0, 2]]) == pytest.approx(
-        [value * inside for value in (1, 3, 5, 7)], abs=1e-5
-    )
-    assert rotated(image, None, 0) is image
 
 
 def test_pixels_are_normalised_by_the_training_split_alone(tmp_path):
@@ -317,14 +301,6 @@ def test_a_users_own_data_trains_resumes_to_the_same_bits_and_loads(
     assert tree_hash(loaded.params) == tree_hash(checkpoint_of(whole).state.params)
 
 
-def test_sizes_of_the_data_that_take_the_place_of_an_option_are_said(sources):
-    config = config_for("vectors", sources["vectors"])
-    (line,) = taken_from_data(config.model, make_task(config).sizes)
-    assert re.fullmatch(r"model\.max_length=16: this data has \d+, which is taken", line)
-    text = config_for("text", sources["text"])
-    assert taken_from_data(text.model, make_task(text).sizes) == []
-
-
 @pytest.mark.thorough
 @pytest.mark.usefixtures("one_program")
 @pytest.mark.xdist_group("tasks")
@@ -366,20 +342,6 @@ def test_every_run_answers_in_its_own_way(runs):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("one_program")
-@pytest.mark.xdist_group("tasks")
-def test_a_hook_classifies_pairs_of_texts(sources, tmp_path, monkeypatch):
-    (tmp_path / "own_pairs.py").write_text(
-        "def sure(run):\n    return {'share': float(run.classify([('red cat', 'blue')]).max())}\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    hooks = {"hooks.functions": "own_pairs.sure"}
-    config = config_for("labelled pairs", sources["labelled pairs"], **hooks)
-    last = train(config, tmp_path / "run", Silent())
-    assert 0.5 <= last["sure/share"] <= 1
-
-
-@pytest.mark.thorough
 @pytest.mark.xdist_group("tasks")
 def test_translations_and_images_are_looked_into(runs, tmp_path):
     out = tmp_path / "seen.png"
@@ -414,26 +376,6 @@ def test_translations_and_images_are_looked_into(runs, tmp_path):
     refused(
         attempt("inspect_run", f"--workdir={runs('pairs')}", f"--prompt={long}"), "expected 1 to 15"
     )
-
-
-@pytest.mark.thorough
-@pytest.mark.xdist_group("tasks")
-def test_a_run_on_images_goes_out_with_how_its_pixels_were_scaled(runs, tmp_path):
-    run, out = load_run(runs("images")), tmp_path / "out"
-    done = attempt("runs", "export", runs("images"), f"--out={out}")
-    assert done.returncode == 0, done.stderr
-    assert "ViTForImageClassification" in done.stdout
-    told = json.loads((out / "preprocessor_config.json").read_text())
-    task = make_task(run.config)
-    pixels = task.inputs["images"][task.splits["train"]] / 255
-    np.testing.assert_allclose(told["image_mean"], pixels.mean((0, 1, 2)), rtol=1e-6)
-    np.testing.assert_allclose(told["image_std"], pixels.std((0, 1, 2)), rtol=1e-6)
-    assert (told["rescale_factor"], told["size"]) == (1 / 255, {"height": 8, "width": 8})
-    again = load_run(out)
-    assert again.classes == run.classes
-    inputs = next(iter(task.evaluation_batches("test", 4)))["inputs"]
-    ours, theirs = (each.model.apply({"params": each.params}, **inputs) for each in (run, again))
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.xdist_group("tasks")
@@ -538,23 +480,6 @@ def _at(tree, path):
     return tree
 
 
-def test_fewer_examples_are_among_more_and_the_test_is_the_same(sources):
-    """Learning curves: each count adds examples, and all are scored on the same ones."""
-    for kind in ("labelled", "images", "vectors"):
-        tasks = [
-            make_task(config_for(kind, sources[kind], **{"data.train_examples": count}))
-            for count in (5, 20, None)
-        ]
-        train = [set(task.splits["train"].tolist()) for task in tasks]
-        assert [len(split) for split in train[:2]] == [5, 20]
-        assert train[0] < train[1] < train[2]
-        for split in ("validation", "test"):
-            assert all(t.splits[split].tolist() == tasks[0].splits[split].tolist() for t in tasks)
-        assert tasks[0].facts["counts"]["train"] == 5
-        with pytest.raises(InvalidInput, match=r"data.train_examples=99999: the training split of"):
-            make_task(config_for(kind, sources[kind], **{"data.train_examples": 99999}))
-
-
 @pytest.mark.xdist_group("tasks")
 def test_word_vectors_fill_the_rows_of_their_words(sources, tmp_path):
     file = tmp_path / "vectors.txt"
@@ -598,26 +523,6 @@ def test_weights_of_a_model_that_computes_otherwise_are_refused(runs, sources, t
     assert not (tmp_path / "a" / "config.json").exists()
 
 
-def test_pixel_statistics_are_exact_for_many_pixels(rng):
-    from transformer_jax.data.tasks.classification import pixel_statistics
-
-    mean, deviation = pixel_statistics(np.full((30_000, 16, 16, 3), 200, np.uint8))
-    np.testing.assert_allclose(mean, 200 / 255)
-    np.testing.assert_array_equal(deviation, 1e-6)
-    images = rng.integers(0, 256, (50, 4, 4, 3)).astype(np.uint8)
-    mean, deviation = pixel_statistics(images)
-    np.testing.assert_allclose(mean, (images / 255).mean((0, 1, 2)))
-    np.testing.assert_allclose(deviation, (images / 255).std((0, 1, 2)))
-
-
-def test_an_evaluation_of_nothing_is_refused_at_once(sources, tmp_path):
-    config = config_for(
-        "text", sources["text"], **{"data.masked_language_modelling.mask_rate": 1e-6}
-    )
-    with pytest.raises(InvalidInput, match="the validation split has no hidden token to score"):
-        train(config, tmp_path / "a", Silent())
-
-
 @pytest.mark.xdist_group("tasks")
 def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path):
     start = {"initial.weights": runs("text"), "data.tokenizer": runs("text") / "tokenizer.json"}
@@ -630,37 +535,6 @@ def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path
     nothing = {"initial.weights": tmp_path / "nowhere"}
     with pytest.raises(InvalidInput, match="expected a run with a checkpoint, a folder with"):
         train(config_for("labelled", sources["labelled"], **nothing), tmp_path / "c", Silent())
-
-
-@pytest.mark.usefixtures("one_program")
-@pytest.mark.xdist_group("tasks")
-def test_a_started_run_needs_its_initial_weights_no_more(runs, sources, tmp_path):
-    """Resumed after its first checkpoint without them; refused if it would start from others."""
-    import shutil
-
-    pretrained = tmp_path / "pretrained"
-    shutil.copytree(runs("text"), pretrained)
-    start = {"initial.weights": pretrained, "data.tokenizer": pretrained / "tokenizer.json"}
-    config = config_for("labelled", sources["labelled"], **start, **{"training.steps": 9})
-    with pytest.raises(Interrupted):
-        train(config, tmp_path / "a", EndAt(1))
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    shutil.rmtree(tmp_path / "b" / "checkpoints")
-    shutil.copytree(runs("text"), tmp_path / "kept")
-    manifest = next((pretrained / "checkpoints").glob("*/manifest.json"))
-    manifest.write_text(manifest.read_text() + "\n")
-    with pytest.raises(InvalidInput, match=r"initial.weights holds other weights than when this"):
-        train(config, tmp_path / "b", Silent())
-    shutil.rmtree(pretrained)
-    train(config, tmp_path / "a", Silent())
-    assert RunDirectory(tmp_path / "a").status() == "done"
-
-
-@pytest.mark.xdist_group("tasks")
-def test_images_that_are_not_whole_patches_are_refused(sources, tmp_path):
-    config = config_for("images", sources["images"], **{"model.vision_transformer.patch_size": 3})
-    with pytest.raises(InvalidInput, match="8 x 8 pixels are not whole patches of 3"):
-        train(config, tmp_path / "a", Silent())
 
 
 @pytest.mark.parametrize(

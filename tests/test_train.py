@@ -7,15 +7,12 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import threading
 import time
-import types
 
 import jax
 import numpy as np
 import pytest
-import tokenizers
 
 from tests.conftest import (
     TINY,
@@ -35,7 +32,7 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.listing import facts_of
 from transformer_jax.runs.progress import Progress, Silent
-from transformer_jax.training import loop, prepared, showcases
+from transformer_jax.training import loop, prepared
 from transformer_jax.training.build import make_task
 from transformer_jax.training.diagnosis import NonFinite
 from transformer_jax.training.evaluation import evaluate, make_score
@@ -416,33 +413,6 @@ def test_c12_a_disk_that_is_full_at_the_end_is_no_success(tmp_path, monkeypatch)
     assert RunDirectory(tmp_path / "a").manifest()["launches"][-1]["resumed_from"] == 20
 
 
-def test_a_run_whose_test_text_begins_with_no_text_shows_no_sample(tmp_path):
-    (tmp_path / "text.txt").write_text("the cat . " * 300 + "zzz " * 60)
-    vocabulary = {"[UNK]": 0, "the": 1, "cat": 2, ".": 3}
-    theirs = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
-    theirs.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    theirs.add_special_tokens(["[UNK]"])
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    own = {"data__source": tmp_path / "text.txt", "data__tokenizer": tmp_path / "tokenizer.json"}
-    config = tiny_config(**own, data__splits="0.8,0.15,0.05", sample__num_tokens=4)
-    task = make_task(config)
-    shown = showcases.show_continuation(types.SimpleNamespace(config=config), task)
-    assert shown == "no sample: the first token of the test split stands for no text"
-
-
-@pytest.mark.usefixtures("one_program")
-def test_a_run_without_memory_for_its_sample_is_done(tmp_path, monkeypatch):
-    def refuses(*_):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 7 bytes")
-
-    shows = showcases.DEMONSTRATIONS["language_modelling"]._replace(show=refuses)
-    monkeypatch.setitem(showcases.DEMONSTRATIONS, "language_modelling", shows)
-    run(tmp_path / "a")
-    assert RunDirectory(tmp_path / "a").status() == "done"
-    (sample,) = (tmp_path / "a" / "samples").iterdir()
-    assert "no sample: there is no memory" in sample.read_text()
-
-
 @pytest.mark.usefixtures("one_program")
 def test_c12_a_disk_that_was_full_meanwhile_is_told(tmp_path, whole, monkeypatch):
     honest = checkpoints._sync
@@ -548,20 +518,6 @@ def test_c69_evaluation_is_exact_for_any_batch_size(tiny_run):
     assert scored[0].means["loss"] == pytest.approx(nats / 26, abs=1e-5)
 
 
-def test_final_evaluation_is_kept_by_window(tiny_run):
-    kept = json.loads((tiny_run / "evaluation.json").read_text())
-    windows = np.load(tiny_run / "sequences.npz")
-    for split in ("validation", "test"):
-        protocol = kept[split]["protocol"]
-        assert windows[f"{split}/weight"].sum() == protocol["targets"] > 11_000
-        assert len(windows[f"{split}/loss"]) == protocol["examples"]
-        mean = windows[f"{split}/loss"].sum() / protocol["targets"]
-        assert mean == pytest.approx(kept[split]["loss"])
-    last = RunDirectory(tiny_run).metrics()[-1]
-    assert last["eval/loss"] == kept["validation"]["loss"]
-    assert last["test/loss"] == kept["test"]["loss"]
-
-
 def test_c22_a_moved_run_still_loads_and_nothing_is_written(tiny_run, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(tiny_run, moved)
@@ -642,33 +598,6 @@ def check_plain_lines(done):
         assert word in done.stdout
 
 
-@pytest.mark.thorough
-def test_a_closed_pipe_is_no_crash(tmp_path):
-    pipe = f"{subprocess.list2cmdline([__import__('sys').executable])} -m experiments.train --config={TINY} --workdir={tmp_path / 'a'} | head -1"
-    done = subprocess.run(
-        pipe, shell=True, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert "Traceback" not in done.stderr
-
-
-def test_progress_line_on_a_terminal_is_redrawn():
-    import io
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    screen = Terminal()
-    progress = Progress(screen)
-    with progress.busy("compiling"):
-        pass
-    progress.step(5, 10, 2.5, "1,234 tokens/s", 61.0)
-    progress.close()
-    text = screen.getvalue()
-    assert "compiling" in text
-    assert "step  5/10  loss 2.5000  1,234 tokens/s  ETA 1:01" in text
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(61, "ETA 1:01"), (-5, "ETA -"), (float("inf"), "ETA -"), (7200, "ETA 2:00:00")],
@@ -676,36 +605,6 @@ def test_progress_line_on_a_terminal_is_redrawn():
 def test_c20_the_eta_is_never_negative(seconds, text, capsys):
     Progress(seconds_between_lines=0).step(1, 10, 1.0, 1.0, seconds)
     assert text in capsys.readouterr().out
-
-
-def test_busy_says_so_while_it_lasts(capsys):
-    with Progress(seconds_between_lines=0.05).busy("compiling"):
-        time.sleep(0.2)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "compiling ..."
-    assert len(lines) >= 3
-
-
-@pytest.mark.thorough
-def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
-    honest, etas = prepared.make_run_steps, []
-
-    def slow_to_compile(train_step):
-        run_steps = honest(train_step)
-
-        def traced(*arguments):
-            time.sleep(3)
-            return run_steps(*arguments)
-
-        return traced
-
-    class Listen(Silent):
-        def step(self, step, steps, loss, tokens_per_second, seconds_left):
-            etas.append(seconds_left)
-
-    monkeypatch.setattr(prepared, "make_run_steps", slow_to_compile)
-    run(tmp_path / "a", Listen())
-    assert etas[0] < 49 * 3 / 2  # with compilation it would be at least 49 * 3
 
 
 @pytest.mark.usefixtures("one_program")
@@ -779,34 +678,3 @@ def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_
     launch = directory.manifest()["launches"][-1]
     assert launch["packages"]["jax"] == jax.__version__
     assert "packages changed since this run began" in launch["warnings"][0]
-
-
-def test_the_share_of_the_device_is_told_where_its_rate_is_known(
-    tmp_path, monkeypatch, one_program, capsys
-):
-    kind = jax.devices()[0].device_kind
-    monkeypatch.setitem(prepared.RATES, kind, {"float32": 1e10})
-    config = tiny_config()
-    train(config, tmp_path / "known")
-    assert "  MFU " in capsys.readouterr().out
-    flops = prepared.prepare(config).operations_of_update
-    rows = RunDirectory(tmp_path / "known").metrics()
-    for row in (row for row in rows if "time/step_ms" in row):
-        rate = flops / (row["time/step_ms"] / 1e3)
-        assert row["time/mfu"] == pytest.approx(rate / 1e10, abs=1e-3, rel=1e-2)
-    monkeypatch.delitem(prepared.RATES, kind)
-    train(config, tmp_path / "unknown")
-    assert not any("time/mfu" in row for row in RunDirectory(tmp_path / "unknown").metrics())
-    assert "MFU" not in capsys.readouterr().out
-
-
-@pytest.mark.thorough
-def test_a_profile_names_the_modules(tmp_path, one_program):
-    train(tiny_config(), tmp_path / "run", Silent(), profile=True)
-    (trace,) = (tmp_path / "run" / "profile").rglob("*.xplane.pb")
-    told = trace.read_bytes()
-    assert b"block_0/feed_forward" in told
-    assert b"block_1/attention" in told
-    (tmp_path / "run" / "profile").rename(tmp_path / "profile")
-    train(tiny_config(), tmp_path / "run", Silent())  # complete
-    assert not (tmp_path / "run" / "profile").exists()

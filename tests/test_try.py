@@ -1,6 +1,5 @@
 """The referee: its evidence, its journal, and what it keeps over hundreds of tries."""
 
-import importlib
 import json
 import math
 import time
@@ -20,16 +19,6 @@ from transformer_jax.studies.judging.referee import CannotTrain, Referee
 from transformer_jax.studies.running import pairs
 
 # ---------------------------------------------------------------- evidence
-
-
-def test_a_change_may_name_files():
-    change = importlib.import_module("experiments.try_change")._change
-    mixture = "data.language_modelling.mixture"
-    assert change(f"{mixture}=more.txt=0.3,other.txt=0.2,optimizer.learning_rate=0.1") == {
-        mixture: "more.txt=0.3,other.txt=0.2",
-        "optimizer.learning_rate": "0.1",
-    }
-    assert [*change("model.depth=3,modle.width=8")] == ["model.depth", "modle.width"]
 
 
 def test_the_e_value_is_the_ratio_of_its_two_averaged_likelihoods(rng):
@@ -229,36 +218,6 @@ def test_a_journal_that_was_damaged_is_refused(tmp_path, rng):
             journal.base()
 
 
-def test_what_cannot_be_made_is_no_try(tmp_path, rng):
-    journal = begun(tmp_path)
-
-    def pairs_of(this):
-        raise InvalidInput("num_heads: expected a divisor")
-
-    with pytest.raises(InvalidInput):
-        Referee(journal, pairs_of, Silent()).attempt(rate(0.1), 1e9)
-    assert journal.tries() == []
-    assert journal.may_begin()
-    assert referee_of(journal, {"0.2": 9.0}, rng).attempt(rate(0.2), 1e9)["try"] == 1
-    assert not journal.may_begin()
-
-
-def test_no_run_begins_without_time(tmp_path, rng):
-    clock = [0.0]
-    referee = referee_of(begun(tmp_path), {"0.1": 9.0}, rng, clock)
-    found = referee.attempt(rate(0.1), 0.0)
-    assert (found["outcome"], found["seeds"], clock) == (UNDECIDED, 0, [0.0])
-    assert referee.attempt(rate(0.1), 1e9)["outcome"] == KEPT
-
-
-def test_no_confirmation_begins_that_the_budget_does_not_hold(tmp_path, rng):
-    clock = [0.0]
-    referee = referee_of(begun(tmp_path), {"0.1": 9.0}, rng, clock)
-    found = referee.attempt(rate(0.1), 69)  # 30 of the screening, and 40 of the first four pairs
-    assert (found["outcome"], found["seeds"], clock) == (UNDECIDED, 0, [30.0])
-    assert referee_of(Journal(tmp_path), {"0.1": 9.0}, rng, clock).attempt(rate(0.1), 1e9)["seeds"]
-
-
 @pytest.mark.parametrize("arm", ["base", "change"])
 @pytest.mark.parametrize(
     ("state", "reason", "error"),
@@ -312,65 +271,11 @@ def test_seeds_that_differ_in_nothing_are_no_evidence():
     assert evidence.e_value([0.0005, 0.0006, 0.0005, 0.0005]) > 5
 
 
-def test_a_change_is_known_however_it_is_spelled(tmp_path):
-    journal = begun(tmp_path)
-    first = journal.try_of(rate("0.01"))
-    journal.note(first)
-    for same in ("1e-2", "0.010"):
-        assert journal.try_of(rate(same)).number == first.number
-    assert journal.try_of(rate("0.02")).number == 2
-
-
-def test_a_value_may_hold_beginnings_of_paths():
-    read = importlib.import_module("experiments.try_change")._change
-    rates = "optimizer.learning_rate_multipliers=token_embedding=0.1,block_0=0.5"
-    assert read(f"{rates},config.model.depth=3") == {
-        "optimizer.learning_rate_multipliers": "token_embedding=0.1,block_0=0.5",
-        "model.depth": "3",
-    }
-    with pytest.raises(InvalidInput, match="seeds are the referee's"):
-        read("model.depth=3,seed=4")
-
-
-def test_what_a_screening_shows_is_no_estimate(tmp_path, rng):
-    found = referee_of(begun(tmp_path), {"0.1": -9.0}, rng).attempt(rate(0.1), 1e9)
-    assert (found["outcome"], found["estimate"]) == (DROPPED, None)
-    assert found["screening"] < 0
-
-
-def test_a_list_has_what_ended_and_what_did_not(tmp_path, rng):
-    journal = begun(tmp_path)
-    referee_of(journal, {"0.1": 9.0}, rng).attempt(rate(0.1), 1e9)
-    journal.note(journal.try_of(rate(0.2)))
-    listed = attempt("try_change", f"--base={tmp_path}", "--list", "--json")
-    assert listed.returncode in (0, None), listed.stderr
-    rows = json.loads(listed.stdout)["tries"]
-    assert [(row["outcome"], row["metric"]) for row in rows] == [
-        (KEPT, "validation/loss"), ("unfinished", "validation/loss")
-    ]  # fmt: skip
-
-
-def test_a_folder_that_is_none_is_refused(tmp_path):
-    (tmp_path / "file").write_text("x")
-    asked = ("--change=model.depth=3", f"--config={TINY}")
-    refused(
-        attempt("try_change", f"--base={tmp_path / 'file'}", *asked), f"--base={tmp_path / 'file'}"
-    )
-
-
 def test_what_was_fixed_at_the_beginning_is_not_changed_silently(tmp_path):
     journal = begun(tmp_path)
     journal.note(journal.try_of(rate(0.1)))
     for flag, told in (("--margin=0.5", "began with 0"), ("--metric=accuracy", "began with loss")):
         refused(attempt("try_change", f"--base={tmp_path}", "--change=model.depth=3", flag), told)
-
-
-def test_a_base_that_was_edited_is_refused(tmp_path, rng):
-    journal = begun(tmp_path)
-    file = tmp_path / "base.json"
-    file.write_text(file.read_text().replace('"depth": 2', '"depth": 3'))
-    with pytest.raises(InvalidInput, match="edited since the first try"):
-        referee_of(journal, {}, rng).attempt(rate(0.1), 1e9)
 
 
 # ---------------------------------------------------------------- the command

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import a_few_of
 from tests.test_studies import study_file
 from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design
 from transformer_jax.studies.asking.tuning import read_tuning
@@ -193,7 +194,10 @@ def test_a_study_whose_arms_are_tuned(tmp_path):
     for name, arm in study.arms.items():
         tuned = arm["tuning"]
         assert np.shape(tuned["scores"]) == (3, 2)
-        assert tuned["chosen"] == study.cell(name, 0).config().optimizer.learning_rate
+        assert (
+            tuned["chosen"]
+            == RunDirectory(study.cell(name, 0).path).config().optimizer.learning_rate
+        )
         edge = "at the edge" in study.verdicts()["arms"].get(name, {}).get("words", "")
         assert not edge or tuned["refused"]
     again = run(design, tmp_path / "runs" / "s", range(3), progress=Silent())
