@@ -44,6 +44,7 @@ def outputs_of(path):
     [
         pytest.param("first_hour", "perplexity of a known line", marks=pytest.mark.as_user),
         ("study", "in the verdict:"),
+        ("course", "rows of the masked weights sum to"),
     ],
 )
 def test_notebooks_run_and_show_what_they_showed(name, told, tmp_path, monkeypatch):
