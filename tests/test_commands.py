@@ -1,12 +1,15 @@
 """sample, evaluate, compare: what they print and what they refuse."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from experiments.bench import MEASURES
-from tests.conftest import TINY, attempt, command, refused, tiny_config
+from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training.loop import train
@@ -187,3 +190,14 @@ def test_reading_gguf_names_the_extra_where_it_is_not_installed(tmp_path, monkey
     monkeypatch.setattr(convert_gguf.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InvalidInput, match=r"pip install -e '.\[gguf\]'"):
         convert_gguf.main([f"--file={file}", f"--out={tmp_path / 'out'}"])
+
+
+@pytest.mark.commands
+def test_a_command_may_be_started_as_a_file():
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [sys.executable, "experiments/train.py", "--config=configs/tiny.py", "--dry_run"]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not {path.stem for path in (ROOT / "experiments").glob("*.py")} & sys.stdlib_module_names
