@@ -17,6 +17,7 @@ from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside, read_json, replace, write_json
 from transformer_jax.studies.asking.ladder import FILE as LADDER
+from transformer_jax.studies.asking.ladder import rung_path
 from transformer_jax.studies.asking.study import Study, as_csv, load_study
 from transformer_jax.studies.inference.words import UNTUNED
 from transformer_jax.studies.reporting import tables
@@ -59,7 +60,7 @@ def add(path: Path) -> None:
     rungs = {"": path}
     if (path / LADDER).exists():
         ladder = read_json(inside(path, LADDER))
-        rungs = {f"{v:g}": inside(path, f"{ladder['key']}={v:g}") for v in ladder["values"]}
+        rungs = {str(v): rung_path(path, ladder["key"], v) for v in ladder["values"]}
     by_rung = {value: load_study(rung) for value, rung in rungs.items()}
     for study in by_rung.values():
         verdicts = study.verdicts()
@@ -185,16 +186,23 @@ def _has(name: str, file: str) -> bool:
 def _score(value: Mapping[str, Any]) -> str:
     if value["mean"] is None:
         return "–"
-    return f"{value['mean']:.4f} ± {value['deviation']:.4f}"
+    deviation = value["deviation"]
+    return f"{value['mean']:.4f} ± {'–' if deviation is None else f'{deviation:.4f}'}"
 
 
 def _effect(its: Mapping[str, Any]) -> list[str]:
     words = its["words"].removesuffix(UNTUNED)
-    return [tables.signed(its["mean"]), tables.spell_interval(its["interval"]), words]
+    return [tables.signed(its.get("mean")), tables.spell_interval(its.get("interval")), words]
 
 
 def _solved_rows(design: Mapping[str, Any]) -> tables.Rows:
-    counts = {arm: (*its["solved"], *its["updates"]) for arm, its in design["verdicts"].items()}
+    counts = {
+        arm: (*its["solved"], *its["updates"])
+        for arm, its in design["verdicts"].items()
+        if "solved" in its
+    }
+    if not counts:
+        return []
     _, base_solved, _, base_updates = next(iter(counts.values()))
     rows = [[design["base"], _of(base_solved), _updates(base_updates), "base"]]
     for arm, (solved, _, updates, _) in counts.items():

@@ -37,7 +37,7 @@ def test_the_hash_covers_what_decides_and_nothing_else(monkeypatch):
     assert hashed(tiny_config(seed=5)) == base
     assert hashed(tiny_config(logging__every=1, checkpoint__keep=1)) == base
     assert hashed(tiny_config(optimizer__sgd__momentum=0.5)) == base, "adamw reads none of it"
-    assert hashed(packages={"jax": "1", "flax": "2"}) == base
+    assert hashed(packages={"jax": "1", "orbax-checkpoint": "2"}) == base
     assert hashed(device=gpu) == hashed(device={**gpu, "count": 8})
     others = [
         hashed(data="y"),
@@ -50,6 +50,7 @@ def test_the_hash_covers_what_decides_and_nothing_else(monkeypatch):
         hashed(device=gpu),
         hashed(device={**DEVICE, "count": 2}),
         hashed(packages={"jax": "2"}),
+        hashed(packages={"jax": "1", "optax": "2"}),
         hashed(environment={"JAX_ENABLE_X64": "1"}),
         hashed(initial={"weights": "abc"}),
     ]
@@ -73,6 +74,17 @@ def test_options_of_a_component_count_where_it_is_chosen():
     assert hashed(changed(plain, other)) == hashed(plain)
     window = changed(plain, {"model.mask": "window"})
     assert hashed(changed(window, other)) != hashed(window)
+
+
+def test_what_a_matched_model_is_made_from_counts():
+    """The size of another architecture is matched, whose options are read too."""
+    task = {"data__task": "text_classification", "data__source": "movie_snippets"}
+    nets = {"model__architecture": "recurrent_encoder", "model__match_parameters": "encoder"}
+    hashes = {
+        hashed(tiny_config(**task, **nets, model__encoder__pooling=pooling))
+        for pooling in ("mean", "class_token")
+    }
+    assert len(hashes) == 2
 
 
 def test_a_digest_is_of_what_the_data_gives(monkeypatch):

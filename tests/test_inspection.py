@@ -14,13 +14,10 @@ from transformer_jax.inspection import (
     attention_entropy,
     attention_maps,
     cosine_similarity,
-    gradient_by_layer,
     gradient_norms,
-    gradient_through_time,
     head_similarity,
     hidden_vectors,
     mean_entropy,
-    similarity_by_layer,
 )
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
 from transformer_jax.training import hooks
@@ -128,49 +125,14 @@ def test_a_word_is_the_same_before_the_blocks_and_contextual_after():
     places = jnp.array([1, 2, 0])
     params = drawn(model, tokens=sentences)
     hidden = hidden_vectors(model, params, {"tokens": sentences})
-    by_layer = similarity_by_layer(hidden, places)
+    of_word = jnp.take_along_axis(hidden, places[None, :, None, None], axis=2)[:, :, 0]
+    by_layer = cosine_similarity(of_word)
     assert by_layer.shape == (3, 3, 3)
     np.testing.assert_allclose(by_layer[0], 1, atol=1e-6)
     assert by_layer[2].min() < 0.99
     np.testing.assert_allclose(np.diagonal(by_layer[2]), 1, atol=1e-6)
     turned = cosine_similarity(jnp.array([[1.0, 0], [1, 1]]), jnp.array([[0.0, 2]]))
     np.testing.assert_allclose(turned, [[0], [0.5**0.5]], atol=1e-6)
-
-
-@pytest.mark.thorough
-def test_gradients_by_layer_are_those_of_the_parameters_there(decoder):
-    """Of the positions at the input, and of a bias that the last block adds at each place."""
-    model, params = decoder
-    loss = lambda logits: jax.nn.log_softmax(logits)[..., 3].sum()
-    norms = gradient_by_layer(model, params, {"tokens": TOKENS}, loss)
-    assert norms.shape == (3,)
-    # At the input the gradient is that of the embedding rows and positions, looked up.
-    embed = lambda e: loss(model.apply({"params": {**params, "positions": e}}, TOKENS[:1]))
-    of_positions = jax.grad(embed)(params["positions"])["embedding"]
-    alone = gradient_by_layer(model, params, {"tokens": TOKENS[:1]}, loss)
-    np.testing.assert_allclose(alone[0], jnp.linalg.norm(of_positions), rtol=1e-4)
-    bias = lambda b: loss(
-        model.apply(
-            {"params": {**params, "block_1": {**params["block_1"], "feed_forward": b}}},
-            TOKENS[:1, :1],
-        )
-    )
-    of_bias = jax.grad(bias)(params["block_1"]["feed_forward"])["down"]["bias"]
-    alone = gradient_by_layer(model, params, {"tokens": TOKENS[:1, :1]}, loss)
-    np.testing.assert_allclose(alone[2], jnp.linalg.norm(of_bias), rtol=1e-4)
-    assert (norms > 0).all()
-
-
-def test_gradients_of_a_model_in_bfloat16_are_near():
-    model = Decoder(**SMALL, position="rotary")
-    params = jax.jit(model.init)(jax.random.key(1), TOKENS)["params"]
-    low = model.clone(dtype=jnp.bfloat16)
-    loss = lambda logits: jax.nn.log_softmax(logits)[..., 3].sum()
-    for look in (
-        lambda model: gradient_by_layer(model, params, {"tokens": TOKENS}, loss),
-        lambda model: gradient_through_time(model, params, TOKENS, TOKENS[:, 0]),
-    ):
-        np.testing.assert_allclose(look(low), look(model), rtol=0.05, atol=0.01)
 
 
 def test_gradient_norms_name_the_parts_in_order(decoder):
@@ -180,16 +142,6 @@ def test_gradient_norms_name_the_parts_in_order(decoder):
     total = np.sqrt(sum(float(norm) ** 2 for norm in norms.values()))
     flat = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(params)])
     assert total == pytest.approx(np.linalg.norm(flat), rel=1e-5)
-
-
-def test_gradients_through_time_end_where_a_window_does():
-    """Nothing flows from outside a window of one layer; much from inside."""
-    model = Decoder(**SMALL | {"depth": 1}, mask="window", mask_options={"size": 3})
-    params = drawn(model, tokens=TOKENS)
-    flow = gradient_through_time(model, params, TOKENS, TOKENS[:, 0])
-    assert flow.shape == (6,)
-    assert (flow[:3] == 0).all()
-    assert (flow[3:] > 0).all()
 
 
 def test_inspect_draws_a_prompt(tiny_run, tmp_path):

@@ -175,7 +175,7 @@ def test_the_commands_run_as_they_are_written(place, monkeypatch):
             assert "model.position" in output
             assert "no claim" in output
         if line.endswith(".course"):
-            assert "36 statements" in output
+            assert "18 statements" in output
             page = (place / "course.html").read_text()
             for words in (
                 "Errata",

@@ -100,10 +100,6 @@ def test_equivalence_is_two_one_sided_tests_of_scipy(rng):
     assert ours.equivalence_p(mean, error, 7, 0.02) == pytest.approx(max(above, below), rel=1e-10)
 
 
-def test_q_values_by_hand():
-    np.testing.assert_allclose(ours.benjamini_hochberg([0.01, 0.04, 0.03]), [0.03, 0.04, 0.04])
-
-
 def test_power_is_scipys_noncentral_t():
     for effect, count, level in ((1.7, 5, 0.05), (0.6, 12, 0.0125)):
         drawn = np.random.default_rng(0).normal(effect, 1, (200_000, count))

@@ -1,5 +1,6 @@
 """Studies end to end: plan, seal, cells, pairs, failures, top-ups, verdicts."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -35,6 +36,7 @@ from transformer_jax.studies.asking.arms import DROPS, parse_arm
 from transformer_jax.studies.asking.design import load_design, parse_seeds, seal_of
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.asking.tuning import read_tuning
 from transformer_jax.studies.inference import statistics
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
@@ -586,6 +588,24 @@ def test_a_key_without_effect_is_named(tmp_path):
     design = load_design(study_file(tmp_path, half), {})
     with pytest.raises(InvalidInput, match=r"rotary.share: without effect"):
         run(design, tmp_path / "s", (0,), progress=Silent())
+
+
+def test_a_tuned_value_that_the_file_has_already_is_no_idle_change():
+    """At a second launch the base may be tuned to another value, and an arm to the file's."""
+    tuning = {"key": "optimizer.learning_rate", "grid": (1e-3, 2e-3, 4e-3)}
+    design = dataclasses.replace(
+        quick("model.position=none"), tuning=read_tuning("here", tuning, flatten(tiny_config()))
+    )
+    builder = ArmBuilder(design)
+    rate = design.config.optimizer.learning_rate
+    values = {design.base: 2 * rate, "position=none": rate}
+    arms = {
+        name: builder.make(name, name, {"optimizer.learning_rate": value})
+        for name, value in values.items()
+    }
+    for arm in arms.values():
+        arm.find_folder("loop")
+    assert set(builder.certificates(arms, {})) == set(arms)
 
 
 def test_saying_the_bases_value_again_is_no_idle_change(tmp_path):

@@ -22,13 +22,24 @@ RATE = "optimizer.learning_rate"
 GRID = (1e-3, 2e-3, 4e-3, 8e-3)
 
 
+def refuse(key, value):
+    if not isinstance(value, int):
+        raise InvalidInput(f"{key}={value}: expected an integer")
+
+
 def tuned_by(losses, grid=GRID, arms=("base",), larger=False, metric="loss", key=RATE):
     """Tunes arms whose validation scores are a function of (arm, value, seed)."""
     asked = {"key": key, "grid": grid, "seeds": (7, 8)}
     tuning = read_tuning("here", asked, {key: grid[0]})
     design = SimpleNamespace(tuning=tuning, metric=metric, larger_is_better=larger)
-    builder = SimpleNamespace(make=lambda name, arm, more: SimpleNamespace(arm=arm, more=more))
     calls = []
+
+    def make(name, arm, more):
+        if key == "training.accumulation":
+            refuse(key, more[key])
+        return SimpleNamespace(arm=arm, more=more)
+
+    builder = SimpleNamespace(make=make)
 
     def run_trials(trials, seeds):
         calls.append((list(trials), seeds))

@@ -6,11 +6,11 @@ arrays; `pictures` are drawn elsewhere. What can be looked at, and changed, has 
 
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -208,22 +208,6 @@ def cosine_similarity(vectors: Array, others: Array | None = None) -> Array:
     return jnp.einsum("...ND,...MD->...NM", left, right)
 
 
-def similarity_by_layer(hidden: Array, places: Array) -> Array:
-    """Returns how alike the vectors of one word in several sentences are, layer by layer.
-
-    A static embedding gives 1 in layer 0 (without positions); where vectors are contextual it falls
-    (Ethayarajh 2019, arXiv:1909.00512, section 3.3, self-similarity).
-
-    Args:
-      hidden: [depth + 1, N, L, D], of N sentences.
-      places: [N] int, where the word stands in each.
-    Returns:
-      [depth + 1, N, N] cosines.
-    """
-    of_word = jnp.take_along_axis(hidden, places[None, :, None, None], axis=2)[:, :, 0]
-    return cosine_similarity(of_word)
-
-
 def gradient_norms(gradients: Any) -> dict[str, Array]:
     """Returns the norm of a gradient by part of the model: embeddings, blocks, what is left.
 
@@ -245,55 +229,3 @@ def gradient_norms(gradients: Any) -> dict[str, Array]:
 
 def _norm(tree: Any) -> Array:
     return jnp.linalg.norm(jnp.stack([jnp.linalg.norm(leaf) for leaf in jax.tree.leaves(tree)]))
-
-
-def gradient_by_layer(model: Any, params: Any, inputs: Inputs, loss: Callable) -> Array:
-    """Returns how large the gradient of a loss is at the residual stream after each block.
-
-    Args:
-      model: a Decoder, Encoder or VisionTransformer.
-      params: its parameters.
-      inputs: keyword arguments of a call.
-      loss: output of the model -> [] number.
-    Returns:
-      [depth + 1], norms of d loss / d hidden: before the first block, then after each.
-    """
-    shape = jax.eval_shape(functools.partial(hidden_vectors, model, params, inputs)).shape[1:]
-    sites = ["embedded", *(f"block_{layer}.residual" for layer in range(model.depth))]
-
-    def with_offsets(offsets: list[Array]) -> Array:
-        pairs = zip(sites, offsets, strict=True)
-        changes = {name: functools.partial(_plus, offset) for name, offset in pairs}
-        with interventions(changes):
-            return loss(model.apply({"params": params}, **inputs))
-
-    gradients = jax.jit(jax.grad(with_offsets))([jnp.zeros(shape) for _ in sites])
-    return jnp.stack([jnp.linalg.norm(gradient) for gradient in gradients])
-
-
-def _plus(offset: Array, value: Array) -> Array:
-    return value + offset.astype(value.dtype)
-
-
-def gradient_through_time(model: Any, params: Any, tokens: Array, target: Array) -> Array:
-    """Returns how much the loss at the last place depends on each earlier input.
-
-    The norm of d loss_L / d e_i, e_i what the first layer reads of token i: in a recurrent net it
-    falls with the distance (Bengio et al. 1994; Hochreiter and Schmidhuber 1997, section 3).
-
-    Args:
-      model: a Decoder or RecurrentDecoder.
-      params: its parameters.
-      tokens: [B, L] int.
-      target: [B] int, what the last place should predict.
-    Returns:
-      [L], the mean over the examples of the norms.
-    """
-
-    def loss(offset: Array) -> Array:
-        with interventions({"embedded": functools.partial(_plus, offset)}):
-            logits = cast(Array, model.apply({"params": params}, tokens))[:, -1]
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits), target[:, None], axis=-1).sum()
-
-    gradient = jax.jit(jax.grad(loss))(jnp.zeros((*tokens.shape, model.width)))
-    return jnp.linalg.norm(gradient, axis=-1).mean(0)

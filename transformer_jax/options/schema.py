@@ -162,6 +162,8 @@ def read_instead(key: str, flat: Mapping[str, Any]) -> str:
     chooser, letter = _CHOOSERS.get(section, ""), letter_of(key)
     readers = [None, *letters_of(flat)] if letter is None else [letter]
     chosen = [of_type(flat, reader).get(chooser) for reader in readers]
+    if chooser == "model.architecture":  # it may be as large as another one, which is made too
+        chosen += [flat["model.match_parameters"]] if flat.get("model.match_parameters") else []
     is_read = None in chosen or row == "own" or row in chosen
     return "" if is_read else f"{chooser}={chosen[0]}"
 

@@ -4,8 +4,8 @@
 
 The hash covers what decides the outcome: the options that the chosen components read and that are
 not at their default, the data, the version of the numerics, the user's own files, initial weights,
-hooks that intervene, jax and what is set for it and for XLA, the device, and whether the run was
-computed alone. So a second study finds what the first one ran.
+hooks that intervene, jax, flax, optax and numpy, what is set for jax and XLA, the device, and
+whether the run was computed alone. So a second study finds what the first one ran.
 """
 
 import functools
@@ -33,7 +33,7 @@ from transformer_jax.studies.asking.metrics import larger_is_better
 from transformer_jax.studies.inference.outcome import Outcome
 
 _NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
-DECIDING = ("jax", "jaxlib")  # packages
+DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")  # packages
 HOWS = ("loop", "scan", "vmap", "devices")  # see running.batched
 ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
 

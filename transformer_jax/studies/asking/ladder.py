@@ -95,4 +95,4 @@ def rung_path(workdir: Path, key: str, value: float) -> Path:
 
 def rung_name(key: str, value: float) -> str:
     """Returns KEY=VALUE, as a rung's directory is named."""
-    return f"{key}={value if isinstance(value, int) else f'{value:g}'}"
+    return f"{key}={value}"

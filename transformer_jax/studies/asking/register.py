@@ -52,8 +52,8 @@ class Register(AppendedRows):
         """Adds a look that is not there yet, and returns whether the register can be written.
 
         Args:
-          look: `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash), `family`,
-            `words`, `time`.
+          look: `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash), `families`
+            (hash -> of how many arms it was one), `words`, `time`.
         """
         if any({**row, "time": ""} == {**look, "time": ""} for row in self.rows()):
             return True

@@ -185,11 +185,6 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     return float((np.abs(sums) >= abs(sums[0]) - rounding).mean())
 
 
-def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Returns q values over all studies (Benjamini and Hochberg 1995, JRSS B 57, 289-300)."""
-    return [float(q) for q in stats.false_discovery_control(p_values)] if len(p_values) else []
-
-
 # ---------------------------------------------------------------- looks
 
 

@@ -6,11 +6,12 @@ The words better, worse, no different, ... are decided in inference/statistics.
 import math
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from transformer_jax.options.config import flatten
 from transformer_jax.options.marks import arguments_of_metric
 from transformer_jax.options.task_traits import traits_of
 from transformer_jax.runs.directory import RunDirectory
@@ -57,7 +58,7 @@ def judge_study(study: Study) -> dict[str, Any]:
             outcomes[name],
             level_of_arm(sealed["looks"], len(seeds), earlier, len(looks)),
             _computes_the_same(study, name),
-            max((look["family"] for look in looks), default=0),
+            max((look["families"][contrasts[name]] for look in looks), default=0),
         )
         asked_before[name] = [{"seeds": look["seeds"], "time": look["time"]} for look in looks]
     learned = _learned(study)
@@ -92,12 +93,13 @@ def judge_study(study: Study) -> dict[str, Any]:
     shown = [name for name in arms if not refusals[name]]
     if shown and any(value["n"] for value in verdicts["values"].values()):
         words = {name: arm["words"] for name, arm in by_arm.items()}
+        known = {name: contrasts[name] for name in shown if name in contrasts}
         look = {
             "time": now(),
             "study": study.identity,
             "seeds": seeds,
-            "family": family,
-            "contrasts": {name: contrasts[name] for name in shown if name in contrasts},
+            "contrasts": known,
+            "families": {known[name]: family_shown(sealed, name, arms) for name in known},
             "words": words,
         }
         verdicts["registered"] = register.note(look)
@@ -105,6 +107,11 @@ def judge_study(study: Study) -> dict[str, Any]:
         study.add_look({**shown_now, "verdicts": words})
     write_json(study.path, "verdicts.json", verdicts)
     return verdicts
+
+
+def family_shown(sealed: Mapping[str, Any], name: str, arms: Sequence[str]) -> int:
+    """Returns of how many arms one was chosen that is asked again: of all, if it is not primary."""
+    return len(arms) if name not in (sealed["primary"] or [name]) else family_of(sealed, arms)
 
 
 def level_of_arm(
@@ -195,14 +202,16 @@ def _refusals(study: Study, arm: str) -> list[str]:
         if all(cell.state() == DONE for cell in pair)
     ]
     by_curve = study.sealed["target"] is not None
+    asked = flatten(study.sealed["base_config"])["evaluation.every"]
     by_curve |= "curve" in arguments_of_metric(study.metric)
     # Within pairs, and between the seeds of the base.
     for pair in [*done, *((theirs, done[0][1]) for _, theirs in done[1:])]:
         refusals += scored_otherwise(*pair, study.metric, changed)
         refusals += computed_otherwise(*pair, changed, cells=True)
         every = [run.config["evaluation.every"] for run in pair]
-        if by_curve and every[0] != every[1]:
-            refusals.append(f"curves were looked at every {every[0]} and {every[1]} updates")
+        if by_curve and set(every) != {asked}:
+            looked = " and ".join(map(str, dict.fromkeys(every)))
+            refusals.append(f"curves were looked at every {looked} updates; asked was {asked}")
     codes = {
         cell.metric_facts().get(study.metric, {}).get("code")
         for group in cells.values()

@@ -142,12 +142,13 @@ def _tuning(page: Page, study: Study) -> None:
     tuned = {name: arm["tuning"] for name, arm in study.arms.items() if "tuning" in arm}
     if not tuned:
         return
-    asked = study.sealed["tuning"]
+    asked = next(iter(tuned.values()))
     page.heading("Tuning")
     heads = ["arm", f"chosen {asked['key']}", *(f"{value:g}" for value in asked["grid"]), "note"]
     rows = [
         [name, spell(its["chosen"]), *map(_mean, its["scores"]), its["refused"] or "–"]
         for name, its in tuned.items()
+        if its["grid"] == asked["grid"]
     ]
     page.table(heads, rows)
     page.paragraph(

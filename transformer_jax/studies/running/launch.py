@@ -187,9 +187,10 @@ class Launch:
     def _take_tuned(self) -> None:
         """Gives arms the values that their tuning chose in an earlier launch."""
         for name, stored in self.study.record.get("arms", {}).items():
-            if name in self.arms and "tuning" in stored and self.design.tuning:
+            tuning = self.design.tuning
+            if name in self.arms and tuning and stored.get("tuning", {}).get("key") == tuning.key:
                 matched = self.arms[name].matched
-                tuned = {self.design.tuning.key: stored["tuning"]["chosen"]}
+                tuned = {tuning.key: stored["tuning"]["chosen"]}
                 self.arms[name] = self.builder.make(name, name, {**matched, **tuned})
                 self.arms[name].matched = matched
 
@@ -314,7 +315,11 @@ class Launch:
         self._take_tuned()
         self._find_folders(self.estimate.how)
         for name, arm in self.arms.items():
-            self.study.arms[name] |= {"hash": arm.hash, "changes": as_plain(arm.changes)}
+            tuned = {"hash": arm.hash, "changes": as_plain(arm.changes), "cost": as_plain(arm.cost)}
+            self.study.arms[name] |= tuned
+            self.study.arms[name].pop("certificate", None)
+        for name, certificate in self.builder.certificates(self.arms, {}).items():
+            self.study.arms[name]["certificate"] = as_plain(certificate)
         self.study.write()
 
     def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:

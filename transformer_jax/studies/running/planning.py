@@ -193,15 +193,18 @@ class ArmBuilder:
         base, certificates = arms[self.design.base], {}
         base_probe, base_values = probe(base.prepared), flatten(base.config)
         for name, arm in arms.items():
-            # What an arm says again as the base has it is no change.
-            changes = {k: v for k, v in arm.changes.items() if base_values.get(k) != v}
             if name != self.design.base:
+                own = self.design.arms[name]  # without what was matched and tuned
+                found = {k: v for k, v in arm.changes.items() if k not in own}
 
-                def without(key: str, name: str = name) -> str:
-                    left = {k: v for k, v in arms[name].changes.items() if k != key}
-                    design = dataclasses.replace(self.design, arms={name: left})
-                    return self._hash(design.config_of(name))
+                def without(key: str, own: Mapping = own, found: Mapping = found) -> str:
+                    left = {k: v for k, v in own.items() if k != key}
+                    back = {key: base_values[key]} if key in base_values else {}
+                    design = dataclasses.replace(self.design, arms={"left": {**left, **back}})
+                    return self._hash(design.config_of("left", found))
 
+                # What an arm says again as the base has it is no change.
+                changes = {k: v for k, v in own.items() if base_values.get(k) != v}
                 hashes = self._hash(arm.config), self._hash(base.config)
                 refuse_without_effect(name, changes, *hashes, without)
             if arm.hash in before:

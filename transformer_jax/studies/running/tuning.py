@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from transformer_jax.errors import InvalidInput
 from transformer_jax.studies.asking.design import Design
 from transformer_jax.studies.inference.parabola import lowest_point
 from transformer_jax.studies.running.planning import Arm, ArmBuilder
@@ -29,8 +30,9 @@ def tune(
       run_trials: Trains them and returns the validation split's means of each seed.
 
     Returns:
-      Arm -> `chosen` value, `scores` of each seed at each grid value (None: diverged), number of
-      `runs`, and `refused`: why the arm gets no verdict, "" if it may get one.
+      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` of each seed at each grid value
+      (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, "" if it may
+      get one.
     """
     assert design.tuning is not None
     key, grid, seeds = design.tuning.key, design.tuning.grid, design.tuning.seeds
@@ -53,16 +55,32 @@ def tune(
         refused = f"its best {key} is at the edge of the grid" if best is None else ""
         if any(row is None for of_value in rows for row in of_value):
             refused = "some trials of its tuning have no outcome"
-        if best is None:
-            best = grid[min(range(len(grid)), key=losses.__getitem__)]
-        best = round(best) if all(isinstance(value, int) for value in grid) else best
+        tried = grid[min(range(len(grid)), key=losses.__getitem__)]
+        near = (float(f"{best if best is not None else tried:.3g}"), round(best or tried), tried)
+        changes = arms[name].matched
         chosen[name] = {
-            "chosen": best if isinstance(best, int) else float(f"{best:.3g}"),
+            "key": key,
+            "grid": list(grid),
+            "seeds": list(seeds),
+            "chosen": _possible(
+                near, lambda v, n=name, c=changes: builder.make(n, n, {**c, key: v})
+            ),
             "scores": scores,
             "runs": design.tuning.runs_of_an_arm,
             "refused": refused,
         }
     return chosen
+
+
+def _possible(values: Sequence[float], make: Callable[[float], Any]) -> float:
+    """Returns the first value with which an arm can be made; the last one was trained."""
+    for value in values[:-1]:
+        try:
+            make(value)
+        except (InvalidInput, ValueError):  # no integer, or no width for these heads
+            continue
+        return value
+    return values[-1]
 
 
 def _mean(scores: Sequence[float | None], worst: float) -> float:
