@@ -50,13 +50,8 @@ def train(optimizer, steps=4, params=None):
 
     @jax.jit
     def take(params, state, noise):
-        gradients = lambda p, _=0: jax.tree.map(jnp.add, p, noise)
-        extra = (
-            {"grad_fn": gradients}
-            if isinstance(optimizer, optax.GradientTransformationExtraArgs)
-            else {}
-        )
-        updates, state = optimizer.update(gradients(params), state, params, **extra)
+        gradients = jax.tree.map(jnp.add, params, noise)
+        updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state
 
     for step in range(steps):

@@ -30,14 +30,11 @@ class UpdateParts(NamedTuple):
     Attributes:
       decay: adds weight decay to what comes in, for the parameters that decay.
       rate: turns what comes in into updates: times minus the learning rate, by path.
-      clip: of the gradient, after what is frozen was taken out; it comes before the rule, so only
-        rules that take further gradients need it.
       schedule: the learning rate alone.
     """
 
     decay: Transformation
     rate: Transformation
-    clip: Transformation
     schedule: optax.Schedule
 
 
@@ -297,9 +294,7 @@ def make_schedule(config: ConfigDict, allow: Collection[str] = ()) -> optax.Sche
     return schedule(config.optimizer.learning_rate, config.training.steps, **options)
 
 
-def make_optimizer(
-    config: ConfigDict, allow: Collection[str] = ()
-) -> optax.GradientTransformationExtraArgs:
+def make_optimizer(config: ConfigDict, allow: Collection[str] = ()) -> optax.GradientTransformation:
     """Returns clipping by global norm, if wanted, the config's optimizer, and what is frozen.
 
     Args:
@@ -307,7 +302,6 @@ def make_optimizer(
       allow: modules of the user's own rows that may be imported.
     """
     options, limit = config.optimizer, config.training.clip_norm
-    clip = optax.identity() if limit is None else optax.clip_by_global_norm(limit)
     schedule = make_schedule(config, allow)
     gain = _width_gain(config, allow)
     frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
@@ -315,18 +309,17 @@ def make_optimizer(
     around = UpdateParts(
         decay=_decay_by_path(config, gain),
         rate=_rate_by_path(config, schedule, gain),
-        clip=optax.chain(stop, clip),
         schedule=schedule,
     )
     make = chosen(OPTIMIZERS, options.name, "optimizer.name", allow)
     optimizer = make(around, **options_of(options, options.name))
     if limit is not None:
-        optimizer = optax.chain(clip, optimizer)
+        optimizer = optax.chain(optax.clip_by_global_norm(limit), optimizer)
     if config.training.frozen:
         optimizer = optax.chain(stop, optimizer, stop)  # clipping does not see them
     if config.training.weight_ema is not None:
         optimizer = optax.chain(optimizer, weight_mean(config.training.weight_ema))
-    return optax.with_extra_args_support(optimizer)
+    return optimizer
 
 
 def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:

@@ -96,7 +96,7 @@ class Prepared:
     config: ConfigDict
     task: Task
     model: Any
-    optimizer: optax.GradientTransformationExtraArgs
+    optimizer: optax.GradientTransformation
     objective: Any
     allow: frozenset[str] = frozenset()
     devices: tuple[Any, ...] | None = None

@@ -113,7 +113,7 @@ def make_mean_gradients(
 
 def make_train_step(
     model: nn.Module,
-    optimizer: optax.GradientTransformationExtraArgs,
+    optimizer: optax.GradientTransformation,
     seed: int | Array,
     accumulation: int = 1,
     objective: Any = CrossEntropy(),  # noqa: B008, it is frozen
@@ -184,8 +184,8 @@ def make_run_steps(train_step: Callable) -> Callable:
 
 
 def on_stacked_blocks(
-    optimizer: optax.GradientTransformationExtraArgs, unit: int
-) -> optax.GradientTransformationExtraArgs:
+    optimizer: optax.GradientTransformation, unit: int
+) -> optax.GradientTransformation:
     """Returns an optimizer of parameters block by block as one of stacked ones; see stacking.
 
     What it does alike to every block it does to the stack, so a deep model compiles as fast as a
@@ -197,12 +197,12 @@ def on_stacked_blocks(
     """
     stack = functools.partial(stack_blocks, unit=unit)
 
-    def update(gradients: Any, state: Any, params: Any = None, **more: Any) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         def by_block(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-            return optimizer.update(gradients, state, params, **more)
+            return optimizer.update(gradients, state, params)
 
         joining = lambda tree, join: stack(tree, join=join)  # noqa: E731
-        return on_stacks(by_block, joining, unstack_blocks)(gradients, state, params)
+        return on_stacks(by_block, joining, unstack_blocks)(updates, state, params)
 
     init = lambda params: stack(optimizer.init(unstack_blocks(params)))  # noqa: E731
-    return optax.GradientTransformationExtraArgs(init, update)  # ty: ignore[invalid-argument-type]
+    return optax.GradientTransformation(init, update)

@@ -314,11 +314,11 @@ class Launch:
             self.study.arms[name]["tuning"] = as_plain(result)
         self._take_tuned()
         self._find_folders(self.estimate.how)
+        known = self._known_certificates()
         for name, arm in self.arms.items():
             tuned = {"hash": arm.hash, "changes": as_plain(arm.changes), "cost": as_plain(arm.cost)}
             self.study.arms[name] |= tuned
-            self.study.arms[name].pop("certificate", None)
-        for name, certificate in self.builder.certificates(self.arms, {}).items():
+        for name, certificate in self.builder.certificates(self.arms, known).items():
             self.study.arms[name]["certificate"] = as_plain(certificate)
         self.study.write()
 
