@@ -272,3 +272,23 @@ def test_vectors(tmp_path):
     np.savez(tmp_path / "c.npz", vectors=vectors, labels=labels)
     with pytest.raises(InvalidInput, match="example 3 holds a value that is not finite"):
         load_vectors(str(tmp_path / "c.npz"))
+
+
+def test_c66_damaged_image_sources_are_refused(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK not a zip")
+    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
+        load_images(str(tmp_path / "a.npz"))
+    np.savez(tmp_path / "b.npz", images=np.array([{}], object), labels=np.arange(1))
+    with pytest.raises(InvalidInput, match=r"not a readable .npz file"):
+        load_images(str(tmp_path / "b.npz"))  # c73: never unpickled
+    write_idx(tmp_path / "idx")
+    labels = tmp_path / "idx" / "train-labels-idx1-ubyte"
+    labels.write_bytes(labels.read_bytes()[:-1])
+    with pytest.raises(InvalidInput, match=r"expected 14 bytes .* found 13"):
+        load_images(str(tmp_path / "idx"))
+    labels.unlink()
+    with pytest.raises(InvalidInput, match=r"train-labels-idx1-ubyte .* is missing"):
+        load_images(str(tmp_path / "idx"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match="one folder of pictures"):
+        load_images(str(tmp_path / "empty"))

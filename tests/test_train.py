@@ -678,3 +678,25 @@ def test_a_resume_with_other_packages_is_said_and_recorded(tmp_path, one_step_a_
     launch = directory.manifest()["launches"][-1]
     assert launch["packages"]["jax"] == jax.__version__
     assert "packages changed since this run began" in launch["warnings"][0]
+
+
+@pytest.mark.thorough
+def test_c72_the_eta_leaves_compilation_out(tmp_path, monkeypatch):
+    honest, etas = prepared.make_run_steps, []
+
+    def slow_to_compile(train_step):
+        run_steps = honest(train_step)
+
+        def traced(*arguments):
+            time.sleep(3)
+            return run_steps(*arguments)
+
+        return traced
+
+    class Listen(Silent):
+        def step(self, step, steps, loss, tokens_per_second, seconds_left):
+            etas.append(seconds_left)
+
+    monkeypatch.setattr(prepared, "make_run_steps", slow_to_compile)
+    run(tmp_path / "a", Listen())
+    assert etas[0] < 49 * 3 / 2  # with compilation it would be at least 49 * 3
