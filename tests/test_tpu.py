@@ -33,33 +33,15 @@ def test_a_step_over_eight_chips_is_planned_for_a_tpu():
         "--compare=mesh.fsdp=1 mesh.tensor=1 mesh.data=8",
         "--compare=mesh.fsdp=1 mesh.tensor=1",
     ).values()
-    assert [each["kernels"] for each in (parted, whole, alone)] == [["splash"]] * 3
+    assert [each["attention"] for each in (parted, whole, alone)] == [["splash"]] * 3
     assert parted["held"]["parameters"] < whole["held"]["parameters"] / 4
     assert whole["held"]["parameters"] == alone["held"]["parameters"]
     assert whole["needed"] < alone["needed"] / 4
     assert parted["needed"] < alone["needed"] / 4  # 8 examples a chip, of half of the heads
     assert whole["seconds"]["products"] == alone["seconds"]["products"] / 8
-    # With whole parameters on each chip gradients alone are sent, 7 / 4 of them and a few losses:
-    # once, though the loss is in 8 chunks.
-    gradients = sum(each["nbytes"] for each in whole["sent"])
-    assert gradients == pytest.approx(7 / 4 * 4 * whole["parameters"], rel=0.15)
-    kinds = {each["kind"] for each in parted["sent"]}
-    assert "all-gather" in kinds or "collective-permute" in kinds
-    assert not alone["sent"]
-    assert whole["seconds"]["links"] == gradients / 100e9
-
-
-def test_the_two_gradients_of_a_tied_table_are_sent_as_one():
-    """By ring 2 x 3 / 4 of all gradients; the compiler of a CPU sends those of the table twice."""
-    (step,) = plan(
-        *("--config=configs/tiny.py", "--topology=v5e:2x2", "--mesh=data=4"),
-        *("--config.data.tokenizer=bpe", "--config.data.vocab_size=2048"),
-        "--config.data.source=absent.txt",
-    ).values()
-    assert step["parameters"] < 1.5 * 2048 * 32  # most of them are the table's
-    assert sum(each["nbytes"] for each in step["sent"]) == pytest.approx(
-        2 * 3 / 4 * 4 * step["parameters"], rel=1e-3
-    )
+    assert {"all-gather", "collective-permute"} & parted["kernels"].keys()
+    assert "all-reduce" in whole["kernels"]  # of gradients
+    assert not any(kind.startswith("all-") for kind in alone["kernels"])
 
 
 def test_a_step_is_planned_for_a_tpu():
