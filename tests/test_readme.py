@@ -176,14 +176,8 @@ def test_the_commands_run_as_they_are_written(place, monkeypatch):
             assert "no claim" in output
         if line.endswith(".course"):
             assert "18 statements" in output
-            page = (place / "course.html").read_text()
-            for words in (
-                "Errata",
-                "the keys near the door",
-                "Attention weights are a distribution",
-            ):
-                assert words in page
-            assert page.count('class="heat"') >= 60
+            assert "Slips that circulate" in output
+            assert "Attention weights are a distribution" in output
         ran.append(line)
     assert len(ran) >= 40
     assert (place / "runs" / "heads" / "report.html").exists()
