@@ -125,7 +125,7 @@ def test_more_members_are_no_more_operations_but_for_sums_across(function):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_updates_stacks_as_it_updates_blocks(name):
-    """Of five blocks in units of two, one of them with a rate of its own."""
+    """Five blocks in units of two; one block has a learning rate of its own."""
     changes = {
         "optimizer__learning_rate_multipliers": "('block_2=3',)",
         "schedule__name": "warmup_constant" if name == "schedule_free" else "constant",

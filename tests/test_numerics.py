@@ -1,4 +1,4 @@
-"""What a cell's hash leaves out is pinned: defaults, and the losses of a dozen configs.
+"""Pins what a cell's hash leaves out: defaults, and the losses of a dozen configs.
 
 A cell is found by the options that are not at their default and by one number, NUMERICS. So a
 default or an update that changed without that number would find cells of another computation.

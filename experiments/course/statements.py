@@ -1,4 +1,4 @@
-"""What courses say about transformers, and what decides it.
+"""Statements of courses about transformers, and what decides them.
 
 An exact statement has a check (checks.py). A statistical one has claims: the word that a committed
 study would have to find if the statement held. Nobody writes an outcome by hand.
@@ -36,7 +36,7 @@ class Statement(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a statement: the word, and what was seen, a sentence each."""
+    """Decision on a statement: the word, and a sentence for each thing seen."""
 
     word: str
     seen: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""How an image becomes a sequence of vectors, one for each patch."""
+"""Patch embedding: an image as a sequence of vectors, one for each patch."""
 
 import flax.linen as nn
 import jax.numpy as jnp
