@@ -20,19 +20,19 @@ def get_config():
     config.data.task = "image_classification"
     config.data.source = "digits"
     config.data.splits = (0.85, 0.05, 0.1)
-    config.data.image_classification.max_shift = 1
+    config.data.max_shift = 1
     config.model.architecture = "vision_transformer"
-    config.model.vision_transformer.patch_size = 2
-    config.model.vision_transformer.pooling = "mean"
+    config.model.patch_size = 2
+    config.model.pooling = "mean"
     config.model.width = 64
     config.model.use_bias = True
     config.model.position = "sinusoidal_2d"
-    config.model.position_options.sinusoidal_2d.rms = 0.3
+    config.model.position_options.rms = 0.3
     config.model.dropout_rate = 0.1
     config.model.init_std = 0.1
     config.training.steps = 3000
     config.training.batch_size = 64
-    config.objective.cross_entropy.smoothing = 0.1
+    config.objective.smoothing = 0.1
     config.optimizer.learning_rate = 2e-3
-    config.schedule.warmup_cosine.final_fraction = 0.01
+    config.schedule.final_fraction = 0.01
     return config

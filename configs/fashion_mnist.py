@@ -17,20 +17,20 @@ def get_config():
     config = reference.get_config()
     config.data.task = "image_classification"
     config.data.source = "fashion_mnist"
-    config.data.image_classification.max_shift = 1
-    config.data.image_classification.flip = True
+    config.data.max_shift = 1
+    config.data.flip = True
     config.model.architecture = "vision_transformer"
-    config.model.vision_transformer.patch_size = 7
-    config.model.vision_transformer.pooling = "mean"
+    config.model.patch_size = 7
+    config.model.pooling = "mean"
     config.model.width = 96
     config.model.use_bias = True
     config.model.init_std = 0.06
-    config.model.position_options.learned.rms = 0.1
+    config.model.position_options.rms = 0.1
     config.training.steps = 10_000
     config.training.batch_size = 128
     config.optimizer.learning_rate = 2e-3
-    config.schedule.warmup_cosine.warmup_steps = 400
-    config.schedule.warmup_cosine.final_fraction = 0.01
+    config.schedule.warmup_steps = 400
+    config.schedule.final_fraction = 0.01
     config.evaluation.every = 1000
     config.evaluation.batch_size = 256
     return config

@@ -37,8 +37,8 @@ def get_config():
     training.accumulation = 15
     training.loss_chunk = 128
     config.optimizer.learning_rate = 6e-4
-    config.optimizer.adamw.b2 = 0.95
-    config.schedule.warmup_cosine.warmup_steps = 2000
+    config.optimizer.b2 = 0.95
+    config.schedule.warmup_steps = 2000
     config.evaluation.every = 2000
     config.evaluation.batch_size = 32
     config.checkpoint.every = 2000

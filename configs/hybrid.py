@@ -19,7 +19,5 @@ def get_config():
     config = shakespeare.get_config()
     config.model.position = "none"
     config.model.layers = "SSAS"
-    config.model.layer_types = {
-        "S": {"mixer": "state_space", "mixer_options": {"state_space": {"state_size": 16}}}
-    }
+    config.model.layer_types = {"S": {"mixer": "state_space", "mixer_options": {"state_size": 16}}}
     return config

@@ -21,8 +21,8 @@ def get_config():
     config.model.layer_types = {
         "L": {
             "mask": "window",
-            "mask_options": {"window": {"size": 16}},
-            "position_options": {"rotary": {"max_wavelength": 100.0}},
+            "mask_options": {"size": 16},
+            "position_options": {"max_wavelength": 100.0},
         }
     }
     return config

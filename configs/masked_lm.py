@@ -22,6 +22,6 @@ def get_config():
     config.model.init_std = 0.06
     config.training.steps = 3000
     config.optimizer.learning_rate = 3e-3
-    config.schedule.warmup_cosine.final_fraction = 0.01
+    config.schedule.final_fraction = 0.01
     config.evaluation.every = 500
     return config

@@ -27,7 +27,7 @@ def get_config():
     config.data.splits = (0.78, 0.02, 0.2)
     config.data.length = 64
     config.model.architecture = "encoder"
-    config.model.encoder.pooling = "mean"
+    config.model.pooling = "mean"
     config.model.use_bias = True
     config.model.depth = 2
     config.model.position = "rotary"

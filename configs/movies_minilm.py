@@ -24,17 +24,17 @@ def get_config():
     config.model.depth = 6
     config.model.position = "learned"
     config.model.num_heads = 12
-    config.model.encoder.num_types = 2
+    config.model.num_types = 2
     config.model.embedding_norm = True
     config.model.norm_epsilon = 1e-12
     config.model.wiring = "post"
     config.model.dropout_rate = 0.1
     config.training.steps = 1550
     config.training.batch_size = 16
-    config.objective.cross_entropy.smoothing = 0.1
+    config.objective.smoothing = 0.1
     config.optimizer.learning_rate = 5e-5
     config.optimizer.weight_decay = 0.01
-    config.optimizer.adamw.b2 = 0.999
-    config.schedule.warmup_cosine.warmup_steps = 150
-    config.schedule.warmup_cosine.final_fraction = 0.0
+    config.optimizer.b2 = 0.999
+    config.schedule.warmup_steps = 150
+    config.schedule.final_fraction = 0.0
     return config

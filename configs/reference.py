@@ -7,7 +7,7 @@ before anything is compiled.
 
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import defaults
+from transformer_jax.config_files import defaults
 
 
 def get_config() -> ConfigDict:

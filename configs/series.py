@@ -14,7 +14,7 @@ def get_config():
     config.data.source = "my_series.npz"
     config.data.splits = (0.8, 0.1, 0.1)
     config.model.architecture = "encoder"
-    config.model.encoder.pooling = "mean"
+    config.model.pooling = "mean"
     config.model.width = 64
     config.model.depth = 2
     config.model.use_bias = True

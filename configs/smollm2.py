@@ -26,7 +26,7 @@ def get_config():
     model.num_kv_heads = 3
     model.mlp_dim = 1536
     model.position = "rotary"
-    model.position_options.rotary.max_wavelength = 100_000.0
+    model.position_options.max_wavelength = 100_000.0
     model.feed_forward = "gated"
     model.activation = "silu"
     model.norm = "rms_norm"
@@ -34,7 +34,7 @@ def get_config():
     config.training.batch_size = 4
     config.optimizer.learning_rate = 5e-5
     config.optimizer.weight_decay = 0.0
-    config.schedule.warmup_cosine.warmup_steps = 5
+    config.schedule.warmup_steps = 5
     config.evaluation.every = 40
     config.evaluation.batch_size = 8
     config.checkpoint.every = 40

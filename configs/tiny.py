@@ -16,7 +16,7 @@ def get_config():
     config.model.dropout_rate = 0.1
     config.training.steps = 50
     config.training.batch_size = 8
-    config.schedule.warmup_cosine.warmup_steps = 10
+    config.schedule.warmup_steps = 10
     config.evaluation.every = 20
     config.evaluation.batch_size = 256
     config.logging.every = 5

@@ -28,19 +28,19 @@ def get_config():
     config.model.num_heads = 4
     config.model.use_bias = True
     config.model.position = "sinusoidal"
-    config.model.position_options.sinusoidal.rms = 0.5
+    config.model.position_options.rms = 0.5
     config.model.wiring = "post"
     config.model.activation = "relu"
     config.model.dropout_rate = 0.1
     config.model.init_std = 0.05
     config.training.steps = 3000
     config.training.batch_size = 64
-    config.objective.cross_entropy.smoothing = 0.1
+    config.objective.smoothing = 0.1
     config.optimizer.weight_decay = 0.0
-    config.optimizer.adamw.b2 = 0.98
-    config.optimizer.adamw.eps = 1e-9
+    config.optimizer.b2 = 0.98
+    config.optimizer.eps = 1e-9
     config.optimizer.learning_rate = 2e-3
     config.schedule.name = "inverse_square_root"
-    config.schedule.inverse_square_root.warmup_steps = 400
+    config.schedule.warmup_steps = 400
     config.evaluation.every = 1000
     return config

@@ -17,10 +17,10 @@ def main(argv: list[str]) -> dict[str, Any]:
     arguments = parser.read(argv)
     config = arguments.config
 
+    from transformer_jax.config_files import own_modules
     from transformer_jax.data.baselines import baselines_of
     from transformer_jax.studies.reporting.tables import spell, table_text
     from transformer_jax.training.build import make_task
-    from transformer_jax.training.own import own_modules
 
     scores, gate = baselines_of(make_task(config, allow=own_modules(config)), config.training.steps)
     found = {"scores": scores, "gate": gate}

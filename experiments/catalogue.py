@@ -4,12 +4,15 @@ Example:
   python -m experiments.catalogue --out=docs/catalogue.md
 """
 
+import inspect
 import re
 from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
-from transformer_jax.options.marks import metric_facts
-from transformer_jax.options.tables import OPTION_SECTIONS, TABLES, Row, rows_of
+from transformer_jax.config import OPTIONS, VARIANT_SECTIONS
+from transformer_jax.metrics import metric_facts
+from transformer_jax.options import Option, entry_of
+from transformer_jax.resolve import all_options, variant_options
 from transformer_jax.sites import SITES
 
 # key of a config -> heading, and what the rows of the table are for
@@ -32,7 +35,7 @@ _TITLES = {
         "Parametrisations",
         "How initial values, learning rates and scores go with the width.",
     ),
-    "model.encoder.pooling": ("Poolings", "How one vector of a whole input is taken."),
+    "model.pooling": ("Poolings", "How one vector of a whole input is taken."),
     "objective.name": ("Objectives", "What training makes small."),
     "optimizer.name": ("Optimizers", "All from optax, behind clipping, decay and rates by path."),
     "schedule.name": ("Schedules", "How the learning rate moves."),
@@ -40,9 +43,9 @@ _TITLES = {
 _HEAD = """# Components
 
 Every row of every table, from its docstring; written by `python -m experiments.catalogue`. A config
-chooses a row by its name (`--config.model.position=rotary`) and sets its options under its name
-(`--config.model.position_options.rotary.share=0.5`). A class of your own takes a row's place by its
-import path, see the README.
+chooses a variant by its name (`--config.model.position=rotary`) and sets its options beside it
+(`--config.model.position_options.share=0.5`). Your own class is chosen by MODULE:NAME, see the
+README.
 
 Parameters and operations are those of the row in a decoder of the shape of `configs/shakespeare.py`
 (width 128, 4 blocks, 4 heads, 64 tokens), over those of that config: operations are those of the
@@ -111,6 +114,33 @@ def main(argv: list[str]) -> None:
     print(f"wrote {out}")
 
 
+class Entry(NamedTuple):
+    """A variant as the page describes it.
+
+    Attributes:
+      says: Its docstring.
+      options: Full key -> option.
+    """
+
+    says: str
+    options: dict[str, Option]
+
+
+def entries_of(key: str) -> dict[str, Entry]:
+    """Returns the variants that an option chooses from, by name, in the order of their table."""
+    owners = all_options()
+    option = OPTIONS[key] if key in OPTIONS else owners[key][0][1]
+    assert option.variant is not None
+    table, section = option.variant.entries(), VARIANT_SECTIONS.get(key)
+    return {
+        name: Entry(
+            inspect.getdoc(entry_of(table, name)) or "",
+            (variant_options(key, name) or {}) if section else {},
+        )
+        for name in table
+    }
+
+
 def page(costs: dict[tuple[str, str], RowCost]) -> str:
     """Returns the page as Markdown.
 
@@ -120,21 +150,20 @@ def page(costs: dict[tuple[str, str], RowCost]) -> str:
     parts = [_HEAD]
     for key, (title, what) in _TITLES.items():
         parts.append(f"\n## {title}\n\n{what} `{key}`\n")
-        for name, row in rows_of(key).items():
+        for name, row in entries_of(key).items():
             parts.append(entry(key, name, row, costs.get((key, name))))
     parts += [metrics(), hooks(), sites()]
     return "\n".join(parts).rstrip() + "\n"
 
 
-def entry(key: str, name: str, row: Row, cost: RowCost | None) -> str:
+def entry(key: str, name: str, row: Entry, cost: RowCost | None) -> str:
     """Returns what the page says of one row."""
     described = re.split(r"\n\s*(?:Args|Attributes|Returns|Raises):\n", row.says)[0].strip()
-    lines = [f"### `{name}`\n", described or f"`{row.definition}`", ""]
-    section = OPTION_SECTIONS.get(key)
-    for option, its in row.options.items():
+    lines = [f"### `{name}`\n", described, ""]
+    for option_key, option in row.options.items():
         lines.append(
-            f"- `{section}.{name}.{option}` = {its.default!r} ({its.rule.allowed}): "
-            f"{its.meaning.rstrip('.')}"
+            f"- `{option_key}` = {option.default!r} ({option.allowed}): "
+            f"{option.meaning.rstrip('.')}"
         )
     if cost is not None:
         kept, of = cost.laws
@@ -151,7 +180,7 @@ def entry(key: str, name: str, row: Row, cost: RowCost | None) -> str:
 def metrics() -> str:
     """Returns the section of what runs are measured by."""
     rows = []
-    for name, row in rows_of("evaluation.metrics").items():
+    for name, row in entries_of("evaluation.metrics").items():
         facts = metric_facts(name)
         better = "larger" if facts.larger_is_better else "smaller"
         rows.append(f"| `{name}` | {facts.unit} | {better} | {row.says} |")
@@ -160,7 +189,7 @@ def metrics() -> str:
 
 def hooks() -> str:
     """Returns the section of what looks on while a model is trained."""
-    rows = (f"| `{name}` | {row.says} |" for name, row in rows_of("hooks.functions").items())
+    rows = (f"| `{name}` | {row.says} |" for name, row in entries_of("hooks.functions").items())
     return "\n".join([_HOOKS, "| hook | what it gives |", "|---|---|", *rows, ""])
 
 
@@ -176,9 +205,9 @@ def measure_all() -> dict[tuple[str, str], RowCost]:
     costs = {}
     for key in _TITLES:
         family = key.removeprefix("model.")
-        if not key.startswith("model.") or "." in family:
+        if not key.startswith("model.") or key not in OPTIONS:
             continue
-        for name in rows_of(key):
+        for name in entries_of(key):
             if name == "sinusoidal_2d":  # it needs rows and columns, which text has not
                 continue
             print(f"{key}={name}", flush=True)
@@ -235,5 +264,4 @@ def _laws_kept(fields: dict[str, Any]) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    assert set(_TITLES) <= set(TABLES)
     execute(main)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from experiments.explained import as_lines, says
+from transformer_jax.config import OPTIONS, SECTIONS
+from transformer_jax.config_files import ConfigFile, flatten, resolved
+from transformer_jax.constraints import ENDING
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.hub import holds_weights, is_of_huggingface
-from transformer_jax.options.config import ConfigFile, flatten
-from transformer_jax.options.constraints import ENDING
-from transformer_jax.options.explained import as_text
-from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import DEFAULTS, RULES
-from transformer_jax.options.tables import SECTIONS, says_of_section
+from transformer_jax.resolve import all_options, completed
+from transformer_jax.suggestions import suggest
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = ("configs/ablations", "configs")
@@ -137,8 +137,8 @@ class Parser(argparse.ArgumentParser):
         import argcomplete
 
         if self.takes_config:
-            for key, rule in RULES.items():
-                self.add_argument(f"--config.{key}", choices=rule.names or None)
+            for key, names in _names_by_key().items():
+                self.add_argument(f"--config.{key}", choices=names or None)
         for action in self._actions:
             if action.dest == "config":
                 vars(action)["completer"] = _complete_config
@@ -168,15 +168,14 @@ class Parser(argparse.ArgumentParser):
             print(_help_on(about) if about else self.format_help())
             files = [a.partition("=")[2] for a in argv if a.startswith("--config=")]
             key = about.removeprefix("--").removeprefix("config.")
-            if files and key in RULES:
-                value = flatten(_file_at(preset(files[0])).config({})).get(key)
+            if files and (value := resolved(_file_at(preset(files[0])).config({})).get(key)):
                 print(f"  in {files[0]}: {value}")
             sys.exit(0)
         overrides, rest = _split_overrides(argv) if self.takes_config else ({}, argv)
         arguments, unknown = self.parse_known_intermixed_args(rest)
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
-            flags += [f"--config.{key}" for key in RULES] if self.takes_config else []
+            flags += [f"--config.{key}" for key in _names_by_key()] if self.takes_config else []
             wrong = unknown[0].split("=")[0]
             raise InvalidInput(
                 f"{wrong}: no such flag{suggest(wrong, flags)}\nsee {self.prog} --help"
@@ -271,13 +270,13 @@ def shorter_warmup(
     """
     if "training.steps" not in overrides:
         return {}
-    flat = DEFAULTS | flatten(file.stated(overrides))
-    schedule = overrides.get("schedule.name", flat["schedule.name"])
-    key = f"schedule.{schedule}.warmup_steps"
+    said = flatten(file.stated(overrides))
+    schedule = overrides.get("schedule.name", said.get("schedule.name", "warmup_cosine"))
+    flat, key = completed(said | {"schedule.name": schedule}), "schedule.warmup_steps"
     if schedule not in ENDING or key in overrides:
         return {}
     try:
-        steps = RULES["training.steps"].parse(overrides["training.steps"])
+        steps = OPTIONS["training.steps"].parse(overrides["training.steps"])
     except (ValueError, OverflowError):  # refused with the rest
         return {}
     before, whole = flat[key], flat["training.steps"]
@@ -330,10 +329,16 @@ def _split_overrides(argv: list[str]) -> tuple[dict[str, str], list[str]]:
     return overrides, rest
 
 
+def _names_by_key() -> dict[str, tuple[str, ...]]:
+    """Every option of a config, and the names that its value may be."""
+    names = {key: option.names for key, option in OPTIONS.items()}
+    return names | {key: owners[0][1].names for key, owners in all_options().items()}
+
+
 def _sections_help() -> str:
     """The sections of a config, a line each."""
     wide = max(map(len, SECTIONS))
-    said = {n.rstrip(".") or "seed": " ".join(says_of_section(n).split()) for n in SECTIONS}
+    said = {name.rstrip(".") or "seed": says(section) for name, section in SECTIONS.items()}
     lines = [f"  {name:<{wide}}  {meaning}" for name, meaning in said.items()]
     head = "options of a config, given as --config.KEY=VALUE; --help=SECTION lists them:"
     return "\n".join([head, *lines])
@@ -346,10 +351,12 @@ def _help_on(name: str) -> str:
       InvalidInput: there is none of that name.
     """
     name = name.removeprefix("--").removeprefix("config.").rstrip(".")
-    text = as_text(name)
+    text = as_lines(name)
     if not text:
         sections = [section.rstrip(".") for section in SECTIONS if section]
-        raise InvalidInput(f"--help={name}: no such option{suggest(name, [*sections, *RULES])}")
+        raise InvalidInput(
+            f"--help={name}: no such option{suggest(name, [*sections, *_names_by_key()])}"
+        )
     return text
 
 

@@ -12,11 +12,11 @@ import sys
 from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.config_files import changed
 from transformer_jax.data.order import SPLITS
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import is_of_huggingface
-from transformer_jax.options.config import changed
-from transformer_jax.options.rule import is_own
+from transformer_jax.options import is_user_defined
 from transformer_jax.runs.directory import RunDirectory
 
 
@@ -46,13 +46,13 @@ def main(argv: list[str]) -> dict[str, Any]:
         raise InvalidInput(f"--batch_size={batch_size}: expected at least 1")
     use_compilation_cache()
 
+    from transformer_jax.config_files import own_modules
     from transformer_jax.data.tasks import SyntheticTask
     from transformer_jax.training.build import make_task
     from transformer_jax.training.compatibility import refuse_missing_packages
     from transformer_jax.training.evaluation import evaluate, score_of
     from transformer_jax.training.loading import load_run, refuse_unlike
     from transformer_jax.training.measuring import Measured, measured
-    from transformer_jax.training.own import own_modules
     from transformer_jax.training.showcases import demonstration_of, to_write
 
     refuse_missing_packages(config.data.task)
@@ -82,7 +82,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     protocol = scored.protocol | written.protocol
     at = Measured(run, task, arguments.split, scored._replace(means=means))
     own = own_modules(config) <= set(arguments.allow)
-    asked = [name for name in config.evaluation.metrics if own or not is_own(name)]
+    asked = [name for name in config.evaluation.metrics if own or not is_user_defined(name)]
     means = means | measured(asked, at, arguments.allow)
     print("  ".join(f"{name} {mean:.4f}" for name, mean in means.items() if mean is not None))
     for name in config.evaluation.metrics:
@@ -112,7 +112,7 @@ def _config_to_score(arguments: Any, is_run: bool) -> Any:
                 f"--source={arguments.source}: pixels are scaled by the training images of the "
                 "same data; other images would be scaled otherwise"
             )
-        alone = {"data.source": arguments.source, "data.language_modelling.mixture": ()}
+        alone = {"data.source": arguments.source, "data.mixture": ()}
         alone |= {"data.train_examples": None, "hooks.functions": ()}  # nothing is trained
         config = changed(config, alone)
     if arguments.metrics is not None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import is_own
+from transformer_jax.options import is_user_defined
 
 _MOST_WORDS = 64
 
@@ -156,7 +156,7 @@ def _read(run: Any, prompt: str, allow: list[str]) -> Example:
     from transformer_jax.training.build import make_task
 
     task = run.config.data.task
-    if task == "synthetic" or (is_own(task) and run.tokenizer is None):
+    if task == "synthetic" or (is_user_defined(task) and run.tokenizer is None):
         vocabulary = getattr(make_task(run.config, allow=allow), "words", None)
         if vocabulary is None:
             raise InvalidInput(f"data.task={task} names no words; give it `words`, one for a token")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, by_flags, execute
+from transformer_jax.config import OPTIONS
 from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
 from transformer_jax.data.sources.text import first_texts, read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import bounded
-from transformer_jax.options.schema import RULES
+from transformer_jax.options import Count, Option, PositiveShare
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     arguments = parser.read(argv)
     refuse_used_folder(Path(arguments.out))
     rules = {
-        "vocab_size": RULES["data.vocab_size"],
-        "train_share": bounded("float", "in (0, 1]"),
-        "shard_tokens": bounded("int", ">= 1"),
+        "vocab_size": OPTIONS["data.vocab_size"],
+        "train_share": Option("train_share", PositiveShare, 1.0),
+        "shard_tokens": Option("shard_tokens", Count, 1),
     }
     for name, rule in rules.items():
         value = getattr(arguments, name)

@@ -6,7 +6,7 @@ Example:
   python -m experiments.new attention my_attention
   python -m pytest test_my_attention.py
   python -m experiments.train --config=configs/tiny.py --workdir=runs/mine \
-    --config.model.attention=my_attention.MyAttention
+    --config.model.attention=my_attention:MyAttention
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from experiments.command import Parser, execute
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
+from transformer_jax.suggestions import suggest
 
 _FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = {
@@ -70,8 +70,8 @@ def test_law(law):
 _FALLS = """
 
 def test_the_loss_falls(tmp_path):
-    changes = {"KEY": "MODULE.NAME", "training.steps": "50"}
-    changes |= {"schedule.warmup_cosine.warmup_steps": "10"}
+    changes = {"KEY": "MODULE:NAME", "training.steps": "50"}
+    changes |= {"schedule.warmup_steps": "10"}
     config = load_config("configs/CONFIG.py", changes)
     assert train(config, tmp_path / "run")["eval/loss"] < LIMIT
 """

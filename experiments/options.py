@@ -7,11 +7,11 @@ Example:
 """
 
 from experiments.command import Parser, execute, file_to_write
+from experiments.explained import as_lines, as_markdown
+from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.explained import as_markdown, as_text
-from transformer_jax.options.rule import suggest
-from transformer_jax.options.schema import RULES
-from transformer_jax.options.tables import SECTIONS
+from transformer_jax.resolve import all_options
+from transformer_jax.suggestions import suggest
 
 
 def main(argv: list[str]) -> None:
@@ -20,10 +20,10 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--section", default="", help="only of this section: model, training, ...")
     parser.add_argument("--out", help="a page in Markdown (docs/options.md)")
     arguments = parser.read(argv)
-    text = as_text(arguments.section)
+    text = as_lines(arguments.section)
     if not text:
         sections = [prefix.removesuffix(".") for prefix in SECTIONS if prefix]
-        nearest = suggest(arguments.section, [*sections, *RULES])
+        nearest = suggest(arguments.section, [*sections, *OPTIONS, *all_options()])
         nearest = nearest or f"; sections are {', '.join(sections)}"
         raise InvalidInput(f"--section={arguments.section}: no such section or option{nearest}")
     if arguments.out and arguments.section:

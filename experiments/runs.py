@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, execute
+from transformer_jax.config_files import flatten
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten
-from transformer_jax.options.rule import is_number
-from transformer_jax.options.schema import stated
+from transformer_jax.options import is_number
+from transformer_jax.resolve import stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import (
     CELLS,

@@ -8,8 +8,8 @@ Example:
 import sys
 
 from experiments.command import Parser, execute, use_compilation_cache
+from transformer_jax.data.task_traits import traits_of
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.task_traits import traits_of
 
 
 def main(argv: list[str]) -> dict[str, str]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.command import Parser, default_workdir, execute, use_compilation_cache
+from transformer_jax.config_files import changed, flatten, resolved
+from transformer_jax.constraints import ENDING
 from transformer_jax.data.sources.files import refuse_missing
+from transformer_jax.data.task_traits import traits_of
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import changed, flatten
-from transformer_jax.options.constraints import ENDING
-from transformer_jax.options.schema import read_instead
-from transformer_jax.options.tables import names_own
-from transformer_jax.options.task_traits import traits_of
+from transformer_jax.own import names_own
+from transformer_jax.resolve import unread
 from transformer_jax.runs.directory import RunDirectory
 
 
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> dict[str, Any]:
             raise InvalidInput("--fast: one process tries it, in a directory of its own")
         with tempfile.TemporaryDirectory() as folder:
             arguments.workdir = folder
-            arguments.config = changed(arguments.config, _once(flatten(arguments.config)))
+            arguments.config = changed(arguments.config, _once(resolved(arguments.config)))
             result = _train(arguments)
         print("fast   all of it works: updates, evaluation, checkpoint; nothing was kept")
         return {**result, "run": None}
@@ -81,7 +81,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 def _once(flat: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a run of two updates that does everything that a long one does."""
     every = ("evaluation", "logging", "checkpoint", "hooks")
-    warmup = f"schedule.{flat['schedule.name']}.warmup_steps"
+    warmup = "schedule.warmup_steps"
     most = 0 if flat["schedule.name"] in ENDING else 1  # its end takes updates too
     shorter = {warmup: min(flat[warmup], most)} if warmup in flat else {}
     return {"training.steps": 2, **dict.fromkeys([f"{name}.every" for name in every], 1), **shorter}
@@ -107,9 +107,8 @@ def _train(arguments: Namespace) -> dict[str, Any]:
         refuse_missing(data.source, kind)
     print(f"run    {arguments.workdir}: {arguments.config_path}, seed {arguments.config.seed}")
     flat = flatten(arguments.config)
-    for key in arguments.stated:
-        if instead := read_instead(key, flat):
-            print(f"note   {key} is not read: {instead}")
+    for key, choice in unread(flat).items():
+        print(f"note   {key} is not read: {choice}")
     print("       loading jax, reading the data, then compiling: some seconds ...", flush=True)
     use_compilation_cache()
     from transformer_jax.processes import join_processes

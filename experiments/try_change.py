@@ -18,11 +18,11 @@ import sys
 from typing import Any
 
 from experiments.command import Ended, Parser, execute, seconds_of, use_compilation_cache
+from transformer_jax.config_files import changed, to_json
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import changed, to_json
-from transformer_jax.options.marks import metric_facts
-from transformer_jax.options.rule import suggest
+from transformer_jax.metrics import metric_facts
 from transformer_jax.runs.files import refuse_foreign_files
+from transformer_jax.suggestions import suggest
 
 EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
 _TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
@@ -62,12 +62,12 @@ def main(argv: list[str]) -> Any:
         _refuse_what_cannot_begin(journal, arguments, change)
     use_compilation_cache()
 
+    from transformer_jax.config_files import own_modules
     from transformer_jax.runs.directory import RunDirectory
     from transformer_jax.runs.interruption import StopSignal
     from transformer_jax.runs.progress import Progress
     from transformer_jax.studies.judging.referee import Referee
     from transformer_jax.studies.running.pairs import TrainedPairs
-    from transformer_jax.training.own import own_modules
 
     with RunDirectory(journal.path).locked("--base"), StopSignal() as stop:
         _begin(journal, arguments)

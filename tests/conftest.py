@@ -36,13 +36,13 @@ from jax._src import compiler
 from jax._src.interpreters import mlir
 
 from experiments.command import execute, use_compilation_cache
+from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.tasks import (
     TASKS,
     Translation,
     language_modelling,
     masked_language_modelling,
 )
-from transformer_jax.options.config import flatten, load_config
 from transformer_jax.runs.progress import Silent
 from transformer_jax.runs.provenance import surroundings
 
@@ -334,7 +334,7 @@ def checkpoint_of(workdir):
 
     directory = RunDirectory(workdir)
     config = directory.config()
-    model = make_model(config.model, directory.sizes())
+    model = make_model(config, directory.sizes())
     template = jax.eval_shape(make_initial_state(model, make_optimizer(config), config.seed))
     return Checkpoints(directory.file("checkpoints")).restore(template, read_only=True)
 
@@ -349,3 +349,11 @@ def fingerprint_of(workdir):
         for row in RunDirectory(workdir).metrics()
     ]
     return restored.step, tree_hash(restored.state), rows
+
+
+@pytest.fixture(autouse=True)
+def _forget_user_defined_modules():
+    """Files of one name have another content in another test."""
+    yield
+    for name in [name for name in sys.modules if name.startswith(("own_", "my_"))]:
+        del sys.modules[name]

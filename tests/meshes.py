@@ -13,9 +13,9 @@ import numpy as np
 
 from tests.conftest import _EMITTERS, ROOT, TINY, random_params
 from transformer_jax import Decoder
+from transformer_jax.config_files import load_config
 from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.models.stacking import unstack_blocks
-from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
 from transformer_jax.processes import is_first, join_processes, whole
 from transformer_jax.sharding import AXES, Rules, make_sharding, sharded
@@ -25,7 +25,7 @@ from transformer_jax.training.prepared import prepare
 
 STEPS = 3
 _SMALL = {"width": 32, "depth": 2, "num_heads": 4, "dropout_rate": 0.1}
-_OTHERS = {"training.steps": 4, "schedule.warmup_cosine.warmup_steps": 1, "training.batch_size": 8}
+_OTHERS = {"training.steps": 4, "schedule.warmup_steps": 1, "training.batch_size": 8}
 SOURCES = {
     "decoder": (TINY, {"model.num_heads": 4}),
     "encoder_decoder": ("translation.py", {"data.length": 16, "data.tokenizer": "char"}),
@@ -86,7 +86,7 @@ CASES = {
     "fused": (  # the kernel of a TPU, step by step, on each device's own texts and heads
         "decoder",
         {
-            "model.attention": "tests.meshes.Interpreted",
+            "model.attention": "tests.meshes:Interpreted",
             "model.attention_dropout_rate": 0,
             "model.num_kv_heads": 2,
             "data.length": 128,

@@ -185,7 +185,7 @@ def shrinks(state):
 @pytest.mark.usefixtures("one_program")
 def test_a_run_in_a_loop_is_kept_looked_at_and_resumed_block_by_block(tmp_path, monkeypatch):
     monkeypatch.setattr(training_loop, "_SECONDS_PER_CALL", 0.0)
-    own = {"hooks__functions": f"{shrinks.__module__}.shrinks", "hooks__every": "4"}
+    own = {"hooks__functions": f"{shrinks.__module__}:shrinks", "hooks__every": "4"}
     fields = {
         "model__depth": 3,
         "training__steps": 9,

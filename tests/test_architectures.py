@@ -28,7 +28,7 @@ from transformer_jax.training.sums import sums_of, total
 VOCAB, LENGTH = 11, 6
 SMALL = {"width": 8, "depth": 1, "num_heads": 2}
 TEXT = SMALL | {"vocab_size": VOCAB, "max_length": 8}
-RECURRENT = {"vocab_size": VOCAB, "max_length": 8, "width": 8, "depth": 1}
+RECURRENT = {"vocab_size": VOCAB, "max_length": 8, "width": 8, "recurrent_depth": 1}
 IMAGE = SMALL | {"image_shape": (8, 4, 3), "num_classes": 5}
 
 
@@ -96,14 +96,17 @@ CASES = {
         VisionTransformer(**IMAGE, pooling="mean", position="sinusoidal_2d"),
         IMAGES,
     ),
-    "recurrent_decoder gru": (RecurrentDecoder(**RECURRENT | {"depth": 2}, cell="gru"), READING),
+    "recurrent_decoder gru": (
+        RecurrentDecoder(**RECURRENT | {"recurrent_depth": 2}, cell="gru"),
+        READING,
+    ),
     "recurrent_decoder": (RecurrentDecoder(**RECURRENT, tie_embeddings=False), READING),
     "recurrent_encoder": (
         RecurrentEncoder(**RECURRENT, num_classes=4, num_types=2),
         READING | {"types": draw(3, LENGTH, high=2)},
     ),
     "recurrent_encoder bidirectional": (
-        RecurrentEncoder(**RECURRENT | {"depth": 2}, num_classes=4, bidirectional=True),
+        RecurrentEncoder(**RECURRENT | {"recurrent_depth": 2}, num_classes=4, bidirectional=True),
         READING,
     ),
     "recurrent_encoder of vectors": (

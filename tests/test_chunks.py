@@ -151,7 +151,7 @@ def test_what_chunks_cannot_do_is_refused():
     model = Decoder(**SMALL, attention="linear", attention_chunk=2)
     with pytest.raises(ValueError, match="LinearAttention mixes values itself; expected None"):
         model.init(jax.random.key(0), TOKENS)
-    own = f"{OverQueries.__module__}.OverQueries"
+    own = f"{OverQueries.__module__}:OverQueries"
     fields = {"model__attention": own, "model__depth": 1, "model__mask": "unmasked"}
     of_type = {"model__layers": "L", "model__layer_types__L__attention_chunk": 4}
     for chunks in ({"model__attention_chunk": 4}, of_type):

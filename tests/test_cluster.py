@@ -17,7 +17,7 @@ from transformer_jax.studies.running import jobs
 from transformer_jax.studies.running.cluster import Cluster, parse_cluster
 from transformer_jax.training.loop import train
 
-SHORT = ("--config.training.steps=12", "--config.schedule.warmup_cosine.warmup_steps=4")
+SHORT = ("--config.training.steps=12", "--config.schedule.warmup_steps=4")
 
 
 def test_parameters_of_jobs_are_read():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from transformer_jax import MultiHeadAttention, causal_mask
+from transformer_jax import MultiHeadAttention, causal_mask, constraints
 from transformer_jax.laws import small_decoder
 from transformer_jax.layers.attention import ATTENTIONS
 from transformer_jax.layers.core import Core, weighted_sum
@@ -49,7 +49,6 @@ from transformer_jax.masks import (
 )
 from transformer_jax.models import Decoder, Encoder
 from transformer_jax.models.families import make_with_known_fields
-from transformer_jax.options import constraints
 
 HEADS, LENGTH, SIZE = 2, 5, 4
 

@@ -14,7 +14,7 @@ STEPS = {"schedule__name": "constant", "optimizer__learning_rate": 0.01}
 def slopes(parametrisation):
     config = tiny_config(
         model__parametrisation=parametrisation,
-        model__parametrisation_options__mup__base_width=32,
+        model__parametrisation_options__base_width=32,
         model__depth=1,
         **STEPS,
     )

@@ -222,7 +222,7 @@ def test_a_cache_holds_one_text(decoder, option):
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
 def test_a_recurrent_net_reads_on_from_its_states(cell):
-    model = RecurrentDecoder(vocab_size=11, max_length=6, width=8, depth=2, cell=cell)
+    model = RecurrentDecoder(vocab_size=11, max_length=6, width=8, recurrent_depth=2, cell=cell)
     tokens = jnp.array([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
     params = model.init(jax.random.key(0), tokens)["params"]
     first, kept = read((model, params), {}, tokens[:, :4])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
-from transformer_jax.options.config import load_config
+from transformer_jax.config_files import load_config
 from transformer_jax.paths import by_path
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import TrainState, make_mean_gradients, make_train_step
@@ -40,7 +40,7 @@ CASES = {
             "model.width": "16",
             "model.position": "t5",
             "data.vocab_size": "300",
-            "schedule.inverse_square_root.warmup_steps": "50",
+            "schedule.warmup_steps": "50",
         },
     ),
     "vision": ("digits", {**_SHARED, "model.width": "16", "model.depth": "2"}),
@@ -60,7 +60,7 @@ CASES = {
     "experts": ("tiny", {**_TINY, "model.feed_forward": "mixture", "model.position": "alibi"}),
     "windows": (
         "local_global",
-        {**_TINY, "model.depth": "4", "model.layer_types.L.mask_options.window.size": "4"},
+        {**_TINY, "model.depth": "4", "model.layer_types.L.mask_options.size": "4"},
     ),
     "state_space": ("hybrid", {**_TINY, "model.depth": "4"}),
     "mup": (

@@ -12,11 +12,11 @@ import pytest
 
 from tests.conftest import ROOT, command, fingerprint_of, start_command
 from tests.test_fused import mix, taken, values_and_gradients
+from transformer_jax.config_files import load_config
 from transformer_jax.generation import generate_from
 from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.masks import Causal, Full, Mask, Places, Window
 from transformer_jax.models import Decoder
-from transformer_jax.options.config import load_config
 from transformer_jax.training.prepared import prepare
 
 pytestmark = pytest.mark.gpu

@@ -12,20 +12,27 @@ import pytest
 
 from tests.conftest import ROOT
 
+CONFIG = ("options", "config", "suggestions", "own", "constraints", "resolve", "config_files")
 # Lower floors first; a module may import from its own entry and from those it names.
 ALLOWED = {
     "errors": (),
     "console": (),
     "options": ("errors",),
+    "config": ("options",),
+    "suggestions": (),
+    "own": ("config", "errors", "options", "suggestions"),
+    "constraints": ("data", "options"),
+    "resolve": ("config", "constraints", "errors", "metrics", "options", "own", "suggestions"),
+    "config_files": ("config", "errors", "options", "own", "resolve", "suggestions"),
     "shapes": (),
     "masks": ("options",),
     "sharding": ("errors", "paths"),
     "sites": ("errors", "sharding"),
-    "metrics": (),
+    "metrics": ("options", "own"),
     "programs": (),
     "alike": ("programs",),
     "layers": ("options", "shapes", "masks", "sharding", "sites"),
-    "models": ("options", "shapes", "masks", "sites", "programs", "layers"),
+    "models": ("config", "options", "shapes", "masks", "sites", "programs", "layers"),
     "sampling": (),
     "generation": ("errors", "layers", "sampling"),
     "inspection": ("errors", "sites"),
@@ -35,9 +42,10 @@ ALLOWED = {
     "hub": ("errors",),
     "interop": ("errors", "hub", "models"),
     "data": ("errors", "options"),
-    "runs": ("errors", "options", "data", "paths", "processes"),
+    "runs": (*CONFIG, "errors", "data", "paths", "processes"),
     "training": (
-        *("errors", "options", "models", "generation", "interop", "data", "hub", "paths", "runs"),
+        *CONFIG,
+        *("errors", "models", "generation", "interop", "data", "hub", "paths", "runs"),
         *(
             "alike",
             "inspection",
@@ -49,17 +57,20 @@ ALLOWED = {
             "sharding",
         ),
     ),
-    "planning": ("errors", "options", "data", "runs", "training"),
+    "planning": (*CONFIG, "errors", "data", "runs", "training"),
     "studies": (
-        *("errors", "options", "sites", "sharding", "metrics", "data", "paths", "programs", "runs"),
+        *CONFIG,
+        *("errors", "sites", "sharding", "metrics", "data", "paths", "programs", "runs"),
         "training",
     ),
 }
 LIBRARIES = {
-    "data": {"numpy", "tokenizers", "PIL", "scipy"},
+    "data": {"annotated_types", "numpy", "tokenizers", "PIL", "scipy"},
     "hub": {"huggingface_hub"},
     "interop": {"numpy", "jax", "flax", "safetensors"},
-    "options": {"ml_collections"},
+    "options": {"annotated_types", "typing_extensions", "pydantic"},
+    "config": {"annotated_types", "typing_extensions"},
+    "config_files": {"ml_collections"},
     "shapes": {"jax"},
     "paths": {"jax"},
     "masks": {"jax"},
@@ -68,8 +79,8 @@ LIBRARIES = {
     "metrics": {"jax", "numpy"},
     "programs": {"jax", "numpy"},
     "alike": {"jax", "numpy"},
-    "layers": {"jax", "flax"},
-    "models": {"jax", "flax"},
+    "layers": {"annotated_types", "jax", "flax"},
+    "models": {"annotated_types", "jax", "flax"},
     "sampling": {"jax"},
     "generation": {"jax"},
     "inspection": {"jax", "flax"},
@@ -137,7 +148,7 @@ def module_of(path):
 
 def test_what_reads_and_judges_needs_no_jax():
     modules = (
-        "options.config",
+        "config_files",
         "runs.directory",
         "runs.listing",
         "studies.asking.design",
@@ -154,7 +165,7 @@ def test_what_reads_and_judges_needs_no_jax():
 def test_configs_import_ml_collections_options_and_each_other():
     for path in sources(ROOT / "configs"):
         for name in imports_of(path):
-            is_options = name.startswith("transformer_jax.options.")
+            is_options = name.startswith("transformer_jax.config_files.")
             assert is_options or name.split(".")[0] in ("configs", "ml_collections"), (path, name)
 
 

@@ -218,7 +218,7 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     model, params = from_huggingface(tmp_path / "theirs")
     from_data = ("vocab_size", "num_classes", "image_shape")
     sizes = {name: getattr(model, name) for name in from_data if hasattr(model, name)}
-    made = make_model(config.model, sizes)
+    made = make_model(config, sizes)
     _, inputs, _ = inputs_of(type(theirs).__name__, rng)
     expected = model.apply({"params": params}, **inputs)
     np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
@@ -557,7 +557,7 @@ def test_a_decoder_that_a_config_made_can_be_exported():
     from transformer_jax.interop import to_huggingface
     from transformer_jax.training.build import make_model
 
-    model = make_model(tiny_config(model__use_bias=True).model, {"vocab_size": 11})
+    model = make_model(tiny_config(model__use_bias=True), {"vocab_size": 11})
     params = random_params(model)
     assert to_huggingface(model, params).config["architectures"] == ["GPT2LMHeadModel"]
 

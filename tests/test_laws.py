@@ -10,6 +10,7 @@ import pytest
 
 from experiments import new
 from tests.conftest import a_few_of
+from transformer_jax.config import OPTIONS
 from transformer_jax.laws import LAWS, Subject, small_decoder
 from transformer_jax.masks import MASKS, Full, self_attention_rule
 from transformer_jax.models import Decoder
@@ -147,11 +148,10 @@ def test_a_causal_mask_is_what_a_full_one_is_in_a_decoder():
 
 def test_every_table_is_here():
     """A family with options of rows, which is not one of the optimizer, has its laws tested."""
-    from transformer_jax.options.tables import OWN
-
     keys = {f"model.{family}" for family in FAMILIES}
-    of_blocks = {key for key in OWN if key.startswith("model.") and key.count(".") == 1}
-    assert of_blocks - {"model.architecture"} <= keys
+    variants = {key for key, option in OPTIONS.items() if option.variant is not None}
+    of_blocks = {key for key in variants if key.startswith("model.")}
+    assert of_blocks - {"model.architecture"} == keys
 
 
 # ---------------------------------------------------------------- the laws can fail

@@ -10,11 +10,11 @@ from flax.core import FrozenDict
 
 from tests.conftest import attempt, refused, tiny_config
 from tests.test_inspection import drawn
+from transformer_jax.config_files import flatten, from_json, load_config, resolved, to_json
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture
 from transformer_jax.layers.skips import SKIPS
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
-from transformer_jax.options.config import flatten, from_json, load_config, to_json
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training import warm_start
 from transformer_jax.training.build import count_parameters, make_model
@@ -57,7 +57,7 @@ def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
         start(ours, other)
     with pytest.raises(InvalidInput, match=r"num_heads: 2 there, 4 here, in block 1"):
         start(other, ours)
-    recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8, depth=1)
+    recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8, recurrent_depth=1)
     assert warm_start._different(recurrent, ours) == [], "the embedding alone is taken"
     mixture = ours.clone(feed_forward="mixture")
     chosen = mixture.clone(feed_forward_options=FrozenDict(computed="chosen"))
@@ -237,19 +237,19 @@ def test_a_type_that_looks_ahead_keeps_no_cache():
 OPTIONS = {
     "model__layers": "LG",
     "model__layer_types__L__mask": "window",
-    "model__layer_types__L__mask_options__window__size": 3,
+    "model__layer_types__L__mask_options__size": 3,
 }
 
 
 def test_options_of_a_type_are_checked_stored_and_reach_its_blocks():
     config = tiny_config(**OPTIONS, model__layer_types__G__num_kv_heads=2)
     again = from_json(to_json(config), "stored")
-    assert flatten(again) == flatten(config)
-    model = make_model(again.model, {"vocab_size": 11})
+    assert flatten(again) == resolved(config)
+    model = make_model(again, {"vocab_size": 11})
     local, globally = (model.by_type()[letter] for letter in "LG")
-    assert (local.mask, dict(local.mask_options)) == ("window", {"size": 3, "sinks": 0})
+    assert (local.mask, dict(local.mask_options)) == ("window", {"size": 3})
     assert (globally.mask, globally.num_kv_heads, local.num_kv_heads) == ("full", 2, None)
-    plain = make_model(tiny_config().model, {"vocab_size": 11})
+    plain = make_model(tiny_config(), {"vocab_size": 11})
     assert count_parameters(model) < count_parameters(plain)  # fewer key and value heads
 
 
@@ -291,7 +291,7 @@ def test_a_hybrid_with_a_mixer_of_ones_own_trains_goes_on_and_asks_before_it_is_
     changes = {
         "model.position": "none",
         "model.layers": "MA",
-        "model.layer_types.M.mixer": "own_mixing.Mine",
+        "model.layer_types.M.mixer": "own_mixing:Mine",
         "training.steps": "4",
         "schedule.name": "constant",
         "sample.num_tokens": "0",
@@ -301,12 +301,12 @@ def test_a_hybrid_with_a_mixer_of_ones_own_trains_goes_on_and_asks_before_it_is_
     last = train(config, "run", Silent())
     assert train(config, "run", Silent()) == last
     stored = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert list(stored["own_rows"]) == ["own_mixing.Mine"]
+    assert list(stored["own_rows"]) == ["own_mixing:Mine"]
     with pytest.raises(InvalidInput, match="--allow=own_mixing"):
         load_run("run")
     assert load_run("run", allow=["own_mixing"]).sample("a", num_tokens=3)
     wrong = ("--config=configs/tiny.py", "--workdir=other", "--config.model.layers=MA")
     refused(
-        attempt("train", *wrong, "--config.model.layer_types.M.mixer=own_mixing.Nine"),
-        "own_mixing.Nine",
+        attempt("train", *wrong, "--config.model.layer_types.M.mixer=own_mixing:Nine"),
+        "own_mixing:Nine",
     )

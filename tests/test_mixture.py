@@ -89,7 +89,7 @@ def files(tmp_path):
 
 def task_of(files, mixture, **changes):
     options = {"data__source": files / "b.txt", "data__tokenizer": "byte", "data__length": 16}
-    options["data__language_modelling__mixture"] = mixture
+    options["data__mixture"] = mixture
     return make_task(tiny_config(**options, **changes))
 
 
@@ -149,7 +149,7 @@ def test_where_the_files_lie_does_not_matter(files, tmp_path):
 
 def test_a_run_of_a_mixture_scores_one_source_alone_and_knows_its_texts(files, tmp_path):
     options = {"data__source": files / "b.txt", "data__tokenizer": "byte", "data__length": 16}
-    options["data__language_modelling__mixture"] = f"{files}/a.txt=0.25"
+    options["data__mixture"] = f"{files}/a.txt=0.25"
     config, run = tiny_config(**options, training__steps=12), tmp_path / "run"
     train(config, run, Silent())
     whole = json.loads((run / "evaluation.json").read_text())["test"]["protocol"]["targets"]

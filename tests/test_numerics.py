@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, TINY
-from transformer_jax.options.config import load_config
-from transformer_jax.options.schema import DEFAULTS
+from transformer_jax.config import DEFAULTS
+from transformer_jax.config_files import load_config
+from transformer_jax.resolve import all_options
 from transformer_jax.runs.provenance import NUMERICS
 from transformer_jax.training.prepared import prepare
 
@@ -23,7 +24,7 @@ SMALL = {
     "model.depth": "1",
     "training.steps": "4",
     "sample.num_tokens": "0",
-    "schedule.warmup_cosine.warmup_steps": "2",
+    "schedule.warmup_steps": "2",
 }
 CONFIGS = {
     "tiny": {},
@@ -57,7 +58,10 @@ def losses_of(name):
 
 def defaults():
     """As text; a default that is another option's value has its key."""
-    return {key: str(getattr(value, "key", value)) for key, value in DEFAULTS.items()}
+    found = {key: str(getattr(value, "key", value)) for key, value in DEFAULTS.items()}
+    for key, owners in all_options().items():
+        found |= {f"{key} of {name}": str(option.default) for name, option in owners}
+    return found
 
 
 @pytest.mark.parametrize("name", CONFIGS)

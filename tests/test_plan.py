@@ -9,8 +9,8 @@ import pytest
 
 from experiments.plan import main as plan_main
 from tests.conftest import ROOT, TINY, a_few_of, attempt, command, refused, tiny_config
+from transformer_jax.config_files import load_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import load_config
 from transformer_jax.planning.devices import DEVICES, Device, find_device
 from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers
 from transformer_jax.planning.plan import bytes_accessed, lowered_for, make_plan, stand_in
@@ -347,5 +347,5 @@ def test_a_step_over_eight_devices_is_planned():
 
 
 def test_a_source_of_ones_own_is_read():
-    changes = {"data.source": "tests.conftest.tiny_config", "data.tokenizer": "byte"}
+    changes = {"data.source": "tests.conftest:tiny_config", "data.tokenizer": "byte"}
     assert stand_in(load_config(TINY, changes)) is None

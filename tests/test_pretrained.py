@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from experiments import evaluate
 from tests.conftest import attempt, random_params, refused, tiny_config
 from transformer_jax import config_from_huggingface, load_run
+from transformer_jax.config_files import flatten
 from transformer_jax.data.huggingface_tokenizers import as_huggingface
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
@@ -20,7 +21,6 @@ from transformer_jax.generation import generate_after
 from transformer_jax.interop import from_huggingface, to_huggingface
 from transformer_jax.interop.huggingface import model_of
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
-from transformer_jax.options.config import flatten
 from transformer_jax.training.build import make_model
 from transformer_jax.training.export import export_run
 from transformer_jax.training.warm_start import fingerprint_of, start_from
@@ -221,7 +221,7 @@ def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
     assert config.data.task == TASKS.get(name, "language_modelling")
     assert config.data.length == min(64, model.max_length)
     sizes = {"vocab_size": 9, "num_classes": getattr(model, "num_classes", None)}
-    made = make_model(config.model, sizes)
+    made = make_model(config, sizes)
     own, theirs = drawn(made, seed=1), drawn(model)
     start = start_from(made, own, config.initial, None)
     assert "new" not in start.remarks[0]
@@ -455,7 +455,7 @@ def test_a_config_file_of_three_lines_changes_what_it_wants(folder, tmp_path):
         "    config.training.steps = 700\n"
         "    return config\n"
     )
-    from transformer_jax.options.config import load_config
+    from transformer_jax.config_files import load_config
 
     flat = flatten(load_config(str(own), {"model.dropout_rate": "0.5"}))
     assert (flat["training.steps"], flat["model.width"], flat["model.dropout_rate"]) == (

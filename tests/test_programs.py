@@ -17,10 +17,10 @@ CHANGES = {
     "base": {},
     "learning rate": {"optimizer__learning_rate": 0.01},
     "decay": {"optimizer__weight_decay": 0.3},
-    "betas": {"optimizer__adamw__b1": 0.8, "optimizer__adamw__b2": 0.95},
+    "betas": {"optimizer__b1": 0.8, "optimizer__b2": 0.95},
     "clipping": {"training__clip_norm": 0.3},
     "initial scale": {"model__init_std": 0.07},
-    "warm-up": {"schedule__warmup_cosine__warmup_steps": 5},
+    "warm-up": {"schedule__warmup_steps": 5},
     "dropout": {"model__dropout_rate": 0.3},
 }
 

@@ -26,7 +26,7 @@ COMMANDS = list(  # those of the README first, each once
         for line in block.splitlines()
     )
 )
-SHORT = ("--config.training.steps=20", "--config.schedule.warmup_cosine.warmup_steps=5")
+SHORT = ("--config.training.steps=20", "--config.schedule.warmup_steps=5")
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 

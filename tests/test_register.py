@@ -16,7 +16,7 @@ from transformer_jax.studies.inference import statistics as ours
 from transformer_jax.studies.judging.judge import judge_study, level_of_arm
 from transformer_jax.studies.running.launch import run
 
-QUICK = {"training.steps": "6", "schedule.warmup_cosine.warmup_steps": "2", "model.depth": "1"}
+QUICK = {"training.steps": "6", "schedule.warmup_steps": "2", "model.depth": "1"}
 ARM = ["model.num_heads=4,1"]
 
 

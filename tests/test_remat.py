@@ -15,8 +15,8 @@ from transformer_jax.inspection import capture, sites_of
 from transformer_jax.layers.remat import REMATS
 from transformer_jax.layers.weights import SoftmaxAttention
 from transformer_jax.models import Decoder, EncoderDecoder, VisionTransformer
-from transformer_jax.options.schema import RULES
 from transformer_jax.programs import differing, names_in, trace, with_numbers
+from transformer_jax.resolve import option_for
 from transformer_jax.sites import SITES
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import prepare
@@ -190,7 +190,7 @@ def test_policies_find_the_same_names_in_a_loop():
 
 def test_policies_know_every_site_of_a_block():
     names = {name.removeprefix("block_*.") for name in SITES if name.startswith("block_*.")}
-    allowed = RULES["model.remat_options.sites.sites"].allowed
+    allowed = option_for("model.remat_options.sites", {}).allowed
     assert set(allowed.removeprefix("some of: ").split(", ")) == names - {"residual"}
 
 
@@ -249,11 +249,11 @@ def test_blocks_that_are_no_loop_are_refused(fields, words):
 
 def test_options_that_would_do_nothing_are_refused():
     with pytest.raises(InvalidInput, match=r"this model makes no mixer.out; expected some of a"):
-        prepare(tiny_config(model__remat="sites", model__remat_options__sites__sites="mixer.out"))
+        prepare(tiny_config(model__remat="sites", model__remat_options__sites="mixer.out"))
     chunks = {"model__remat": "sites", "model__attention_chunk": 4}
     with pytest.raises(InvalidInput, match=r"this model makes no attention.weights"):
-        prepare(tiny_config(**chunks, model__remat_options__sites__sites="attention.weights"))
-    own = f"{ByDepth.__module__}.ByDepth"
+        prepare(tiny_config(**chunks, model__remat_options__sites="attention.weights"))
+    own = f"{ByDepth.__module__}:ByDepth"
     with pytest.raises(InvalidInput, match="do not compute the same"):
         prepare(tiny_config(model__attention=own, model__scan_layers=True))
     tiny = ("train", "--config=configs/tiny.py", "--workdir=x")
@@ -262,5 +262,5 @@ def test_options_that_would_do_nothing_are_refused():
     refused(attempt(*tiny, "--config.model.remat=blocks"), "did you mean block?")
     nets = "--config.model.architecture=recurrent_decoder"
     refused(attempt(*tiny, nets, "--config.model.remat=block"), "recurrent_decoder has no blocks")
-    sites = "--config.model.remat_options.sites.sites=attention.output"
+    sites = "--config.model.remat_options.sites=attention.output"
     refused(attempt(*tiny, "--config.model.remat=sites", sites), "attention.out")

@@ -33,7 +33,7 @@ from transformer_jax.studies.reporting.report import write_report
 from transformer_jax.studies.running.launch import run
 
 EVIL = '<script>alert(1)</script></script>" onload=alert(2) javascript:x \u2028 ]]> | `x` =1+1 \\x'
-QUICK = {"training.steps": "12", "schedule.warmup_cosine.warmup_steps": "4", "model.depth": "1"}
+QUICK = {"training.steps": "12", "schedule.warmup_steps": "4", "model.depth": "1"}
 
 
 @pytest.fixture(scope="module")

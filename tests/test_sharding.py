@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from tests.meshes import CASES, holds
 from transformer_jax import load_run
+from transformer_jax.config_files import load_config
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import load_config
 from transformer_jax.paths import by_path
 from transformer_jax.sharding import AXES, Rules, Sharding, cut_at_site, make_sharding
 from transformer_jax.training import hooks
@@ -37,7 +37,7 @@ def test_a_hook_gathers_only_what_it_asks_for(tmp_path, monkeypatch):
     (tmp_path / "counting.py").write_text("def steps(step):\n    return {'number': step}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(hooks, "whole", None)
-    for names, numbers in (((), {}), (("counting.steps",), {"steps/number": 7.0})):
+    for names, numbers in (((), {}), (("counting:steps",), {"steps/number": 7.0})):
         assert hooks.call_hooks(None, "state", names, None, 0, 7, {"counting"})[1] == numbers
 
 
@@ -162,11 +162,11 @@ def test_a_mesh_is_refused_as_any_option_is(tmp_path):
     many = attempt("train", f"--config={TINY}", f"--workdir={tmp_path}", "--config.mesh.data=8")
     refused(many, "mesh.data=8: it needs 8 devices, there is 1", "JAX_NUM_CPU_DEVICES=8")
     assert [entry.name for entry in tmp_path.iterdir()] == [".lock"]
-    with pytest.raises(InvalidInput, match="-1 or >= 1"):
+    with pytest.raises(InvalidInput, match="an integer >= 1, or -1"):
         load_config(TINY, {"mesh.data": "0"})
     with pytest.raises(InvalidInput, match="only one axis can take"):
         load_config(TINY, {"mesh.data": "-1", "mesh.fsdp": "-1"})
-    with pytest.raises(InvalidInput, match="default, or MODULE"):
+    with pytest.raises(InvalidInput, match="default, or your own MODULE:NAME"):
         load_config(TINY, {"mesh.rules": "defualt"})
 
 
@@ -325,7 +325,7 @@ def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):
         "    return Rules(parameters=((r'.*', ()),), sites=())\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    config = tiny_config(mesh__rules="my_rules.nothing", mesh__data=2)
+    config = tiny_config(mesh__rules="my_rules:nothing", mesh__data=2)
     prepared = prepare(config, devices=fake(2))
     assert prepared.sharding.rules == Rules(parameters=((".*", ()),), sites=())
     places = by_path(prepared.sharding.of_state(prepared.template)).values()
@@ -333,7 +333,7 @@ def test_rules_of_ones_own_take_the_place_of_ours(tmp_path, monkeypatch):
     with pytest.raises(InvalidInput, match=r"Rules.sites: \*out: no axis 'tenser'"):
         Rules(sites=[("*out", ["tenser"])])
     with pytest.raises(InvalidInput, match="no_such"):
-        load_config(TINY, {"mesh.rules": "my_rules.no_such"})
+        load_config(TINY, {"mesh.rules": "my_rules:no_such"})
 
 
 def test_the_rules_on_the_page_are_rules():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, attempt, refused
-from transformer_jax.options.config import load_config
+from transformer_jax.config_files import load_config
 from transformer_jax.studies.asking import design
 from transformer_jax.studies.asking.design import load_design
 

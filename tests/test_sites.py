@@ -26,7 +26,7 @@ from transformer_jax.sites import SITES, interventions, site
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
 SIZES = {"width": 8, "depth": 2, "num_heads": 2}
 SMALL = {"vocab_size": 11, "max_length": 6, **SIZES}
-RECURRENT = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "cell": "gru"}
+RECURRENT = {"vocab_size": 11, "max_length": 6, "width": 8, "recurrent_depth": 2, "cell": "gru"}
 BOTH = {"source": TOKENS, "tokens": TOKENS[:, :4]}
 MODELS = {
     "decoder": (Decoder(**SMALL, num_kv_heads=1, position="rotary"), {"tokens": TOKENS}),

@@ -32,7 +32,7 @@ VOCAB = 13
 def setup(**overrides):
     small = {"data__length": 8, "model__width": 16, "model__depth": 1}
     config = tiny_config(**small | overrides)
-    model, optimizer = make_model(config.model, {"vocab_size": VOCAB}), make_optimizer(config)
+    model, optimizer = make_model(config, {"vocab_size": VOCAB}), make_optimizer(config)
     return config, model, optimizer, make_initial_state(model, optimizer, config.seed)()
 
 
@@ -114,8 +114,8 @@ def test_schedule_at_its_corners():
     config = tiny_config(
         training__steps=100,
         optimizer__learning_rate=0.5,
-        schedule__warmup_cosine__warmup_steps=10,
-        schedule__warmup_cosine__final_fraction=0.2,
+        schedule__warmup_steps=10,
+        schedule__final_fraction=0.2,
     )
     rate = make_schedule(config)
     assert rate(0) == pytest.approx(0.05)
@@ -260,7 +260,7 @@ class Largest(CrossEntropy):
 
 
 def test_an_objective_that_is_no_sum_of_its_chunks_is_refused():
-    own = {"objective__name": f"{Largest.__module__}.Largest"}
+    own = {"objective__name": f"{Largest.__module__}:Largest"}
     prepare(tiny_config(**own))
     with pytest.raises(InvalidInput, match=r"training.loss_chunk=8: the sums of objective.name="):
         prepare(tiny_config(**own, training__loss_chunk=8))
@@ -346,7 +346,7 @@ def test_vmapped_training_of_seeds_is_near_single_runs():
 
 
 MIXTURE = {"model__feed_forward": "mixture", "model__dropout_rate": 0.0}
-BALANCE = "model__feed_forward_options__mixture__balance"
+BALANCE = "model__feed_forward_options__balance"
 
 
 def one_step(**overrides):
@@ -395,8 +395,8 @@ def test_a_prefix_is_read_and_not_predicted():
     """Targets that a prefix of three shows have no weight, so a leak is no success."""
     config = tiny_config(
         model__mask="prefix",
-        model__mask_options__prefix__length=3,
-        data__language_modelling__unscored=2,
+        model__mask_options__length=3,
+        data__unscored=2,
         data__length=8,
     )
     from transformer_jax.training.build import make_task

@@ -87,7 +87,7 @@ def test_sums_are_shared_out_and_right():
     config = {
         "data__task": "synthetic",
         "data__source": "modular_addition",
-        "data__synthetic__symbols": 11,
+        "data__symbols": 11,
     }
     task = make_task(tiny_config(**config, data__splits="(0.6,0.1,0.3)"))
     parts = [{tuple(row) for row in task.held[split].tokens[:, :2]} for split in task.held]
@@ -136,9 +136,9 @@ def test_what_cannot_be_is_refused(tmp_path):
         "--config.data.task=synthetic",
     )
     refused(attempt(*base), "data.source=shakespeare", "copy, reverse, recall")
-    too_many = (*base, "--config.data.source=recall", "--config.data.synthetic.symbols=3")
-    refused(attempt(*too_many), "data.synthetic.symbols=3", "at least 4")
-    nouns = (*base, "--config.data.source=agreement", "--config.data.synthetic.symbols=9")
+    too_many = (*base, "--config.data.source=recall", "--config.data.symbols=3")
+    refused(attempt(*too_many), "data.symbols=3", "at least 4")
+    nouns = (*base, "--config.data.source=agreement", "--config.data.symbols=9")
     refused(attempt(*nouns), "there are 8 nouns")
     encoder = (*base, "--config.data.source=copy", "--config.model.architecture=encoder")
     refused(attempt(*encoder), "decoder or recurrent_decoder")
@@ -251,7 +251,7 @@ def test_what_was_written_is_read():
 @pytest.mark.parametrize(("length", "is_refused"), [(9, False), (10, True)])
 def test_a_prefix_may_show_the_source_and_no_answer(length, is_refused):
     """Of 16 tokens 8 are copied, a separator behind them: the first answer is the tenth input."""
-    asked = {"model__mask": "prefix", "model__mask_options__prefix__length": length}
+    asked = {"model__mask": "prefix", "model__mask_options__length": length}
     config = tiny_config(
         data__task="synthetic", data__source="copy", data__length=16, model__max_length=16, **asked
     )

@@ -17,13 +17,13 @@ from tests.conftest import (
     tree_hash,
 )
 from transformer_jax import load_run
+from transformer_jax.config_files import load_config
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import load_config
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.progress import Silent
@@ -189,7 +189,7 @@ SHORT = {
     "model.num_heads": 2,
     "training.steps": 12,
     "training.batch_size": 8,
-    "schedule.warmup_cosine.warmup_steps": 2,
+    "schedule.warmup_steps": 2,
     "evaluation.every": 6,
     "evaluation.batch_size": 32,
     "logging.every": 3,
@@ -205,18 +205,18 @@ TASK = {
         "data.task": "text_classification",
         "model.architecture": "recurrent_encoder",
         "model.match_parameters": "encoder",
-        "model.recurrent_encoder.bidirectional": True,
+        "model.bidirectional": True,
     },
     "images": {
         "data.task": "image_classification",
         "model.architecture": "vision_transformer",
-        "data.image_classification.max_shift": 1,
-        "data.image_classification.flip": True,
+        "data.max_shift": 1,
+        "data.flip": True,
     },
     "vectors": {
         "data.task": "vector_classification",
         "model.architecture": "encoder",
-        "model.encoder.pooling": "mean",
+        "model.pooling": "mean",
     },
 }
 
@@ -418,11 +418,11 @@ def test_bleu_is_sacrebleus_over_all_references(runs):
 def test_a_matched_baseline_has_as_many_parameters(kind, cell):
     other = TASK[kind]["model.architecture"].removeprefix("recurrent_")
     wide = {"model.width": 64, "model.depth": 3, "model.match_parameters": None}
-    cells = {f"model.recurrent_{other}.cell": cell}
+    cells = {"model.cell": cell}
     if other == "encoder":  # in one direction: of two, a width is 1.1 % more than the one before
-        cells["model.recurrent_encoder.bidirectional"] = False
-    matched = config_for(kind, "x", **wide | cells | {"model.match_parameters": other}).model
-    plain = config_for(kind, "x", **wide | {"model.architecture": other}).model
+        cells["model.bidirectional"] = False
+    matched = config_for(kind, "x", **wide | cells | {"model.match_parameters": other})
+    plain = config_for(kind, "x", **wide | {"model.architecture": other})
     sizes = {"vocab_size": 65} | ({"num_classes": 3, "num_types": 2} if other == "encoder" else {})
     model = make_model(matched, sizes)
     wanted = count_parameters(make_model(plain, sizes))
@@ -462,7 +462,7 @@ def test_what_is_frozen_stays_and_the_rest_moves(runs, sources, tmp_path):
     config = config_for("labelled", sources["labelled"], **frozen)
     train(config, tmp_path / "a", Silent())
     params = load_run(tmp_path / "a").params
-    drawn = make_model(config.model, RunDirectory(tmp_path / "a").sizes())
+    drawn = make_model(config, RunDirectory(tmp_path / "a").sizes())
     key, _ = jax.random.split(jax.random.key(0))
     start = jax.jit(drawn.init)(key, **drawn.example_inputs())["params"]
     same = lambda *path: np.array_equal(_at(params, path), _at(start, path))
@@ -540,12 +540,16 @@ def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path
 @pytest.mark.parametrize(
     ("kind", "changes", "words"),
     [
-        ("pairs", {"model.architecture": "decoder"}, "data.task=translation needs encoder_decoder"),
+        (
+            "pairs",
+            {"model.architecture": "decoder"},
+            "data.task=translation requires encoder_decoder",
+        ),
         ("text", {"data.train_examples": 9}, "has no labelled examples"),
         ("labelled", {"model.match_parameters": "decoder"}, "only a recurrent architecture"),
         ("recurrent text", {"model.match_parameters": "encoder"}, "expected decoder"),
         ("labelled", {"initial.word_vectors": "v.txt"}, "expected word or a tokenizer.json"),
-        ("images", {"model.vision_transformer.variant": "M/4"}, "a name like Ti/4"),
+        ("images", {"model.variant": "M/4"}, "a name like Ti/4"),
         ("text", {"data.separate_documents": True}, "keeps no documents apart"),
         ("labelled", {"evaluation.stride": 3}, "data.task=text_classification has no windows"),
         (

@@ -314,7 +314,7 @@ def get_config():
     config.optimizer.learning_rate = 0.004
     config.training.steps = 150
     config.evaluation.every = 150
-    config.schedule.warmup_cosine.warmup_steps = 10
+    config.schedule.warmup_steps = 10
     return config
 """
 

@@ -21,12 +21,10 @@ what a new component, task, metric or optimizer needs.
                       examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
                       baselines: simple methods on the same data
-  options/            what may be asked for, no jax: sections: options of a run (those of a model
-                      are fields of models/parts.Transformer, those of a layer, optimizer or task
-                      fields or arguments of its class; tables and declared read them as text);
-                      schema: all of them, and how one is refused; constraints: values that exclude
-                      each other; task_traits: what is known of a task; config: from file and
-                      command line to values
+  options, config     types of options; every option of a run: type, default, meaning
+  resolve, constraints  what is read, stated and refused; combinations that make no sense
+  config_files        from a file and the command line to values; stored configs
+  own, suggestions    user-defined code by MODULE:NAME; the name that was probably meant
   runs/               directory: a run's files; records: rows of metrics.jsonl; checkpoints;
                       pictures; listing
   metrics             what a run is measured by, and the mark of your own; training/measuring asks

@@ -22,16 +22,40 @@ are measured beside those that every run has, `evaluation.metrics` says; the met
 also in runs that ended before.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from transformer_jax.options import is_number, is_user_defined
+from transformer_jax.own import check_arguments, find
+
+# What a metric may declare as its arguments, see above.
+ARGUMENTS = (
+    *("examples", "logits", "targets", "weights", "curve", "target", "generated"),
+    *("run", "task", "split"),
+)
 
 BINS = 15  # of probabilities, in which calibration is looked at
 
 Examples = Mapping[str, np.ndarray]
 Curve = Sequence[Mapping[str, Any]]
+
+
+class MetricFacts(NamedTuple):
+    """What is known of a metric without computing it.
+
+    Attributes:
+      unit: Of its number.
+      larger_is_better: Its direction.
+      margin: The smallest difference that matters to a question that names none.
+    """
+
+    unit: str
+    larger_is_better: bool = False
+    margin: float = 0.01
 
 
 def metric(
@@ -41,7 +65,7 @@ def metric(
     margin: float = 0.01,
     finish: Callable[..., float] | None = None,
 ) -> Callable[[Callable], Callable]:
-    """Marks a function as a metric. What stands here is read without running the file.
+    """Marks a function as a metric.
 
     Args:
       unit: of the number.
@@ -49,13 +73,61 @@ def metric(
       margin: the smallest difference that matters to a question that names none.
       finish: what makes the number of the sums over a split, of metrics on the device.
     """
-    del unit, larger_is_better, margin
 
     def mark(function: Callable) -> Callable:
+        function.facts = MetricFacts(unit, larger_is_better, margin)  # ty: ignore[missing-attribute]
         function.finish = finish  # ty: ignore[missing-attribute]
         return function
 
     return mark
+
+
+def metric_facts(name: str) -> MetricFacts:
+    """Returns what is known of a metric: an entry of METRICS, or MODULE:NAME that is imported.
+
+    Raises:
+      LookupError: There is no such metric, its module is not imported, or its mark or its arguments
+        are wrong.
+    """
+    function = _function(name)
+    if function is None:
+        module = name.partition(":")[0]
+        why = f"it is not imported; --allow={module}" if is_user_defined(name) else "no such metric"
+        raise LookupError(f"{name}: {why}")
+    if not hasattr(function, "facts"):
+        raise LookupError(
+            "it has no mark; expected @metric('its unit', larger_is_better=...) above it, from "
+            "transformer_jax import metric"
+        )
+    facts: Any = function.facts
+    check_arguments(function, "metric", ARGUMENTS)
+    if not (isinstance(facts.unit, str) and facts.unit):
+        raise LookupError(f"@metric: unit={facts.unit!r}: expected its unit, a text")
+    if not (is_number(facts.margin) and facts.margin > 0):
+        raise LookupError(f"@metric: margin={facts.margin!r}: expected a number > 0")
+    return facts
+
+
+def arguments_of_metric(name: str) -> list[str]:
+    """Returns the arguments of a metric; [] if it is not imported."""
+    function = _function(name)
+    return [] if function is None else list(inspect.signature(function).parameters)
+
+
+def measured_by(name: str, code: str, target: float | None) -> str:
+    """Returns what a metric was measured by: user-defined code, and the target, if it takes one.
+
+    Args:
+      name: Of the metric.
+      code: Hash of its file; "" if it is an entry of METRICS.
+      target: evaluation.target.
+    """
+    takes_one = target is not None and "target" in arguments_of_metric(name)
+    return f"{code} to {target:g}".lstrip() if takes_one else code
+
+
+def _function(name: str) -> Callable | None:
+    return find(name) if is_user_defined(name) else METRICS.get(name)
 
 
 # ---------------------------------------------------------------- what every run has

@@ -24,5 +24,5 @@ def and_recurrent_nets():
     cells = {"LSTM": "lstm", "GRU": "gru", "tanh": "rnn"}
     return {
         "transformer": {},
-        **{name: {**recurrent, "model.recurrent_decoder.cell": c} for name, c in cells.items()},
+        **{name: {**recurrent, "model.cell": c} for name, c in cells.items()},
     }

@@ -23,7 +23,7 @@ def get_config():
 
 def get_arms():
     """Returns how one vector of the image is taken."""
-    return {name: {"model.vision_transformer.pooling": name} for name in ("mean", "class_token")}
+    return {name: {"model.pooling": name} for name in ("mean", "class_token")}
 
 
 def get_study():

@@ -27,7 +27,7 @@ def get_config():
     config.model.depth = 2
     config.model.parametrisation = "mup"
     config.optimizer.learning_rate = _RATE
-    config.schedule.warmup_cosine.warmup_steps = 50
+    config.schedule.warmup_steps = 50
     config.training.steps = 1000
     return config
 

@@ -22,7 +22,7 @@ def get_config():
 
 def get_arms():
     """Returns larger patches, of which the largest is the whole image."""
-    size = "model.vision_transformer.patch_size"
+    size = "model.patch_size"
     return {"2 x 2": {}, "4 x 4": {size: 4}, "8 x 8": {size: 8}}
 
 

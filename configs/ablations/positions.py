@@ -30,7 +30,7 @@ def get_arms():
         "learned": {},
         "sinusoidal": {
             "model.position": "sinusoidal",
-            "model.position_options.sinusoidal.rms": 0.06,
+            "model.position_options.rms": 0.06,
         },
         "rotary": {"model.position": "rotary"},
         "none": {"model.position": "none"},

@@ -19,7 +19,7 @@ baseline.
 from configs import shakespeare
 from configs.ablations import CHARACTERS
 
-_RATE, _WARMUP = "optimizer.learning_rate", "schedule.warmup_cosine.warmup_steps"
+_RATE, _WARMUP = "optimizer.learning_rate", "schedule.warmup_steps"
 
 
 def get_config():

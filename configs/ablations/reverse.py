@@ -26,7 +26,7 @@ def get_config():
 def get_arms():
     """Returns the encodings, those that are added equally large."""
     positions = ("learned", "none", "sinusoidal", "rotary", "alibi")
-    rms = {"model.position_options.sinusoidal.rms": 0.06}
+    rms = {"model.position_options.rms": 0.06}
     return {
         name: {"model.position": name} | (rms if name == "sinusoidal" else {}) for name in positions
     }

@@ -19,7 +19,7 @@ def get_config():
     """Returns one layer, 60 % of the sums modulo 31 seen."""
     config = synthetic.get_config()
     config.data.source = "modular_addition"
-    config.data.synthetic.symbols = 31
+    config.data.symbols = 31
     config.data.splits = (0.6, 0.1, 0.3)
     config.model.depth = 1
     config.training.steps = 1500

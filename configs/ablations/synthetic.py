@@ -16,12 +16,12 @@ def get_config():
     config.model.width = 64
     config.model.depth = 2
     config.model.init_std = 0.06
-    config.model.position_options.learned.rms = 0.06
+    config.model.position_options.rms = 0.06
     config.training.steps = 1000
     config.training.batch_size = 64
     config.optimizer.learning_rate = 3e-3
     config.optimizer.weight_decay = 0.01
-    config.schedule.warmup_cosine.final_fraction = 0.01
+    config.schedule.final_fraction = 0.01
     config.evaluation.every = 200
     config.evaluation.batch_size = 512
     config.logging.every = 20

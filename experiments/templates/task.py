@@ -18,7 +18,7 @@ class Mine(Task):
     Attributes:
       length: tokens of an example; this and batch_size are the options of that name.
       batch_size: examples in a training batch.
-      symbols: different numbers; an option of my own, `data.own.symbols`.
+      symbols: different numbers; an option of my own, `data.symbols`.
     """
 
     length: int

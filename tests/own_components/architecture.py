@@ -15,7 +15,7 @@ class Mine(nn.Module):
       width: features, D.
       depth: number of convolutions.
       dropout_rate: share dropped in training after each of them.
-      window: tokens that one convolution reads; an option of my own, `model.own.window`.
+      window: tokens that one convolution reads; an option of my own, `model.window`.
     """
 
     vocab_size: int

@@ -21,7 +21,7 @@ from transformer_jax.errors import InvalidInput
 class Tokenizer(Protocol):
     """What every row of TOKENIZERS can do.
 
-    A class of your own, `data.tokenizer=MODULE.NAME`, also has two class methods: `train(texts,
+    A class of your own, `data.tokenizer=MODULE:NAME`, also has two class methods: `train(texts,
     vocab_size)` makes one from the text of the training split, `from_json` from what to_json gave.
     """
 

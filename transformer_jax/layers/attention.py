@@ -29,7 +29,7 @@ from transformer_jax.layers.weights import (
     attention_weights,
 )
 from transformer_jax.masks import Mask
-from transformer_jax.options.rule import nearest_divisor
+from transformer_jax.options import nearest_divisor
 from transformer_jax.shapes import check_shapes
 from transformer_jax.sites import is_looked_into, show, site
 

@@ -77,7 +77,7 @@ class LearnedPositions(nn.Module):
     Attributes:
       max_length: number of positions in the table; a position beyond it gives NaN, not a clamp.
       width: model width, D.
-      rms: root mean square of the initial table.
+      rms: root mean square of what is added to the embeddings, at the start if it is learned.
     """
 
     max_length: int
@@ -95,9 +95,11 @@ class LearnedPositions(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Adds the sinusoidal table, scaled to a root mean square; no parameters.
 
+    The unscaled table of the paper has a root mean square of sqrt(1/2).
+
     Attributes:
       width: model width, D; even.
-      rms: root mean square of what is added; the unscaled table of the paper has sqrt(1/2).
+      rms: root mean square of what is added to the embeddings, at the start if it is learned.
       max_wavelength: longest wavelength over 2 pi, in positions.
     """
 
@@ -122,7 +124,7 @@ class Sinusoidal2DPositions(nn.Module):
       width: model width, D; a multiple of 4.
       grid: rows and columns of patches.
       max_length: patches and tokens in front of them.
-      rms: root mean square of what is added.
+      rms: root mean square of what is added to the embeddings, at the start if it is learned.
       max_wavelength: longest wavelength over 2 pi, in patches.
     """
 

@@ -121,14 +121,14 @@ class T5Positions(nn.Module):
       bidirectional: whether keys ahead can be seen.
       num_buckets: rows of the table.
       max_distance: where the last bucket begins, in positions.
-      rms: root mean square of the initial table.
+      std: standard deviation of the initial table.
     """
 
     num_heads: int
     bidirectional: bool
     num_buckets: Count = 32
     max_distance: Count = 128
-    rms: InitialSize = 0.02
+    std: InitialSize = 0.02
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
@@ -144,7 +144,7 @@ class T5Positions(nn.Module):
                 f"{self.max_distance} needs, got {self.num_buckets}"
             )
         shape = (self.num_buckets, self.num_heads)
-        table = self.param("embedding", nn.initializers.normal(self.rms), shape)
+        table = self.param("embedding", nn.initializers.normal(self.std), shape)
         options = (self.bidirectional, self.max_distance)
         return _BiasOfDistances(_t5_bias, options).terms(table, positions)
 
@@ -167,7 +167,7 @@ class ShawPositions(nn.Module):
       head_dim: features of one head, K.
       scale: of the scores, in place of 1 / sqrt(K).
       max_distance: longest distance with a vector of its own, in positions.
-      rms: root mean square of the initial vectors.
+      std: standard deviation of the initial vectors.
       value_dim: value features of one head, V; head_dim if not given.
       values: whether values get vectors too.
     """
@@ -175,14 +175,14 @@ class ShawPositions(nn.Module):
     head_dim: int
     scale: float | None = None
     max_distance: Count = 16
-    rms: InitialSize = 0.02
+    std: InitialSize = 0.02
     value_dim: int | None = None
     values: Switch = False
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
         """[..., L] int -> a bias that depends on the queries, and what weights add to values."""
-        draw, rows = nn.initializers.normal(self.rms), 2 * self.max_distance + 1
+        draw, rows = nn.initializers.normal(self.std), 2 * self.max_distance + 1
         table = self.param("embedding", draw, (rows, self.head_dim))
         scale = self.head_dim**-0.5 if self.scale is None else self.scale
         terms = _BiasOfDistances(_shaw_bias).terms(table * scale, positions)
@@ -230,14 +230,14 @@ class ContextualPositions(nn.Module):
       bidirectional: refused; counting from a key up to the query needs a causal model.
       scale: of the scores, in place of 1 / sqrt(K).
       max_count: largest position that is told apart; the paper has 64 and fewer.
-      rms: root mean square of the initial vectors.
+      std: standard deviation of the initial vectors.
     """
 
     head_dim: int
     bidirectional: bool
     scale: float | None = None
     max_count: Count = 64
-    rms: InitialSize = 0.02
+    std: InitialSize = 0.02
 
     @nn.compact
     def __call__(self, positions: Array) -> PositionTerms:
@@ -249,7 +249,7 @@ class ContextualPositions(nn.Module):
         if self.bidirectional:
             raise ValueError("position: contextual positions count up to the query, causally")
         shape = (self.max_count + 1, self.head_dim)
-        table = self.param("embedding", nn.initializers.normal(self.rms), shape)
+        table = self.param("embedding", nn.initializers.normal(self.std), shape)
         scale = self.head_dim**-0.5 if self.scale is None else self.scale
         return PositionTerms(bias=jax.tree_util.Partial(_contextual_bias, table, scale))
 

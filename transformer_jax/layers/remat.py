@@ -6,12 +6,21 @@ whether it is kept; what a block reads is kept always.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
+from annotated_types import Predicate
 
-from transformer_jax.options import SitesOfBlock
+from transformer_jax.options import Form
+from transformer_jax.sites import SITES
 
+_SITES = tuple(name.removeprefix("block_*.") for name in SITES if name.startswith("block_*."))
+_KEPT = tuple(name for name in _SITES if name != "residual")  # with which a block ends anyway
+SitesOfBlock = Annotated[
+    tuple[str, ...],
+    Predicate(lambda sites: all(site in _KEPT for site in sites)),
+    Form(f"some of: {', '.join(_KEPT)}", ",".join(_KEPT[:2]), _KEPT),
+]
 Policy = Callable[..., Any]
 
 

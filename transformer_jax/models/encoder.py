@@ -1,6 +1,7 @@
 """The encoder: every place sees every other."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from transformer_jax.layers.linear import Linear
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer
-from transformer_jax.options import Natural
+from transformer_jax.options import Natural, Variant
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -41,7 +42,9 @@ class Encoder(Transformer, kw_only=True):
     max_length: int
     num_classes: int | None = None
     num_types: Natural = 0
-    pooling: str | Callable[[], Pooling] = "class_token"
+    pooling: Annotated[str | Callable[[], Pooling], Variant("layers.pooling:POOLINGS")] = (
+        "class_token"
+    )
     embedding_norm: bool = True
     wiring: str | Callable[..., Wiring] = "post"
 

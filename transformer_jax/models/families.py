@@ -15,7 +15,7 @@ from transformer_jax.layers.positions import POSITIONS
 from transformer_jax.layers.remat import REMATS
 from transformer_jax.layers.skips import SKIPS
 from transformer_jax.masks import MASKS
-from transformer_jax.options import InitialNumber, InitialSize
+from transformer_jax.options import declared_options, entry_of
 
 # Every family of components, by the field that chooses its row.
 FAMILIES: dict[str, Mapping[str, Any]] = {
@@ -45,7 +45,7 @@ def row(table: Mapping[str, Any], choice: Any, argument: str) -> Any:
         return choice
     if choice not in table:
         raise ValueError(f"{argument}: expected one of {', '.join(table)}, got {choice!r}")
-    return table[choice]
+    return entry_of(table, choice)
 
 
 def make_with_known_fields(module: Any, known: Mapping, **own: Any) -> Any:
@@ -89,10 +89,9 @@ def options_in_effect(model: Any, family: str) -> dict[str, Any]:
     chosen = row(FAMILIES[family], getattr(model, family), family)
     parameters = inspect.signature(chosen).parameters
     defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    initial = {name for name, option in declared_options(chosen).items() if option.is_initial}
     options = {**defaults, **getattr(model, f"{family}_options")}
     how = _HOW if getattr(model, family) in FAMILIES[family] else ()  # one's own may mean another
     return {
-        name: value
-        for name, value in options.items()
-        if parameters[name].annotation not in (InitialSize, InitialNumber) and name not in how
+        name: value for name, value in options.items() if name not in initial and name not in how
     }

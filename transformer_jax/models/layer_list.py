@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from transformer_jax.options.layer_types import LAYER_FIELDS
+from transformer_jax.config import LAYER_FIELDS
 
 
 class Layer(NamedTuple):

@@ -26,7 +26,6 @@ from transformer_jax.models.block import make_block, terms_of_type
 from transformer_jax.models.families import FAMILIES, make_with_known_fields, row
 from transformer_jax.models.layer_list import Layer, layer_list
 from transformer_jax.models.scanned import run_block, scan_blocks
-from transformer_jax.options import Count, LayerPattern, Natural, Positive, Share, Switch
 from transformer_jax.sites import is_looked_into, site
 
 _LOOKED_AT = 256  # positions, to see whether a mask lets one look ahead
@@ -100,21 +99,21 @@ class Transformer(nn.Module):
         float32. None takes the parameters' dtype.
     """
 
-    width: Count = 128
-    depth: Natural = 4
-    num_heads: Count = 4
-    num_kv_heads: Count | None = None
-    head_dim: Count | None = None
-    value_dim: Count | None = None
-    mlp_dim: Count | None = None
+    width: int = 128
+    depth: int = 4
+    num_heads: int = 4
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    value_dim: int | None = None
+    mlp_dim: int | None = None
     position: str | ModuleFactory = "learned"
     position_options: Mapping[str, Any] = FrozenDict()
     mixer: str | ModuleFactory = "attention"
     mixer_options: Mapping[str, Any] = FrozenDict()
     attention: str | ModuleFactory = "softmax"
     attention_options: Mapping[str, Any] = FrozenDict()
-    attention_scale: Positive | None = None
-    attention_chunk: Count | None = None
+    attention_scale: float | None = None
+    attention_chunk: int | None = None
     query_key_norm: str | ModuleFactory = "none"
     mask: str | Callable[..., Rule | Array | None] = "full"
     mask_options: Mapping[str, Any] = FrozenDict()
@@ -123,28 +122,28 @@ class Transformer(nn.Module):
     activation: str | Callable[[Array], Array] = "gelu"
     norm: str | ModuleFactory = "layer_norm"
     norm_options: Mapping[str, Any] = FrozenDict()
-    norm_epsilon: Positive = 1e-5
-    embedding_norm: Switch = False
+    norm_epsilon: float = 1e-5
+    embedding_norm: bool = False
     wiring: str | Callable[..., Wiring] = "pre"
     wiring_options: Mapping[str, Any] = FrozenDict()
     initialisation: str | Callable[..., Initializers] = "depth_scaled"
     initialisation_options: Mapping[str, Any] = FrozenDict()
     parametrisation: str | Callable[..., Standard] = "standard"
     parametrisation_options: Mapping[str, Any] = FrozenDict()
-    layers: LayerPattern = ""
+    layers: str = ""
     layer_types: Mapping[str, Mapping[str, Any]] = FrozenDict()
-    distinct_blocks: Count | None = None
+    distinct_blocks: int | None = None
     sharing: Literal["cycle", "sequence"] = "cycle"
     skips: str | Callable[..., Skips] = "none"
     skips_options: Mapping[str, Any] = FrozenDict()
-    scan_layers: Switch = False
+    scan_layers: bool = False
     remat: str | Callable[..., Policy | None] = "none"
     remat_options: Mapping[str, Any] = FrozenDict()
-    use_bias: Switch = True
-    dropout_rate: Share = 0.0
-    attention_dropout_rate: Share | None = None
-    stochastic_depth: Share = 0.0
-    init_std: Positive = 0.02
+    use_bias: bool = True
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float | None = None
+    stochastic_depth: float = 0.0
+    init_std: float = 0.02
     dtype: DTypeLike | None = None
 
     # ---- rows

@@ -1,6 +1,7 @@
 """Recurrent baselines: the same jobs without attention, through flax's cells."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from transformer_jax.layers.linear import Linear, logits_layer
 from transformer_jax.layers.pooling import POOLINGS, Pooling
 from transformer_jax.layers.recurrence import CELLS, Recurrence, fresh_places
 from transformer_jax.models.families import row
-from transformer_jax.options import Count, Natural, Switch
+from transformer_jax.options import Count, Natural, Switch, Variant
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -27,7 +28,7 @@ class RecurrentDecoder(nn.Module):
       vocab_size: tokens, V.
       max_length: longest input, L.
       width: features of embedding and state, D.
-      depth: number of layers.
+      recurrent_depth: number of layers.
       cell: a name in CELLS.
       tie_embeddings: whether the output layer is the token embedding.
       dropout_rate: share dropped in training after the embedding and after each layer.
@@ -38,9 +39,9 @@ class RecurrentDecoder(nn.Module):
     vocab_size: int
     max_length: int
     width: int = 128
-    depth: Count = 2
-    cell: str = "lstm"
-    tie_embeddings: bool = True
+    recurrent_depth: Count = 2
+    cell: Annotated[str | Callable, Variant("layers.recurrence:CELLS")] = "lstm"
+    tie_embeddings: Switch = True
     dropout_rate: float = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None
@@ -85,7 +86,7 @@ class RecurrentDecoder(nn.Module):
         hidden_LD = nn.Dropout(self.dropout_rate, deterministic=not train)(embedded_LD)
         hidden_LD = site(self, "embedded", hidden_LD)
         is_fresh = None if reads_on else fresh_places(segments)
-        for layer in range(self.depth):
+        for layer in range(self.recurrent_depth):
             recurrence = Recurrence(
                 row(CELLS, self.cell, "cell"), self.width, dtype=self.dtype, name=f"layer_{layer}"
             )
@@ -122,7 +123,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
       num_classes: C.
       num_types: kinds of text in one input, BERT's two sentences say; 0 has no embedding of them.
       width: features of embedding and states, D.
-      depth: number of layers.
+      recurrent_depth: number of layers.
       cell: a name in CELLS.
       bidirectional: whether each layer also reads from the end (Graves and Schmidhuber 2005).
       pooling: a name in POOLINGS without a class token. Each direction is pooled in the order in
@@ -139,10 +140,10 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     num_classes: int
     num_types: Natural = 0
     width: int = 128
-    depth: Count = 2
-    cell: str = "lstm"
+    recurrent_depth: Count = 2
+    cell: Annotated[str | Callable, Variant("layers.recurrence:CELLS")] = "lstm"
     bidirectional: Switch = False
-    pooling: str | Callable[[], Pooling] = "last"
+    pooling: Annotated[str | Callable[[], Pooling], Variant("layers.pooling:POOLINGS")] = "last"
     dropout_rate: float = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None
@@ -185,7 +186,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         hidden_LD = site(self, "embedded", dropout(hidden_LD))
         outputs = [hidden_LD]  # of each direction
         cell = row(CELLS, self.cell, "cell")
-        for layer in range(self.depth):
+        for layer in range(self.recurrent_depth):
             ways = {"layer": False} | ({"backward": True} if self.bidirectional else {})
             read = [
                 Recurrence(cell, self.width, reverse, self.dtype, name=f"{way}_{layer}")

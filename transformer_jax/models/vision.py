@@ -1,16 +1,19 @@
 """The vision transformer: an image is a sequence of patches."""
 
+import re
 from collections.abc import Callable
+from typing import Annotated
 
 import flax.linen as nn
 import jax.numpy as jnp
+from annotated_types import Predicate
 from jax import Array
 
 from transformer_jax.layers.patches import PatchEmbedding, grid_of
 from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
 from transformer_jax.models.families import row
 from transformer_jax.models.parts import Transformer
-from transformer_jax.options import Count, ModelVariant
+from transformer_jax.options import Count, Form, Variant
 from transformer_jax.sites import site
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
@@ -22,6 +25,13 @@ VARIANTS = {
     "L": (1024, 24, 16, 4096),
     "H": (1280, 32, 16, 5120),
 }
+
+
+ModelVariant = Annotated[
+    str,
+    Predicate(lambda name: re.fullmatch(r"(Ti|S|B|L|H)/[1-9]\d*", name) is not None),
+    Form("a name like Ti/4: Ti, S, B, L or H, and the patch size", "Ti/4"),
+]
 
 
 def variant_fields(variant: str) -> dict[str, int]:
@@ -58,7 +68,9 @@ class VisionTransformer(Transformer, kw_only=True):
     num_classes: int
     patch_size: Count = 4
     variant: ModelVariant | None = None
-    pooling: str | Callable[[], Pooling] = "class_token"
+    pooling: Annotated[str | Callable[[], Pooling], Variant("layers.pooling:POOLINGS")] = (
+        "class_token"
+    )
 
     def __post_init__(self) -> None:
         """Writes the variant's values into the fields."""

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
+from transformer_jax.suggestions import suggest
 from transformer_jax.training.flops import RATES
 from transformer_jax.training.memory import GIB, device_memory, host_memory
 

@@ -11,11 +11,12 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import own_modules
 from transformer_jax.data.sources.files import EMBEDDED, OwnSource, is_there
+from transformer_jax.data.task_traits import traits_of
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.tables import names_own
-from transformer_jax.options.task_traits import traits_of
+from transformer_jax.own import names_own
 from transformer_jax.planning.devices import Device
 from transformer_jax.planning.hlo import Buffer, kernels, largest_buffers
 from transformer_jax.runs.provenance import versions_of
@@ -23,7 +24,6 @@ from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.build import make_task
 from transformer_jax.training.flops import flops_of
 from transformer_jax.training.memory import bytes_refused, laid_out_bytes, nbytes, peak_bytes
-from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 
 _LARGEST = 5

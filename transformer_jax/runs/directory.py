@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from transformer_jax import config_files as configs
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
 from transformer_jax.errors import InvalidInput, Stop, in_one_line
-from transformer_jax.options import config as configs
-from transformer_jax.options.rule import suggest
+from transformer_jax.resolve import stated
 from transformer_jax.runs.files import (
     DISK_ERRORS,
     inside,
@@ -38,6 +38,7 @@ from transformer_jax.runs.files import (
 )
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, surroundings
+from transformer_jax.suggestions import suggest
 
 # May differ between the launches of a run.
 _CHANGING = ("numerics", "packages", "device", "git", "mesh")
@@ -128,7 +129,10 @@ class RunDirectory:
         if "config" not in extra:
             return
         origin = f"{self.path}/checkpoints/{step:08d}"
-        saved, stored = configs.from_json(json.dumps(extra["config"]), origin), self.config()
+        saved, stored = (
+            configs.from_json(json.dumps(extra["config"]), origin, self.manifest().get("stated")),
+            self.config(),
+        )
         may = (*configs.CADENCE, *configs.PLACEMENT, *configs.EXTENDABLE, "hooks.")
         lines = [
             f"  {key}: {old} when it was saved, {new} in config.json"
@@ -210,9 +214,9 @@ class RunDirectory:
 
     def config(self) -> ConfigDict:
         """The stored config, checked against today's rules; nothing that it names is imported."""
-        if self.has_begun():
-            self.manifest()  # a run of version 1 is refused as such
-        return configs.from_json(self._text("config.json"), str(self.path / "config.json"))
+        # A run of version 1 is refused as such by its manifest.
+        keys = self.manifest().get("stated") if self.has_begun() else None
+        return configs.from_json(self._text("config.json"), str(self.path / "config.json"), keys)
 
     def is_alone(self) -> bool:
         """Whether its times are its own, and not those of runs that were computed with it."""
@@ -336,6 +340,7 @@ class RunDirectory:
         changed = {key: around[key] for key in _CHANGING if manifest.get(key) != around[key]}
         launch = {"time": now(), "argv": sys.argv, "pid": os.getpid(), **changed}
         manifest["launches"].append(launch)
+        manifest["stated"] = sorted(stated(configs.flatten(config)))
         self.write_json("manifest.json", manifest)
         return list(changed)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import to_json
+from transformer_jax.config_files import to_json
 from transformer_jax.processes import (
     agreed,
     is_first,

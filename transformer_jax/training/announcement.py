@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
+from transformer_jax.config_files import flatten, resolved
+from transformer_jax.constraints import remarks_on
 from transformer_jax.layers.fused import kernels_taken
-from transformer_jax.options.config import flatten
-from transformer_jax.options.constraints import remarks_on
-from transformer_jax.options.rule import is_own
+from transformer_jax.options import is_user_defined
 from transformer_jax.paths import by_path
+from transformer_jax.resolve import letters_of
 from transformer_jax.runs.progress import Progress
 from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.build import taken_from_data
@@ -40,13 +41,17 @@ def announce(prepared: Prepared, progress: Progress, compiles: bool, is_new: boo
         {f"{name}.batch_size": (config[name].batch_size, n) for name, n in parts.items()},
         _heads_and_places(prepared) if prepared.sharding else {},
     )
-    for line in (*prepared.remarks, *remarks_on(flatten(config)), *sharing):
+    for line in (
+        *prepared.remarks,
+        *remarks_on(resolved(config), letters_of(flatten(config))),
+        *sharing,
+    ):
         progress.say(f"note   {line}")
-    for line in taken_from_data(config.model, task.sizes):
+    for line in taken_from_data(config, task.sizes):
         progress.say(f"note   {line}")
     splits = ", ".join(f"{n:,} {name}" for name, n in task.facts["counts"].items())
     sizes = ", ".join(f"{name} {size}" for name, size in task.sizes.items() if size)
-    source = config.data.task if is_own(config.data.task) else config.data.source
+    source = config.data.task if is_user_defined(config.data.task) else config.data.source
     progress.say(f"data   {source}: {splits} {task.counted}; {sizes}")
     progress.say(
         f"model  {config.model.architecture}, {prepared.num_parameters:,} parameters; "

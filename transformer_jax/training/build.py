@@ -12,17 +12,17 @@ import numpy as np
 from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
+from transformer_jax.config import VARIANT_SECTIONS
+from transformer_jax.config_files import flatten, options_of, options_of_variant, resolved
 from transformer_jax.data.sources.files import OwnSource
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
-from transformer_jax.models.families import make_with_known_fields, row
-from transformer_jax.options.config import options_of
-from transformer_jax.options.rule import is_own
-from transformer_jax.options.tables import OWN, OWN_SECTIONS, names_own
+from transformer_jax.models.families import make_with_known_fields
+from transformer_jax.own import chosen, faults_of, names_own
+from transformer_jax.resolve import letter_of, letters_of, of_type
 from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
 from transformer_jax.training.objectives import OBJECTIVES, in_chunks
-from transformer_jax.training.own import chosen, faults_of
 
 
 def make_run_sharding(
@@ -84,7 +84,6 @@ def make_task(
     data = config.data
     arguments = {
         **data,
-        **options_of(data, data.task),
         "batch_size": config.training.batch_size,
         "stride": config.evaluation.stride,
         "tokenizer": tokenizer or _own_of_data("tokenizer", data, allow),
@@ -113,97 +112,81 @@ def _own_of_data(name: str, data: ConfigDict, allow: Collection[str]) -> Any:
     return OwnSource(value, choice) if name == "source" else choice
 
 
-def make_model(model: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:
+def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[str] = ()) -> Any:
     """Makes the module that a config's `model` section describes.
 
-    An option is a field of the module's class; the options of a row (`position_options.rotary`) and
-    of an architecture (`encoder.pooling`) reach it only while that row is chosen.
-
     Args:
-      model: the section.
+      config: whole.
       sizes: what the data says about fields of the class: vocab_size, num_classes, ...
-      allow: modules of the user's own rows that may be imported.
+      allow: modules of user-defined code that may be imported.
     """
-    sizes = {
-        **sizes,
-        **_own_rows(model.to_dict(), allow),
-        "layer_types": _layer_types(model, allow),
-    }
-    sizes |= _own_rows(options_of(model, model.architecture), allow, f"{model.architecture}.")
-    if model.match_parameters is None:
-        return _make(model.architecture, model, sizes)
-    target = count_parameters(_make(model.match_parameters, model, sizes))
-    return _matched(model, sizes, target)
+    flat = flatten(config)
+    fields = {**_fields(flat, allow), "layer_types": _layer_types(flat, allow), **sizes}
+    if config.model.match_parameters is None:
+        return _make(config.model.architecture, fields, allow)
+    target = count_parameters(_make(config.model.match_parameters, fields, allow))
+    return _matched(config.model.architecture, fields, allow, target)
 
 
-def _own_rows(
-    section: Mapping[str, Any], allow: Collection[str], inside: str = "", key: str = "model."
-) -> dict[str, Any]:
-    """The user's own classes that a `model` section, or one inside it, names by its fields.
+def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model.") -> dict:
+    """Field of a model -> value, and the stated options of the variants that it chooses.
 
     Args:
-      section: the values.
-      allow: modules that may be imported.
-      inside: what the keys have behind `model.`.
-      key: what they begin with in messages.
+      flat: the config.
+      allow: modules of user-defined code that may be imported.
+      start: what the keys begin with in messages.
     """
-    return {
-        field: chosen({}, value, f"{key}{inside}{field}", allow)
-        for field, value in section.items()
-        if f"model.{inside}{field}" in OWN and is_own(value)
-    }
+    fields: dict[str, Any] = {}
+    for key, value in flat.items():
+        section, _, name = key.rpartition(".")
+        if section != "model":
+            continue
+        fields[name] = chosen({}, value, start + name, allow) if names_own(key, value) else value
+        if key in VARIANT_SECTIONS and name != "architecture":
+            fields[f"{name}_options"] = FrozenDict(options_of_variant(flat, key, value))
+    return fields
 
 
-def _layer_types(model: ConfigDict, allow: Collection[str]) -> FrozenDict:
+def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> FrozenDict:
     """The fields that each type of layer has otherwise, by its letter."""
     types = {}
-    for letter, section in model.layer_types.items() if "layer_types" in model else ():
-        if letter not in model.layers:  # remarks_on tells of it
+    for letter in letters_of(flat):
+        if letter not in flat["model.layers"]:  # remarks_on tells of it
             continue
-        merged = ConfigDict({**model.to_dict(), "layer_types": {}})
-        for family in section:  # options of a class of the user's go with the class
-            if f"model.{family}" in OWN_SECTIONS and section[family] != model[family]:
-                options = merged[f"{family}_options"]
-                merged[f"{family}_options"] = {k: v for k, v in options.items() if k != "own"}
-        merged.update(section.to_dict())
-        own = _own_rows(merged.to_dict(), allow, key=f"model.layer_types.{letter}.")
-        fields = set()
-        for name in section:
-            family = name.removesuffix("_options")
-            fields |= {family, f"{family}_options"} & set(merged)
-        defaults = {**merged, **_options_of_rows(merged), **own}
-        types[letter] = FrozenDict({name: defaults[name] for name in sorted(fields)})
+        start = f"model.layer_types.{letter}."
+        typed = _fields(of_type(flat, letter), allow, start)
+        names = {
+            key.removeprefix(start).partition(".")[0] for key in flat if letter_of(key) == letter
+        }
+        families = {name.removesuffix("_options") for name in names}
+        kept = sorted(families | {f"{name}_options" for name in families})
+        types[letter] = FrozenDict({name: typed[name] for name in kept if name in typed})
     return FrozenDict(types)
 
 
-def _options_of_rows(model: ConfigDict) -> dict[str, FrozenDict]:
-    """The options of the rows that a `model` section chooses, by field."""
-    return {
-        f"{family}_options": FrozenDict(options_of(model[f"{family}_options"], model[family]))
-        for family in model
-        if f"{family}_options" in model
-    }
-
-
-def taken_from_data(model: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
+def taken_from_data(config: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
     """Says of which options of the model the data's own sizes take the place, one line each."""
-    inside = f"{model.architecture}."
-    said = {**model, **{inside + n: v for n, v in options_of(model, model.architecture).items()}}
+    flat = resolved(config)
     return [
-        f"model.{key}={said[key]}: this data has {size}, which is taken"
-        for name, size in sizes.items()
-        for key in (name, inside + name)
-        if key in said and size is not None and said[key] != size
+        f"{key}={flat[key]}: this data has {size}, which is taken"
+        for key, size in ((f"model.{name}", size) for name, size in sizes.items())
+        if size is not None and flat.get(key, size) != size
     ]
 
 
-def _make(architecture: str, model: ConfigDict, sizes: Mapping[str, Any], **changes: Any) -> Any:
-    make = sizes.get("architecture") or row(MODELS, architecture, "model.architecture")
-    values = {**model, **options_of(model, architecture), **sizes, **_options_of_rows(model)}
-    return make_with_known_fields(make, {**values, "dtype": jnp.dtype(model.dtype), **changes})
+def _make(
+    architecture: Any, fields: Mapping[str, Any], allow: Collection[str], **changes: Any
+) -> Any:
+    make = architecture
+    if isinstance(architecture, str):
+        make = chosen(MODELS, architecture, "model.architecture", allow)
+    dtype = jnp.dtype(fields["dtype"])
+    return make_with_known_fields(make, {**fields, "dtype": dtype, **changes})
 
 
-def _matched(model: ConfigDict, sizes: Mapping[str, Any], target: int) -> Any:
+def _matched(
+    architecture: Any, fields: Mapping[str, Any], allow: Collection[str], target: int
+) -> Any:
     """Finds the width whose number of parameters is nearest to the wanted one.
 
     Every array has at most two axes as long as the width, so the number is a quadratic function of
@@ -211,7 +194,7 @@ def _matched(model: ConfigDict, sizes: Mapping[str, Any], target: int) -> Any:
     """
 
     def with_width(width: int) -> tuple[int, Any]:
-        made = _make(model.architecture, model, sizes, width=width)
+        made = _make(architecture, fields, allow, width=width)
         return count_parameters(made), made
 
     widths = (8, 16, 32)
@@ -230,7 +213,7 @@ def make_objective(config: ConfigDict, allow: Collection[str] = ()) -> Any:
     """
     name = config.objective.name
     make = chosen(OBJECTIVES, name, "objective.name", allow)
-    return in_chunks(make(**options_of(config.objective, name)), config.training.loss_chunk)
+    return in_chunks(make(**options_of(config, "objective.name")), config.training.loss_chunk)
 
 
 def count_parameters(model: Any) -> int:

@@ -9,18 +9,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import own_choices, resolved
 from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
+from transformer_jax.data.task_traits import traits_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.models import Decoder
-from transformer_jax.options.config import options_of
-from transformer_jax.options.rule import is_own
-from transformer_jax.options.task_traits import traits_of
+from transformer_jax.options import is_user_defined
+from transformer_jax.own import faults_of
 from transformer_jax.processes import refuse_other
 from transformer_jax.programs import names_in
 from transformer_jax.runs.writers import WRITERS
 from transformer_jax.training.objectives import InChunks
-from transformer_jax.training.own import faults_of, own_choices
 from transformer_jax.training.showcases import demonstration_of
 
 
@@ -60,7 +60,7 @@ def refuse_broken_task(who: str, task: Task) -> None:
 
 
 def own_rows_of_model(config: ConfigDict) -> list[str]:
-    """KEY=MODULE.NAME of what a model is made of, or given, that is the user's own."""
+    """KEY=MODULE:NAME of what a model is made of, or given, that is the user's own."""
     choices = own_choices(config).items()
     return [f"{k}={v}" for k, v in choices if k.startswith("model.") or k == "data.task"]
 
@@ -94,7 +94,7 @@ def refuse_unfit(prepared: Any, who: str) -> None:
 def refuse_what_is_not_kept(prepared: Any) -> None:
     """Raises an error where blocks are no loop, or a model is to keep a site that it has not."""
     model = prepared.config.model
-    kept = options_of(model.remat_options, model.remat).get("sites", ())
+    kept = resolved(prepared.config).get("model.remat_options.sites") or ()
     if not kept and not model.scan_layers:
         return
     inputs = prepared.task.batch(0, 0)["inputs"]
@@ -107,7 +107,7 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
     missing = [name for name in kept if name not in there]
     if missing:
         raise InvalidInput(
-            f"model.remat_options.{model.remat}.sites: this model makes no {missing[0]}; expected "
+            f"model.remat_options.sites: this model makes no {missing[0]}; expected "
             f"some of {', '.join(sorted(name for name in there if '.' in name))}"
         )
 
@@ -115,7 +115,7 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
 def refuse_shown_answers(prepared: Any) -> None:
     """Raises InvalidInput where a prefix shows answers that are scored.
 
-    In language modelling data.language_modelling.unscored says so before anything is read.
+    In language modelling data.unscored says so before anything is read.
     """
     config, model, task = prepared.config, prepared.model, prepared.task
     of_types = model.by_type().values() if isinstance(model, Decoder) else ()
@@ -138,7 +138,7 @@ def refuse_shown_answers(prepared: Any) -> None:
 def refuse_inseparable_objective(prepared: Any) -> None:
     """Raises InvalidInput where an objective of the user's is not the sum of its chunks."""
     objective, name = prepared.objective, prepared.config.objective.name
-    if not isinstance(objective, InChunks) or not is_own(name):
+    if not isinstance(objective, InChunks) or not is_user_defined(name):
         return
     draws = np.random.default_rng(0)
     hidden = draws.normal(size=(2, 5, 8)).astype(np.float32)

@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import changed
+from transformer_jax.config_files import changed, own_modules
 from transformer_jax.paths import by_path
 from transformer_jax.training.build import make_model, make_objective, make_task
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import seeds_of
 from transformer_jax.training.step import make_initial_state, make_train_step
 
@@ -79,7 +78,7 @@ def _at_width(config: ConfigDict, width: int) -> ConfigDict:
 
 def _measure(config: ConfigDict, task: Any, steps: int) -> dict[str, tuple[float, float]]:
     own = own_modules(config)
-    model, optimizer = make_model(config.model, task.sizes, own), make_optimizer(config, own)
+    model, optimizer = make_model(config, task.sizes, own), make_optimizer(config, own)
     seeds, objective = seeds_of(config), make_objective(config, own)
     start = jax.jit(make_initial_state(model, optimizer, seeds.initial))()
     take_step = jax.jit(make_train_step(model, optimizer, seeds.dropout, objective=objective))

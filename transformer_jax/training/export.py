@@ -7,16 +7,16 @@ from typing import Any
 
 import jax
 
+from transformer_jax.config_files import flatten
 from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_names
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.task_traits import traits_of
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
 from transformer_jax.interop import to_huggingface
-from transformer_jax.options.config import flatten
-from transformer_jax.options.rule import is_number
-from transformer_jax.options.schema import stated
-from transformer_jax.options.task_traits import traits_of
+from transformer_jax.options import is_number
+from transformer_jax.resolve import stated
 from transformer_jax.runs.files import write_json
 from transformer_jax.training.run import Run
 

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from transformer_jax import config_files as configs
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import config as configs
+from transformer_jax.resolve import stated
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.listing import CELLS
@@ -55,7 +56,10 @@ class Extension(NamedTuple):
         if not legs or {**legs[-1], "time": ""} != {**leg, "time": ""}:  # not after a kill
             legs = [*legs, {**leg, "time": now()}]
         directory.step = self.step
-        directory.write_json("manifest.json", manifest | {"legs": legs})
+        directory.write_json(
+            "manifest.json",
+            manifest | {"legs": legs, "stated": sorted(stated(configs.flatten(self.config)))},
+        )
         directory.write_status("interrupted")
         directory.write_text("config.json", configs.to_json(self.config))
 

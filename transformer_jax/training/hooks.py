@@ -24,14 +24,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import broadcast_one_to_all
 
-from transformer_jax import inspection
+from transformer_jax import inspection, own
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import marks
-from transformer_jax.options.rule import is_own
+from transformer_jax.options import is_user_defined
+from transformer_jax.own import chosen, faults_of
 from transformer_jax.processes import whole
 from transformer_jax.sharding import Sharding, sharded
-from transformer_jax.training.own import chosen, faults_of
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import TrainState
 
@@ -40,6 +39,7 @@ Numbers = Mapping[str, float]
 
 def intervenes(hook: Callable) -> Callable:
     """Marks a hook that changes what is trained: it returns a new state, or (state, numbers)."""
+    hook.intervenes = True  # ty: ignore[missing-attribute]
     return hook
 
 
@@ -134,7 +134,7 @@ def call_hooks(
     row: dict[str, float] = {}
     for name in names:
         hook, who = chosen(HOOKS, name, "hooks.functions", allow), f"hooks.functions={name}"
-        changes = is_own(name) and marks.hook_intervenes(name)
+        changes = own.intervenes(name)
         makers = {  # copies, since a hook may keep them and the next update ends the state
             "state": lambda state=state: whole(jax.tree.map(jnp.copy, state)),
             "run": lambda state=state: _copied(run_of(state)),
@@ -144,10 +144,12 @@ def call_hooks(
         }
         arguments = inspect.signature(hook).parameters
         try:
-            with faults_of(*([who] if is_own(name) else [])):
+            with faults_of(*([who] if is_user_defined(name) else [])):
                 returned = hook(**{key: makers[key]() for key in arguments if key in makers})
         except InvalidInput as error:
-            raise InvalidInput(str(error) if is_own(name) else f"{who}: {error}") from error
+            raise InvalidInput(
+                str(error) if is_user_defined(name) else f"{who}: {error}"
+            ) from error
         if changes:
             new, returned = (
                 returned if type(returned) is tuple and len(returned) == 2 else (returned, None)
@@ -155,7 +157,7 @@ def call_hooks(
             new = jax.tree.map(jnp.copy, _checked(who, state, new))
             # Each process has its own, and they are to be one.
             state = broadcast_one_to_all(new) if jax.process_count() > 1 else new
-        row |= _numbers(who, name.rpartition(".")[2], returned)
+        row |= _numbers(who, name.rpartition(":")[2], returned)
     return state, row
 
 

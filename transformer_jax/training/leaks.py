@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.core import FrozenDict
 
+from transformer_jax.config_files import own_choices
 from transformer_jax.data.laws import predicts_its_inputs
 from transformer_jax.data.tasks.batch import Batch, take_rows
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
-from transformer_jax.training.own import own_choices
 from transformer_jax.training.prepared import Prepared
 
 _NOISE = 0.3  # deviation that the parameters get: at 0 a leak would not show

@@ -8,25 +8,21 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax import config_files as configs
+from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.translation import with_end
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_generation, read_settings
-from transformer_jax.options import config as configs
-from transformer_jax.options.schema import problems_of_own_rows
+from transformer_jax.own import changed_code
+from transformer_jax.resolve import import_own, problems_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.provenance import NUMERICS
 from transformer_jax.sharding import Sharding, with_places
 from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
-from transformer_jax.training.own import (
-    changed_code,
-    fingerprint_of_own,
-    own_modules,
-    own_tokenizer,
-)
 from transformer_jax.training.pretrained import config_to_use
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import make_initial_state
@@ -138,14 +134,15 @@ def load_run(
             f"{directory.path}/tokenizer.json: not the tokenizer that this run was trained with"
         )
     if own_modules(config) <= set(allow):  # if not, the next lines refuse
-        configs.report(problems_of_own_rows(configs.flatten(config)))
+        flat = configs.flatten(config)
+        configs.report(import_own(flat) or problems_of(flat))
         own = fingerprint_of_own(config)
         for choice in changed_code(manifest, own):
             say(f"the code of {choice} is not what this run was trained with")
     if manifest["numerics"] != NUMERICS:
         say("this code computes otherwise than the one that trained this run, see CHANGELOG.md")
     sizes = directory.sizes()
-    model = make_model(config.model, sizes, allow)
+    model = make_model(config, sizes, allow)
     optimizer = make_optimizer(config, allow)
     template = jax.eval_shape(make_initial_state(model, optimizer, config.seed))
     sharding = _over(mesh, config, allow)

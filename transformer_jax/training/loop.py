@@ -15,10 +15,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax import config_files as configs
+from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models.stacking import unstack_blocks
-from transformer_jax.options import config as configs
-from transformer_jax.options.rule import is_own
+from transformer_jax.options import is_user_defined
+from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
 from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
@@ -49,12 +51,6 @@ from transformer_jax.training.measuring import (
     try_metrics,
 )
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
-from transformer_jax.training.own import (
-    changed_code,
-    fingerprint_of_own,
-    own_modules,
-    own_tokenizer,
-)
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.run import Run
 from transformer_jax.training.saving import Saving
@@ -277,7 +273,7 @@ class Training:
             self.progress.say(remark)
         # Tried before anything is trained; what they give is left.
         self._call_hooks(state)
-        if any(map(is_own, self.config.evaluation.metrics)):
+        if any(map(is_user_defined, self.config.evaluation.metrics)):
             try_metrics(self._run(state, whole), self.task, self.score, self.allow)
         return state
 

@@ -14,13 +14,12 @@ import numpy as np
 
 from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.metrics import METRICS
-from transformer_jax.options.marks import metric_facts
-from transformer_jax.options.rule import is_own
+from transformer_jax.metrics import METRICS, metric_facts
+from transformer_jax.options import is_user_defined
+from transformer_jax.own import chosen, faults_of, hash_of_file
 from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
 from transformer_jax.training.hooks import is_number
-from transformer_jax.training.own import chosen, faults_of, hash_of_file
 from transformer_jax.training.run import Run
 from transformer_jax.training.showcases import demonstration_of
 from transformer_jax.training.sums import Sums, by_example
@@ -82,7 +81,7 @@ def measured(
     """Returns the values of some metrics, as far as it is time for them.
 
     Args:
-      names: rows of METRICS, or MODULE.NAME.
+      names: rows of METRICS, or MODULE:NAME.
       at: what they are of.
       allow: modules that may be imported.
       tell: takes what went wrong with a metric of the user's own, which is then None: a run that
@@ -107,7 +106,7 @@ def measured(
         if at.curve is None and not parameters[name] <= _AT_ANY_TIME:
             continue  # at the end
         try:
-            with faults_of(*([f"evaluation.metrics={name}"] if is_own(name) else [])):
+            with faults_of(*([f"evaluation.metrics={name}"] if is_user_defined(name) else [])):
                 if parameters[name] & _ON_DEVICE:
                     value = _of_sums(name, function, at)
                 else:
@@ -131,7 +130,7 @@ def try_metrics(
     Raises:
       InvalidInput: one of them failed, or gave no number; the text tells.
     """
-    own = [name for name in run.config.evaluation.metrics if is_own(name)]
+    own = [name for name in run.config.evaluation.metrics if is_user_defined(name)]
     some: Any = _FirstBatch(task)
     scored = evaluate(score, run.params, some, "validation", _TRIED)
     at = Measured(run, some, "validation", scored)
@@ -182,7 +181,10 @@ def stored_of(scored: Mapping[str, Evaluation], asked: Sequence[str]) -> dict[st
 def facts_of_metrics(names: Sequence[str]) -> dict[str, Any]:
     """Returns what is kept of metrics beside their values: so that judging imports nothing."""
     return {
-        name: {**metric_facts(name)._asdict(), "code": hash_of_file(name) if is_own(name) else ""}
+        name: {
+            **metric_facts(name)._asdict(),
+            "code": hash_of_file(name) if is_user_defined(name) else "",
+        }
         for name in names
     }
 

@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import changed, defaults, resolved
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import changed, defaults, flatten
 
 GIB = 1 << 30
 # Changes that make a step need less memory.
@@ -103,7 +103,7 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
 
 def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
     """Whether a config has its default there now, and would be accepted with the changes."""
-    stated, usual = flatten(config), flatten(defaults())
+    stated, usual = resolved(config), resolved(defaults())
     for key, value in changes.items():
         is_chunk = key.endswith("_chunk")
         if is_chunk and value >= config.data.length:

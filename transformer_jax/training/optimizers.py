@@ -14,11 +14,11 @@ import optax.contrib
 from jax import Array
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import options_of
 from transformer_jax.models.families import FAMILIES
 from transformer_jax.options import OpenShare, Positive, Share, Switch
-from transformer_jax.options.config import options_of
+from transformer_jax.own import chosen
 from transformer_jax.paths import begins, path_text
-from transformer_jax.training.own import chosen
 from transformer_jax.training.schedules import SCHEDULES
 
 Transformation = optax.GradientTransformation | optax.GradientTransformationExtraArgs
@@ -288,9 +288,8 @@ def evaluated_params(opt_state: Any, params: Any) -> Any:
 
 def make_schedule(config: ConfigDict, allow: Collection[str] = ()) -> optax.Schedule:
     """Returns the learning rate of the update that follows `count` earlier ones."""
-    name = config.schedule.name
-    schedule = chosen(SCHEDULES, name, "schedule.name", allow)
-    options = options_of(config.schedule, name)
+    schedule = chosen(SCHEDULES, config.schedule.name, "schedule.name", allow)
+    options = options_of(config, "schedule.name")
     return schedule(config.optimizer.learning_rate, config.training.steps, **options)
 
 
@@ -312,7 +311,7 @@ def make_optimizer(config: ConfigDict, allow: Collection[str] = ()) -> optax.Gra
         schedule=schedule,
     )
     make = chosen(OPTIMIZERS, options.name, "optimizer.name", allow)
-    optimizer = make(around, **options_of(options, options.name))
+    optimizer = make(around, **options_of(config, "optimizer.name"))
     if limit is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(limit), optimizer)
     if config.training.frozen:
@@ -325,7 +324,7 @@ def make_optimizer(config: ConfigDict, allow: Collection[str] = ()) -> optax.Gra
 def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
     name = config.model.parametrisation
     width_scaling = chosen(FAMILIES["parametrisation"], name, "model.parametrisation", allow)(
-        **options_of(config.model.parametrisation_options, name)
+        **options_of(config, "model.parametrisation")
     )
     return width_scaling.learning_rate_gain(config.model.width)
 

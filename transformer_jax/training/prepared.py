@@ -14,6 +14,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.alike import with_results_in_loops
+from transformer_jax.config_files import flatten, own_modules, report
 from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
@@ -21,8 +22,10 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models import Encoder
 from transformer_jax.models.parts import Transformer
 from transformer_jax.models.stacking import stack_blocks, unstack_blocks
-from transformer_jax.options.rule import is_own
+from transformer_jax.options import is_user_defined
+from transformer_jax.own import faults_of
 from transformer_jax.programs import Traced, trace
+from transformer_jax.resolve import import_own
 from transformer_jax.sharding import (
     Sharding,
     cut_examples,
@@ -48,7 +51,6 @@ from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_o
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer
-from transformer_jax.training.own import faults_of, own_modules
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import (
     StepRecord,
@@ -315,7 +317,7 @@ class Prepared:
     def remarks(self) -> tuple[str, ...]:
         """Lines about the data that the user should read before training."""
         remarks = list(self.task.remarks)
-        if is_own(self.config.data.task):
+        if is_user_defined(self.config.data.task):
             try:
                 disjoint_splits(self.task)
             except AssertionError as error:
@@ -394,15 +396,16 @@ def prepare(
       InvalidInput: the data has nothing to score, or does not fit the model.
     """
     own = own_modules(config) | set(allow)  # the user's config names its own modules
+    report(import_own(flatten(config)))
     task = task or make_task(config, tokenizer, own)
-    if is_own(config.data.task):
+    if is_user_defined(config.data.task):
         refuse_broken_task(f"data.task={config.data.task}", task)
     refuse_empty_evaluation(config, task)
     optimizer, objective = make_optimizer(config, own), make_objective(config, own)
     of_user = own_rows_of_model(config)
     try:
         with faults_of(*of_user) if of_user else contextlib.nullcontext():
-            model = make_model(config.model, task.sizes, own)
+            model = make_model(config, task.sizes, own)
             if not hasattr(model, "example_inputs"):
                 raise InvalidInput(
                     f"{', '.join(of_user)}: it needs example_inputs(), inputs that its parameters "

@@ -8,9 +8,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
+from transformer_jax.config_files import ConfigFile, changed, defaults
 from transformer_jax.hub import folder_of, read_settings
-from transformer_jax.options.config import ConfigFile, changed, defaults
-from transformer_jax.options.schema import DEFAULTS
+from transformer_jax.resolve import variant_options
 
 # What a model's head is for -> the task, and embedded data to try it on.
 _TASKS = {
@@ -83,23 +84,20 @@ def options_of_model(model: Any) -> dict[str, Any]:
     architecture = next(name for name, kind in MODELS.items() if type(model) is kind)
     fields = {field.name for field in dataclasses.fields(model)} - {"dtype"}
     options = {"model.architecture": architecture}
-    for key in (key for key in DEFAULTS if key.startswith("model.")):
-        *inside, field = key.split(".")[1:]
-        own = f"model.{architecture}.{field}"
-        is_field = inside == [architecture] or (not inside and own not in DEFAULTS)
-        if is_field and field in fields:
+    known = (*DEFAULTS, *(variant_options("model.architecture", architecture) or {}))
+    for key in known:
+        section, _, field = key.rpartition(".")
+        if section == "model" and field in fields:
             options[key] = getattr(model, field)
-        elif inside and inside[0].endswith("_options") and inside[0] in fields:
-            chosen = getattr(model, inside[0].removesuffix("_options"))
-            if inside[1:] == [chosen] and field in getattr(model, inside[0]):
-                options[key] = getattr(model, inside[0])[field]
+    for key, section in VARIANT_SECTIONS.items():
+        stated = getattr(model, section.removeprefix("model."), {}) if section != "model" else {}
+        if key.startswith("model."):
+            options |= {f"{section}.{name}": value for name, value in stated.items()}
     for letter, of_type in model.layer_types.items():
         for field, value in of_type.items():
             key_of_type = f"model.layer_types.{letter}.{field}"
             if field.endswith("_options"):
-                family = field.removesuffix("_options")
-                row = of_type.get(family, getattr(model, family))
-                options |= {f"{key_of_type}.{row}.{option}": each for option, each in value.items()}
+                options |= {f"{key_of_type}.{name}": each for name, each in value.items()}
             else:
                 options[key_of_type] = value
     return options

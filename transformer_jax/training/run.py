@@ -11,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax import config_files as configs
+from transformer_jax.config import OPTIONS
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
 from transformer_jax.data.tokenizers import BPETokenizer, HuggingFaceTokenizer, Tokenizer
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.generation import generate_after, generate_from, stream_from
-from transformer_jax.options import config as configs
-from transformer_jax.options.rule import is_own
-from transformer_jax.options.schema import RULES, stated
+from transformer_jax.options import is_user_defined
 from transformer_jax.processes import whole
+from transformer_jax.resolve import stated
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
 from transformer_jax.sharding import Sharding
@@ -378,7 +379,7 @@ class Run:
 
     def _tokenizer_for(self, task: str) -> Tokenizer:
         """The tokenizer, if the model was trained on this task."""
-        is_task = self.config.data.task == task or is_own(self.config.data.task)
+        is_task = self.config.data.task == task or is_user_defined(self.config.data.task)
         if is_task and self.tokenizer is None:
             raise InvalidInput("this run reads no text: it has no tokenizer.json")
         if not is_task or self.tokenizer is None:
@@ -407,8 +408,8 @@ def logits_of(model: Any) -> Callable[[Any, Any], jax.Array]:
 
 
 def _key_of(seed: int) -> jax.Array:
-    if not RULES["seed"].accepts(seed):
-        raise InvalidInput(f"seed: expected {RULES['seed'].allowed}, got {seed}")
+    if not OPTIONS["seed"].accepts(seed):
+        raise InvalidInput(f"seed: expected {OPTIONS['seed'].allowed}, got {seed}")
     return jax.random.key(seed)
 
 

@@ -27,7 +27,7 @@ EMBEDDED = {
 
 
 class OwnSource(str):
-    """A source of the user's own: its name, MODULE.NAME, and the function that reads it.
+    """A source of the user's own: its name, MODULE:NAME, and the function that reads it.
 
     What the function gives is what files of that kind would hold: documents (text), texts with
     their label, sentences with their translation, or a dict of arrays with the names of an .npz

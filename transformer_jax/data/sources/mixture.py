@@ -4,14 +4,38 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Predicate
 
 from transformer_jax.data.order import SPLITS, Part
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import fingerprint
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options import Form
+
+
+def _is_mixture(value: tuple) -> bool:
+    try:
+        pairs = [part.rsplit("=", 1) for part in value]
+        thousandths = [round(1000 * float(share)) for path, share in pairs if path]  # as mix reads
+    except (AttributeError, ValueError, OverflowError):
+        return False
+    if len(thousandths) < len(value) or min(thousandths, default=1) < 1:
+        return False
+    return sum(thousandths) <= 999
+
+
+Mixture = Annotated[
+    tuple[str, ...],
+    Predicate(_is_mixture),
+    Form(
+        "SOURCE=SHARE, shares of 0.001 or more that leave 0.001 for data.source",
+        "more.txt=0.3,shards=0.2",
+    ),
+]
 
 
 class JoinedTokens:
@@ -88,18 +112,16 @@ def mix(
     texts = {first.stream.name: first}
     for source in others:
         if source in texts or len(others) < len(mixture):
-            raise InvalidInput(
-                f"data.language_modelling.mixture={','.join(mixture)}: a source stands twice"
-            )
+            raise InvalidInput(f"data.mixture={','.join(mixture)}: a source stands twice")
         try:
             text = load_text(source, first.tokenizer, document_separator=document_separator)
         except InvalidInput as error:
-            what = str(error).replace("data.source=", "data.language_modelling.mixture: ")
+            what = str(error).replace("data.source=", "data.mixture: ")
             raise InvalidInput(what) from error
         texts[source] = text
         if fingerprint(texts[source].tokenizer) != fingerprint(first.tokenizer):
             raise InvalidInput(
-                f"data.language_modelling.mixture: {source}: shards of another tokenizer than that "
+                f"data.mixture: {source}: shards of another tokenizer than that "
                 f"of {first.stream.name}\nmake them again with its tokenizer.json as --tokenizer"
             )
     shares = {name: round(float(share), 3) for name, share in others.items()}

@@ -80,7 +80,7 @@ def recall(length: int, symbols: int) -> Language:
         raise InvalidInput(f"data.length={length}: a pair and its question are 3 tokens or more")
     if pairs > symbols:
         raise InvalidInput(
-            f"data.synthetic.symbols={symbols}: data.length={length} holds {pairs} pairs whose "
+            f"data.symbols={symbols}: data.length={length} holds {pairs} pairs whose "
             f"keys differ; expected at least {pairs}"
         )
 
@@ -114,7 +114,7 @@ def agreement(length: int, symbols: int) -> Language:
     `symbols` is how many nouns there are, each in two numbers.
     """
     if symbols > len(_NOUNS):
-        raise InvalidInput(f"data.synthetic.symbols={symbols}: there are {len(_NOUNS)} nouns")
+        raise InvalidInput(f"data.symbols={symbols}: there are {len(_NOUNS)} nouns")
     nouns = tuple(itertools.chain(*((noun, noun + "s") for noun in _NOUNS[:symbols])))
     words = (".", "the", "is", "are", *_PREPOSITIONS, *nouns)
     the, verbs, first_noun = 1, 2, 4 + len(_PREPOSITIONS)

@@ -31,7 +31,7 @@ class Task(Protocol):
     """What every row of TASKS makes: examples as batches, and nothing downstream asks how.
 
     A task of your own derives from it and says `sizes`, `batch` and `evaluation_batches`; the rest
-    is there. Its class, or a function that makes it, is `data.task=MODULE.NAME`: arguments named as
+    is there. Its class, or a function that makes it, is `data.task=MODULE:NAME`: arguments named as
     options of `data`, batch_size and stride get their values, those with types of options are
     options of its own. It may have `words`, the names of its tokens, to be shown by, and
     `clusters(split)`, which examples of a split belong together, [N] int. `reads_from_left` says

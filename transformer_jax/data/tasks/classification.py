@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from transformer_jax.data.order import (
     SPLITS,
@@ -192,7 +193,7 @@ def image_classification(
     split_seed: int,
     train_examples: int | None,
     batch_size: int,
-    max_rotation: Annotated[float, "in [0, 180]"] = 0.0,
+    max_rotation: Annotated[float, Ge(0), Le(180)] = 0.0,
     max_shift: Natural = 0,
     flip: Switch = False,
 ) -> Classification:

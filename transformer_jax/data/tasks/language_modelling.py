@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from transformer_jax.data.order import Part, mixed_window_starts, window_starts
-from transformer_jax.data.sources.mixture import mix
+from transformer_jax.data.sources.mixture import Mixture, mix
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Mixture, Natural
+from transformer_jax.options import Natural
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge
 
 from transformer_jax.data.order import (
     SPLITS,
@@ -56,7 +57,7 @@ class SyntheticTask:
         splits: tuple[float, ...],
         split_seed: int,
         batch_size: int,
-        symbols: Annotated[int, ">= 2"] = 8,
+        symbols: Annotated[int, Ge(2)] = 8,
     ) -> "SyntheticTask":
         """Makes the language that the options of a config name.
 

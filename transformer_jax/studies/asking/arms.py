@@ -5,10 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer_jax.config import SECTIONS
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import split_values, suggest
-from transformer_jax.options.schema import rule_for, unknown_key
-from transformer_jax.options.tables import SECTIONS
+from transformer_jax.options import split_values
+from transformer_jax.resolve import option_for, unknown_key
+from transformer_jax.suggestions import suggest
 
 
 def parse_arm(
@@ -29,10 +30,10 @@ def parse_arm(
     for part in _parts(text):
         key, equals, values = part.partition("=")
         key = key.removeprefix("config.")
-        rule = rule_for(key, flat)
+        option = option_for(key, flat)
         if not equals or not values:
             raise InvalidInput(f"{flag}={text}: expected KEY=VALUE,VALUE,...")
-        if rule is None:
+        if option is None:
             raise InvalidInput(f"{flag}={text}: {unknown_key(key, flat)}")
         second = re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values)
         if second and names_section(second[1]):  # else a file in a value
@@ -40,16 +41,14 @@ def parse_arm(
         axis = []
         for value in split_values(values):
             try:
-                parsed = rule.parse(value)
+                parsed = option.parse(value)
             except (ValueError, OverflowError):
                 parsed = None
-            if not rule.accepts(parsed) or (
+            if not option.accepts(parsed) or (
                 parsed is None and value.lower() not in ("none", "null")
             ):
-                raise InvalidInput(
-                    f"{flag}={text}: {key}={value}: expected {rule.allowed}"
-                    f"{suggest(value, rule.allowed.removeprefix('one of: ').split(', '))}"
-                )
+                near = suggest(value, option.names)
+                raise InvalidInput(f"{flag}={text}: {key}={value}: expected {option.allowed}{near}")
             axis.append((key, value, parsed))
         axes.append(axis)
     last = {key: key.rsplit(".", 1)[-1] for axis in axes for key, *_ in axis}
@@ -121,8 +120,8 @@ def quick_arms(
             )
         changes = DROPS[name]
         if name == "warmup":
-            key = f"schedule.{flat['schedule.name']}.warmup_steps"
-            if "inverse_square_root" in key:
+            key = "schedule.warmup_steps"
+            if flat["schedule.name"] == "inverse_square_root":
                 raise InvalidInput(
                     f"--drop=warmup: with another {key} the learning rate is another all the way, "
                     "also after the warm-up; take another schedule"

@@ -13,19 +13,16 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
-from transformer_jax.options.config import CADENCE, flatten
-from transformer_jax.options.declared import PACKAGE, own_files
-from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import hook_intervenes, measured_by
-from transformer_jax.options.rule import is_own
-from transformer_jax.options.schema import read_instead, stated
-from transformer_jax.options.tables import names_own
+from transformer_jax.config_files import CADENCE, flatten, own_choices
+from transformer_jax.metrics import measured_by
+from transformer_jax.own import PACKAGE, hashes_of, intervenes
+from transformer_jax.resolve import read_instead, stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside
 from transformer_jax.runs.provenance import NUMERICS
@@ -62,7 +59,7 @@ def cell_hash(
       initial: Hashes of the files that hold initial weights, by option.
     """
     flat, initial = flatten(config), dict(initial or {})
-    own = sorted({value for key, value in flat.items() if names_own(plain_key(key), value)})
+    own = {key: choice for key, choice in own_choices(config).items() if "hooks" not in key}
     parts = {
         "options": {
             key: value
@@ -70,7 +67,7 @@ def cell_hash(
             if key.removeprefix("initial.") not in initial
         },
         "data": data,
-        "own": _hashes_of_own(own),
+        "own": hashes_of(sorted({*own.values()})),
         "initial": initial,
         "hooks": hooks_that_intervene(flat),
         "numerics": NUMERICS,
@@ -97,20 +94,10 @@ def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the hooks that change what is trained, in their order, and when they are called."""
-    hooks = [hook for hook in flat["hooks.functions"] if is_own(hook) and hook_intervenes(hook)]
+    hooks = [hook for hook in flat["hooks.functions"] if intervenes(hook)]
     if not hooks:
         return {}
-    return {"order": hooks, "files": _hashes_of_own(hooks), "every": flat["hooks.every"]}
-
-
-def _hashes_of_own(choices: Iterable[str]) -> dict[str, str]:
-    """MODULE.NAME -> sha256 of its file and of those that it imports."""
-    files = {choice: own_files(choice) for choice in choices}
-    return {
-        choice: hashlib.sha256(b"".join(map(Path.read_bytes, its))).hexdigest()
-        for choice, its in files.items()
-        if its
-    }
+    return {"order": hooks, "files": hashes_of(hooks), "every": flat["hooks.every"]}
 
 
 def deciding(around: Mapping[str, Any]) -> dict[str, Any]:

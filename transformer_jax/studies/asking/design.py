@@ -12,17 +12,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.config import OPTIONS
+from transformer_jax.config_files import ConfigFile, changed, flatten
 from transformer_jax.errors import InvalidInput
-from transformer_jax.metrics import METRICS, SCORED
-from transformer_jax.options.config import ConfigFile, changed, flatten
-from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import metric_facts
-from transformer_jax.options.rule import is_integer, is_number, is_own, suggest
-from transformer_jax.options.schema import RULES, stated
+from transformer_jax.metrics import METRICS, SCORED, metric_facts
+from transformer_jax.options import is_integer, is_number, is_user_defined
+from transformer_jax.resolve import plain_key, stated
 from transformer_jax.studies.asking.arms import quick_arms
 from transformer_jax.studies.asking.expected import Range, read_expected
 from transformer_jax.studies.asking.gate import read_gate
 from transformer_jax.studies.asking.tuning import Tuning, read_tuning, refuse_impossible_settings
+from transformer_jax.suggestions import suggest
 
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")
@@ -42,7 +42,7 @@ class Design:
       question: in one sentence.
       prediction: what the author expects, written down beforehand.
       expected: the same as ranges: arm -> lowest and highest effect, + is better; None: no end.
-      metric: primary, of evaluation.json's `test` part: a row of METRICS, or MODULE.NAME.
+      metric: primary, of evaluation.json's `test` part: a row of METRICS, or MODULE:NAME.
       margin: the smallest difference that matters, in the metric's unit.
       margin_reason: why that one.
       looks: planned numbers of seeds, ascending.
@@ -226,10 +226,10 @@ def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
             f"{where}: {', '.join(missing)} missing: they are declared before the first cell"
         )
     metric = study["metric"].removeprefix("test/")
-    if metric not in METRICS and not is_own(metric):
+    if metric not in METRICS and not is_user_defined(metric):
         raise InvalidInput(
             f"{where}: metric={study['metric']!r}: expected one of {', '.join(METRICS)}, or "
-            f"MODULE.NAME of your own, scored on the test split{suggest(metric, METRICS)}"
+            f"MODULE:NAME of your own, scored on the test split{suggest(metric, METRICS)}"
         )
     if metric not in SCORED and metric not in config.evaluation.metrics:
         asked = (*config.evaluation.metrics, metric)
@@ -374,10 +374,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         parts = text.split(",")
         seeds = sorted({int(part) for part in parts if part.strip().isdecimal()})
         seeds = seeds if len(seeds) == len(parts) else ()
-    if len(seeds) > _MOST_SEEDS or (seeds and not RULES["seed"].accepts(seeds[-1])):
+    if len(seeds) > _MOST_SEEDS or (seeds and not OPTIONS["seed"].accepts(seeds[-1])):
         raise InvalidInput(
             f"--seeds={text}: expected at most {_MOST_SEEDS:,} seeds, each "
-            f"{RULES['seed'].allowed}; one alone is 7:8"
+            f"{OPTIONS['seed'].allowed}; one alone is 7:8"
         )
     if not seeds or seeds[0] < 0:
         raise InvalidInput(

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import is_number, suggest
+from transformer_jax.options import is_number
+from transformer_jax.suggestions import suggest
 
 Range = tuple[float | None, float | None]  # None: no end on that side
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
+from transformer_jax.suggestions import suggest
 
 _OF_LABELS = {
     "majority": "the most frequent class",

@@ -7,9 +7,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from transformer_jax.config_files import changed, flatten
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import changed, flatten
-from transformer_jax.options.rule import is_number, split_values
+from transformer_jax.options import is_number, split_values
 from transformer_jax.runs.files import inside, read_json, write_json
 from transformer_jax.studies.asking.arms import parse_arm
 from transformer_jax.studies.asking.design import Design, checked_arms

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_jax.metrics import METRICS
-from transformer_jax.options.marks import metric_facts
+from transformer_jax.metrics import METRICS, metric_facts
 
 
 def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.options.config import CADENCE, flatten
-from transformer_jax.options.marks import arguments_of_metric
-from transformer_jax.options.schema import completed, stated
+from transformer_jax.config_files import CADENCE, flatten
+from transformer_jax.metrics import arguments_of_metric
+from transformer_jax.resolve import completed, stated
 from transformer_jax.runs.appended import AppendedRows
 
 NAME = "register.jsonl"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax import __version__
+from transformer_jax.config_files import flatten
 from transformer_jax.errors import InvalidInput, how_to_install
-from transformer_jax.options.config import flatten
-from transformer_jax.options.schema import completed
+from transformer_jax.resolve import completed
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.directory import RunDirectory, now
 from transformer_jax.runs.files import (

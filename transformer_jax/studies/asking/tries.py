@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import changed, flatten, from_json, to_json
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import changed, flatten, from_json, to_json
 from transformer_jax.runs.appended import AppendedRows
 from transformer_jax.runs.files import inside, replace
 from transformer_jax.studies.asking.study import now

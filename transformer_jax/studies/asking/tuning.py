@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import is_integer, is_number, suggest
-from transformer_jax.options.schema import rule_for, unknown_key
+from transformer_jax.options import is_integer, is_number
+from transformer_jax.resolve import option_for, unknown_key
+from transformer_jax.suggestions import suggest
 
 _SEEDS = (1000, 1001)
 _LARGEST_STEP = 3.5
@@ -69,8 +70,8 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
         raise InvalidInput(f"{where}: grid and seeds: expected lists of numbers, not empty")
     if len(seeds) < 2 or not all(is_integer(s) and s >= 0 for s in seeds) or _repeats(seeds):
         raise InvalidInput(f"{where}: seeds={list(seeds)}: expected 2 or more integers >= 0")
-    rule = rule_for(key, flat)
-    if rule is None:
+    option = option_for(key, flat)
+    if option is None:
         raise InvalidInput(f"{where}: {unknown_key(key, flat)}")
     if not all(map(is_number, grid)) or not 3 <= len(grid) <= _MOST_VALUES or not min(grid) > 0:
         raise InvalidInput(f"{where}: grid={grid}: expected 3 to {_MOST_VALUES} numbers > 0")
@@ -80,8 +81,8 @@ def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuni
             f"{where}: grid={grid}: expected each value to be 1 to {_LARGEST_STEP} times the one "
             "before, by about the same factor"
         )
-    if wrong := [value for value in grid if not rule.accepts(value)]:
-        raise InvalidInput(f"{where}: grid: {key}={wrong[0]!r}: expected {rule.allowed}")
+    if wrong := [value for value in grid if not option.accepts(value)]:
+        raise InvalidInput(f"{where}: grid: {key}={wrong[0]!r}: expected {option.allowed}")
     return Tuning(key, tuple(grid), tuple(seeds))
 
 

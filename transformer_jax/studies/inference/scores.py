@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.rule import suggest
 from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.inference.statistics import Contrast, compare, level_of_look
 from transformer_jax.studies.inference.words import NOT_PRIMARY
+from transformer_jax.suggestions import suggest
 
 _COLUMNS = ("arm", "seed", "value")
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.options.config import flatten
+from transformer_jax.config_files import flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.studies.asking.cells import ALONE, deciding, device_of
 

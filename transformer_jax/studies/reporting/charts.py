@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.options.rule import is_number
+from transformer_jax.options import is_number
 from transformer_jax.studies.asking.study import Study
 from transformer_jax.studies.inference.parabola import Optimum, optimum
 

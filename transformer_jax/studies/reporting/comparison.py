@@ -11,10 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer_jax.config_files import CADENCE
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
-from transformer_jax.options.config import CADENCE
-from transformer_jax.options.rule import suggest
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import without_test
 from transformer_jax.studies.asking.metrics import larger_is_better
@@ -27,6 +26,7 @@ from transformer_jax.studies.judging.comparability import (
 )
 from transformer_jax.studies.reporting import tables
 from transformer_jax.studies.reporting.page import Page
+from transformer_jax.suggestions import suggest
 
 _SCORES = tuple(f"test/{name}" for name in METRICS)
 _RESULTS = ("status", "step", "parameters")
@@ -85,9 +85,12 @@ class Comparison:
         if len(groups) == 1:
             return {"all": next(iter(groups.values()))}
         varied = dict.fromkeys(key for arm in groups for key, _ in arm)
-        keys = [key for key in varied if len({dict(arm).get(key) for arm in groups}) > 1]
+        # What only some runs read says nothing of the others, which chose another variant.
+        keys = [k for k in varied if len({dict(arm)[k] for arm in groups if k in dict(arm)}) > 1]
         return {
-            ", ".join(f"{key.rsplit('.', 1)[-1]}={dict(arm).get(key)}" for key in keys): by_seed
+            ", ".join(
+                f"{key.rsplit('.', 1)[-1]}={dict(arm)[key]}" for key in keys if key in dict(arm)
+            ): by_seed
             for arm, by_seed in groups.items()
         }
 

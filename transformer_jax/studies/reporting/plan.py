@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from transformer_jax.config_files import flatten
+from transformer_jax.resolve import unread
 from transformer_jax.studies.asking.cells import OUTCOMES
 from transformer_jax.studies.asking.gate import METHODS
 from transformer_jax.studies.inference.power import detectable
@@ -89,6 +91,11 @@ def show_plan(launch: Any) -> None:
     for name, arm in arms.items():
         if arm.changes:
             say(f"  {name}: {spell_changes(arm.changes)}")
+    read_by_base = unread(flatten(arms[design.base].config))
+    for name, arm in arms.items():
+        for key, choice in unread(flatten(arm.config)).items():
+            if key not in read_by_base:
+                say(f"  {name} does not read {key}, which the config states: {choice}")
     say(baselines_as_text(launch.baselines))
     say(resolution(design, len(seeds)))
 

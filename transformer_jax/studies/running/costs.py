@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import flatten
 from transformer_jax.data.tasks import Task
-from transformer_jax.options.config import flatten
 from transformer_jax.paths import by_path
 from transformer_jax.studies.reporting.tables import spell_share
 from transformer_jax.training.prepared import Prepared

@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.marks import measured_by
+from transformer_jax.metrics import measured_by
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import replace

@@ -9,8 +9,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import changed, flatten, refuse_foreign_modules
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.options.config import changed, flatten
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
@@ -33,7 +33,6 @@ from transformer_jax.studies.running.costs import scored_on_other_data, unmatche
 from transformer_jax.studies.running.planning import ArmBuilder, nothing_to_run
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.evaluation import refuse_unknown_bytes
-from transformer_jax.training.own import refuse_modules
 
 _BASE, _CHANGE = "base", "change"
 # Failures that say nothing of the change: what a full or a foreign disk gives.
@@ -73,7 +72,7 @@ class TrainedPairs:
         self._progress, self._stop, self._root = progress, stop, root
         self._asked = journal.begun or {}
         config = changed(journal.config(), texts=this.base)
-        refuse_modules(config, allow)
+        refuse_foreign_modules(config, allow)
         self._design = _design_of(config, this.change, self._asked["metric"])
         builder = ArmBuilder(self._design)
         with progress.busy("preparing base and change"):

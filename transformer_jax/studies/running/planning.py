@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from transformer_jax.config_files import flatten, own_modules, resolved
 from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options.config import flatten
 from transformer_jax.runs.provenance import surroundings
 from transformer_jax.studies.asking.cells import ALONE, Cell, cell_hash, cell_path
 from transformer_jax.studies.asking.design import Design
@@ -39,7 +39,6 @@ from transformer_jax.studies.running.manipulation import (
 from transformer_jax.training.build import make_task
 from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.evaluation import score_of
-from transformer_jax.training.own import own_modules
 from transformer_jax.training.prepared import Prepared, prepare
 from transformer_jax.training.warm_start import fingerprint_of
 
@@ -191,7 +190,7 @@ class ArmBuilder:
           before: hash -> certificate of an earlier launch.
         """
         base, certificates = arms[self.design.base], {}
-        base_probe, base_values = probe(base.prepared), flatten(base.config)
+        base_probe, base_values = probe(base.prepared), resolved(base.config)
         for name, arm in arms.items():
             if name != self.design.base:
                 own = self.design.arms[name]  # without what was matched and tuned

@@ -6,31 +6,32 @@ import importlib.util
 import json
 import sys
 import traceback
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict, FieldReference, FrozenConfigDict
 from ml_collections.config_dict import RequiredValueError
 
+from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import SameAs
-from transformer_jax.options.layer_types import plain_key
-from transformer_jax.options.marks import hook_intervenes
-from transformer_jax.options.rule import is_own, suggest
-from transformer_jax.options.schema import (
-    DEFAULTS,
+from transformer_jax.options import SameAs, is_user_defined
+from transformer_jax.own import chosen, find, hashes_of, names_own, refuse_modules
+from transformer_jax.resolve import (
     completed,
+    import_own,
+    of_type,
+    option_for,
+    own_choices_of,
+    plain_key,
     problems_of,
-    problems_of_own_rows,
     refused_value,
-    rule_for,
     unknown_key,
-    unknown_keys,
+    variant_options,
 )
-from transformer_jax.options.tables import OWN, OWN_SECTIONS
+from transformer_jax.suggestions import suggest
 
-_UNREADABLE = object()  # no rule accepts it
+_UNREADABLE = object()  # no option accepts it
 
 # What every version has stored; a config without them lost a part.
 _ALWAYS_STORED = (
@@ -38,6 +39,8 @@ _ALWAYS_STORED = (
     *("schedule.name", "evaluation.every", "logging.every", "checkpoint.every"),
     "sample.num_tokens",
 )
+
+_CHOICES = (*VARIANT_SECTIONS, "model.match_parameters")
 
 # Changing these changes no bit of the trained parameters, so a run may be resumed with others.
 CADENCE = (
@@ -58,15 +61,9 @@ def is_among(key: str, names: tuple[str, ...]) -> bool:
 
 
 def has_intervening_hooks(config: ConfigDict) -> bool:
-    """Returns whether a hook of a config changes what is trained, as far as its file is here."""
-
-    def changes(hook: str) -> bool:
-        try:
-            return hook_intervenes(hook)
-        except LookupError:
-            return True
-
-    return any(changes(hook) for hook in config.hooks.functions)
+    """Returns whether a hook of a config changes what is trained; one not imported may."""
+    own = (hook for hook in config.hooks.functions if is_user_defined(hook))
+    return any(getattr(find(hook), "intervenes", find(hook) is None) for hook in own)
 
 
 def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
@@ -78,6 +75,11 @@ def flatten(config: ConfigDict | Mapping) -> dict[str, Any]:
         else:
             flat[name] = tuple(value) if isinstance(value, list) else value
     return flat
+
+
+def resolved(config: ConfigDict | Mapping) -> dict[str, Any]:
+    """Returns full key -> value of a config with the defaults of the chosen variants."""
+    return completed(flatten(config))
 
 
 def check(config: ConfigDict) -> None:
@@ -171,9 +173,12 @@ class ConfigFile:
         with self._faults():  # a list that holds a reference, say
             _fill_required(config, overrides)
             said = flatten(config)
+            problems = import_own({k: v for k, v in said.items() if k not in overrides})
             # Before defaults are filled in, which would take the place of a dict that stands where
             # a value belongs.
-            report(unknown_keys(said))
+            changes = {**said, **{key: v for key, v in overrides.items() if key in _CHOICES}}
+            unknown = [unknown_key(key, changes) for key in said if not option_for(key, changes)]
+            report(problems + unknown)
         return config
 
     @contextlib.contextmanager
@@ -197,7 +202,10 @@ class ConfigFile:
 
 
 def defaults() -> ConfigDict:
-    """Returns a config with every option at its default, to be changed."""
+    """Returns a config with every option at its default, to be changed.
+
+    Options of variants have their default as long as they are not stated, so they are not in it.
+    """
     config = ConfigDict()
     _complete(config)
     return config
@@ -216,6 +224,13 @@ def _complete(config: ConfigDict) -> None:
             for section in sections:
                 holder = holder[section]
             _assign(config, key, holder.get_oneway_ref(name))
+    for section in VARIANT_SECTIONS.values():  # where options of variants are stated
+        holder = config
+        for name in section.split("."):
+            with holder.unlocked():
+                if name not in holder:
+                    holder[name] = ConfigDict()
+            holder = holder[name]
 
 
 def changed(
@@ -236,27 +251,24 @@ def changed(
     """
     config, texts = copy.deepcopy(config), texts or {}
     all_changes, problems, flat = {**texts, **(changes or {})}, [], flatten(config)
-    # A class of the user's own is named before its options are looked up in it.
-    for key in sorted(all_changes, key=lambda key: plain_key(key) not in OWN):
-        value, rule = all_changes[key], rule_for(key, flat)
-        if rule is None:
+    # A variant is chosen before its options are looked up in it.
+    for key in sorted(all_changes, key=lambda key: plain_key(key) not in _CHOICES):
+        value, option = all_changes[key], option_for(key, flat)
+        if option is None:
             problems.append(unknown_key(key, flat))
             continue
         try:
-            parsed = rule.parse(value) if key in texts else value
+            parsed = option.parse(value) if key in texts else value
         except (ValueError, OverflowError):
             parsed = _UNREADABLE
-        if rule.accepts(parsed):
-            if key in OWN_SECTIONS and flat[key] != parsed:
-                _drop_own_options(config, OWN_SECTIONS[key])
-            _assign(config, key, parsed)
-            # Others may refer to this value, and a class of the user's own has other options.
-            flat = flatten(config)
-        else:
-            problems.append(refused_value(key, value, rule))
+        if not option.accepts(parsed):
+            problems.append(refused_value(key, value, option))
+            continue
+        problems += import_own({key: parsed})
+        _assign(config, key, parsed)
+        flat = flatten(config)  # others may refer to this value
     # A value that was refused above still has its default, so nothing is reported twice.
-    flat = flatten(config)
-    report(problems + problems_of(flat) + problems_of_own_rows(flat))
+    report(problems or problems_of(flatten(config)))
     return config.lock()
 
 
@@ -307,15 +319,6 @@ def _assign(config: ConfigDict, key: str, value: Any) -> None:
         config[name] = value
 
 
-def _drop_own_options(config: ConfigDict, section: str) -> None:
-    """Takes out the options of a class of the user's own, where another row takes its place."""
-    for name in section.split("."):
-        config = config[name]
-    if "own" in config:
-        with config.unlocked():
-            del config["own"]
-
-
 def to_json(config: ConfigDict) -> str:
     """Returns the resolved config as plain JSON, sorted by key."""
     return json.dumps(plain(config), indent=1, sort_keys=True) + "\n"
@@ -323,7 +326,7 @@ def to_json(config: ConfigDict) -> str:
 
 def plain(config: ConfigDict) -> dict[str, Any]:
     """Returns the resolved config as dicts in dicts."""
-    return _nested(flatten(config))
+    return _nested(resolved(config))
 
 
 def _nested(flat: Mapping[str, Any]) -> dict:
@@ -337,44 +340,94 @@ def _nested(flat: Mapping[str, Any]) -> dict:
     return nested
 
 
-def from_json(stored: str, origin: str) -> ConfigDict:
-    """Reads a stored config as data and checks it against today's rules.
+def from_json(text: str, origin: str, stated: Collection[str] | None = None) -> ConfigDict:
+    """Reads a stored config as data and checks it against the options of this version.
 
     Args:
-      stored: what to_json gave.
+      text: what to_json gave.
       origin: where it came from, for messages.
+      stated: keys that did not have their default in the version that stored them; others are left
+        out if this version does not know them. None: all of them.
     Raises:
       InvalidInput: no JSON, or a key or a value that this version does not know.
     """
     try:
-        said = flatten(json.loads(stored))
+        said = flatten(json.loads(text))
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{origin}: expected a config as JSON: {error}") from error
     lost = [key for key in _ALWAYS_STORED if key not in said]
     if lost:
         raise InvalidInput(f"{origin}: not a whole config: it has no {', '.join(lost)}")
-    flat = completed(said)
+    if stated is not None:
+        said = {k: v for k, v in said.items() if k in stated or option_for(k, said) is not None}
     try:
-        report(problems_of(flat))
+        report(problems_of(said))
     except InvalidInput as error:
         raise InvalidInput(f"{origin}: not a config of this version\n{error}") from error
-    return ConfigDict(_nested(flat)).lock()
+    return ConfigDict(_nested(completed(said))).lock()
 
 
-def options_of(section: ConfigDict, name: str) -> dict[str, Any]:
-    """Returns the options of a chosen row: the sub-section of its name, if it has one.
+def options_of(config: ConfigDict, key: str, letter: str | None = None) -> dict[str, Any]:
+    """Returns the stated options of the variant that `key` chooses: name -> value.
 
-    A class of the user's own, named by MODULE.NAME, has its options under `own`.
+    Args:
+      config: whole.
+      key: "model.norm" for example.
+      letter: of a type of layer, which may choose another one.
     """
-    row = "own" if is_own(name) else name
-    return dict(section[row]) if row in section else {}
+    flat = of_type(flatten(config), letter)
+    return options_of_variant(flat, key, flat.get(key, DEFAULTS[key]))
+
+
+def options_of_variant(flat: Mapping[str, Any], key: str, choice: Any) -> dict[str, Any]:
+    """Returns the options that a flat config states of those that a variant reads."""
+    read = variant_options(key, choice) or {}
+    return {name.rpartition(".")[2]: flat[name] for name in read if name in flat}
+
+
+# ---------------------------------------------------------------- user-defined code
+
+
+def own_choices(config: ConfigDict) -> dict[str, str]:
+    """Returns key -> MODULE:NAME of the user-defined code that decides what is trained.
+
+    Hooks are among them that intervene, or that are not imported; metrics are not.
+    """
+    choices = dict(own_choices_of(flatten(config)))
+    looking = ("evaluation.metrics", "hooks.functions")
+    found = {key: choice for key, choice in choices.items() if key not in looking}
+    for hook in filter(is_user_defined, config.hooks.functions):
+        if getattr(find(hook), "intervenes", find(hook) is None):
+            found[f"hooks.functions: {hook}"] = hook
+    return found
+
+
+def fingerprint_of_own(config: ConfigDict) -> dict[str, str]:
+    """Returns MODULE:NAME -> sha256 of its files, of the code that decides what is trained."""
+    return hashes_of(own_choices(config).values())
+
+
+def own_modules(config: ConfigDict) -> set[str]:
+    """Returns the modules of all user-defined code that a config names."""
+    return {choice.partition(":")[0] for _, choice in own_choices_of(flatten(config))}
+
+
+def refuse_foreign_modules(config: ConfigDict, allow: Collection[str]) -> None:
+    """Raises InvalidInput where a stored config names a module that is not allowed."""
+    refuse_modules(own_choices_of(flatten(config)), allow)
+
+
+def own_tokenizer(config: ConfigDict, allow: Collection[str]) -> Any:
+    """Returns the user-defined class of a config's tokenizer; None if it is one of ours."""
+    key, value = "data.tokenizer", config.data.tokenizer
+    return chosen({}, value, key, allow) if names_own(key, value) else None
 
 
 def differences(
     old: ConfigDict, new: ConfigDict, but: tuple[str, ...] = ()
 ) -> dict[str, tuple[Any, Any]]:
     """Returns full key -> (old value, new value) for what differs; not of those, see is_among."""
-    old_flat, new_flat = flatten(old), flatten(new)
+    old_flat, new_flat = resolved(old), resolved(new)
     keys = [key for key in {**old_flat, **new_flat} if not is_among(key, but)]
     pairs = {key: (old_flat.get(key), new_flat.get(key)) for key in keys}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

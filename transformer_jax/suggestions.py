@@ -1,7 +1,8 @@
-"""What options and values are called elsewhere: in papers, nanoGPT, Hugging Face, PyTorch, Keras.
+"""Suggests the name that was probably meant, also for words of other tools."""
 
-Only suggestions are made of it: every option has one name here.
-"""
+import difflib
+from collections.abc import Iterable
+from typing import Any
 
 _KEYS = {
     "data.source": ("dataset", "data", "corpus", "path"),
@@ -29,7 +30,7 @@ _KEYS = {
     "model.tie_embeddings": ("tie_weights", "tie_word_embeddings", "weight_tying"),
     "model.init_std": ("initializer_range",),
     "model.dtype": ("precision", "mixed_precision", "fp16", "bf16", "half"),
-    "model.position_options.rotary.max_wavelength": ("rope_theta", "rope_base", "rotary_base"),
+    "model.position_options.max_wavelength": ("rope_theta", "rope_base", "rotary_base"),
     "model.remat": ("gradient_checkpointing", "checkpointing", "activation_checkpointing"),
     "training.steps": (
         *("epochs", "epoch", "num_epochs", "n_epochs", "num_train_epochs", "max_epochs"),
@@ -39,12 +40,12 @@ _KEYS = {
     "training.accumulation": ("gradient_accumulation_steps", "grad_accum", "accumulate"),
     "training.clip_norm": ("grad_clip", "max_grad_norm", "gradient_clip_val", "clip"),
     "training.weight_ema": ("ema", "ema_decay"),
-    "objective.cross_entropy.smoothing": ("label_smoothing", "label_smoothing_factor"),
+    "objective.smoothing": ("label_smoothing", "label_smoothing_factor"),
     "optimizer.name": ("optim", "optimiser", "opt"),
     "optimizer.learning_rate": ("lr", "max_lr", "peak_lr", "base_lr"),
     "optimizer.weight_decay": ("wd", "decay"),
     "schedule.name": ("scheduler", "lr_scheduler", "lr_scheduler_type", "lr_schedule"),
-    "schedule.warmup_cosine.warmup_steps": ("warmup", "warmup_iters", "num_warmup_steps"),
+    "schedule.warmup_steps": ("warmup", "warmup_iters", "num_warmup_steps"),
     "evaluation.every": ("eval_interval", "eval_steps", "eval_every", "val_check_interval"),
     "logging.every": ("log_interval", "logging_steps", "log_every"),
     "checkpoint.every": ("save_steps", "save_interval", "save_every"),
@@ -75,3 +76,36 @@ _VALUES = {
 OTHER_NAMES: dict[str, str] = {
     name: ours for table in (_KEYS, _VALUES) for ours, names in table.items() for name in names
 }
+
+
+def suggest(wrong: Any, candidates: Iterable[str]) -> str:
+    """Returns '; did you mean X?' for the nearest candidate, or nothing.
+
+    Keys are compared whole and by their last part, so the right name in the wrong section is found;
+    so is what an option or a value is called elsewhere, and a name in other letter case.
+    """
+    candidates, wrong = list(candidates), str(wrong)
+    tail = wrong.rsplit(".", 1)[-1]
+    last_parts = {name.rsplit(".", 1)[-1]: name for name in reversed(candidates)}
+    near = [name for name in candidates if name.lower() == wrong.lower()]
+    is_path = "/" in wrong or wrong.endswith(".py")
+    near = near or _longer(wrong, candidates)
+    near = near or ([last_parts[tail]] if tail in last_parts and not is_path else [])
+    near = near or _called_otherwise(tail.lower().lstrip("-"), candidates)
+    near = near or difflib.get_close_matches(wrong, candidates, 1, 0.75)
+    near = near or [last_parts[t] for t in difflib.get_close_matches(tail, last_parts, 1, 0.6)]
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _longer(wrong: str, candidates: list[str]) -> list[str]:
+    """The only option of the same section whose name begins so: dropout of dropout_rate."""
+    begun = [name for name in candidates if name.startswith(wrong) and "." in wrong]
+    of_section = [name for name in begun if name.rpartition(".")[0] == wrong.rpartition(".")[0]]
+    return of_section if len(of_section) == 1 else []
+
+
+def _called_otherwise(name: str, candidates: list[str]) -> list[str]:
+    """The candidate that is called so elsewhere: a value, or a key with its value."""
+    key, equals, value = OTHER_NAMES.get(name, "").partition("=")
+    spellings = [f"{c}{equals}{value}" for c in candidates if c in (key, f"--config.{key}")]
+    return spellings or [c for c in candidates if value and c == value]

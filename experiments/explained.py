@@ -1,0 +1,86 @@
+"""Every option in words: as text for the command line, as a page for the docs."""
+
+from typing import Any
+
+from transformer_jax.config import OPTIONS, SECTIONS
+from transformer_jax.options import Option, SameAs, as_text
+from transformer_jax.resolve import all_options
+
+_HEAD = """# Options
+
+Every option of a config: its default, its allowed values, and its meaning. This page is written by
+`python -m experiments.options --out=docs/options.md` from the typed fields in
+`transformer_jax/config.py` and of the variants. On the command line an option is
+`--config.KEY=VALUE`. Options of variants name in brackets the variants that have them; the
+[catalogue](catalogue.md) describes these. Your own classes (`MODULE:NAME`) have their options in
+the same sections.
+"""
+
+
+def rows() -> list[tuple[str, Option, str]]:
+    """Returns (key, option, variants that have it) of every option, by section."""
+    shared: dict[str, dict[Any, tuple[Option, list[str]]]] = {}
+    for key, owners in all_options().items():
+        for name, option in owners:
+            kind = (option.allowed, repr(_default(option)), option.meaning)
+            shared.setdefault(key, {}).setdefault(kind, (option, []))[1].append(name)
+    found = []
+    for prefix in SECTIONS:
+        found += [(key, option, "") for key, option in OPTIONS.items() if _prefix(key) == prefix]
+        for key in (key for key in shared if _prefix(key) == prefix):
+            found += [(key, option, ", ".join(names)) for option, names in shared[key].values()]
+    return found
+
+
+def as_lines(name: str = "") -> str:
+    """Returns options as lines for a terminal.
+
+    Args:
+      name: Of an option or a section; "" for all of them.
+    """
+    lines = []
+    for key, option, owners in rows():
+        if not name or key == name or key.startswith(f"{name}."):
+            lines += [f"  --config.{key}={_default(option)}", f"      {_sentence(option, owners)}"]
+    return "\n".join(lines)
+
+
+def as_markdown() -> str:
+    """Returns the page of all options, a table for each section."""
+    parts = [_HEAD]
+    for prefix, section in SECTIONS.items():
+        title, text = prefix.removesuffix(".") or "of a run", says(section)
+        parts.append(
+            f"\n## {title}\n\n{text}\n\n| option | default | allowed | meaning |\n|---|---|---|---|"
+        )
+        for key, option, owners in rows():
+            if _prefix(key) == prefix:
+                meaning = _meaning(option, owners)
+                cells = (f"`{key}`", f"`{_default(option)}`", option.allowed, meaning)
+                parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(parts) + "\n"
+
+
+def says(section: type) -> str:
+    """Returns the docstring of a section, in one line."""
+    return " ".join((section.__doc__ or "").split())
+
+
+def _prefix(key: str) -> str:
+    first, dot, _ = key.partition(".")
+    return first + dot if dot else ""
+
+
+def _sentence(option: Option, owners: str) -> str:
+    return f"{_meaning(option, owners).rstrip('.')}; {option.allowed}."
+
+
+def _meaning(option: Option, owners: str) -> str:
+    meaning = option.meaning[:1].upper() + option.meaning[1:]
+    return f"({owners}) {meaning}" if owners else meaning
+
+
+def _default(option: Option) -> str:
+    if isinstance(option.default, SameAs):
+        return option.default.key
+    return as_text(option.default)

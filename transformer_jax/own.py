@@ -1,0 +1,244 @@
+"""User-defined code that a config names by MODULE:NAME.
+
+A config file is a program that its user started, so what it names is imported. A stored run may be
+somebody else's: what it names is imported only if its module is allowed by name.
+"""
+
+import ast
+import contextlib
+import hashlib
+import importlib
+import inspect
+import itertools
+import sys
+import traceback
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config import OPTIONS
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.options import entry_of, is_user_defined
+from transformer_jax.suggestions import suggest
+
+PACKAGE = Path(__file__).parent
+# What a hook may declare as its arguments, see training/hooks.py.
+HOOK_ARGUMENTS = ("state", "run", "task", "batch", "step")
+_INSTALLED = {"site-packages", "dist-packages"}  # folders with packages of others
+
+
+def names_own(key: str, value: Any) -> bool:
+    """Returns whether a value of a config names user-defined code, and no file."""
+    if not is_user_defined(value) or Path(value).exists():
+        return False
+    return key not in OPTIONS or OPTIONS[key].may_be_user_defined
+
+
+def intervenes(hook: str) -> bool:
+    """Returns whether a hook changes what is trained; user-defined ones are marked if they do.
+
+    Raises:
+      LookupError: Its module is not imported.
+    """
+    if not is_user_defined(hook):
+        return False
+    function = find(hook)
+    if function is None:
+        raise LookupError(f"{hook}: not imported")
+    return getattr(function, "intervenes", False)
+
+
+def find(choice: str) -> Any:
+    """Returns what MODULE:NAME is, if its module has been imported; None if not."""
+    module, _, name = choice.partition(":")
+    return getattr(sys.modules.get(module), name, None)
+
+
+def load(choice: str, key: str) -> Any:
+    """Imports MODULE:NAME.
+
+    Args:
+      choice: MODULE:NAME, found in the current folder or on Python's path.
+      key: The option that names it, for messages.
+    Raises:
+      InvalidInput: There is no such file, it raises an error, or it does not define the name.
+    """
+    module_name, _, name = choice.partition(":")
+    file, module = own_file(choice), sys.modules.get(module_name)
+    if file is None:
+        path = f"{module_name.replace('.', '/')}.py"
+        raise InvalidInput(f"{key}={choice}: no file {path} here or on Python's path")
+    if module is None:
+        module = _imported(module_name, file)
+    if getattr(module, "__file__", None) != str(file):
+        raise InvalidInput(f"{key}={choice}: a module of that name is in use; rename {file}")
+    found = getattr(module, name, None)
+    # A name that the file only imports, a shell for example, is not what a user wrote.
+    if found is None or getattr(found, "__module__", None) != module_name:
+        raise InvalidInput(f"{key}={choice}: {file} defines no {name}")
+    return found
+
+
+def _imported(name: str, file: Path) -> Any:
+    root = str(file.parents[name.count(".") + (file.name == "__init__.py")])
+    importlib.invalidate_caches()
+    sys.path.insert(0, root)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+        line = getattr(error, "lineno", None) or (lines[-1].lineno if lines else 1)
+        raise InvalidInput(f"{file}, line {line}: {type(error).__name__}: {error}") from error
+    finally:
+        with contextlib.suppress(ValueError):  # the module may have changed the path itself
+            sys.path.remove(root)
+
+
+def check_arguments(function: Callable, kind: str, arguments: tuple[str, ...]) -> None:
+    """Raises LookupError if a metric or hook has an argument without default that none gets.
+
+    Args:
+      function: That is looked at.
+      kind: Of it, for the message.
+      arguments: Names that there are.
+    """
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name not in arguments and parameter.default is parameter.empty:
+            raise LookupError(
+                f"it wants {name}, which no {kind} gets{suggest(name, arguments)}; "
+                f"expected some of {', '.join(arguments)}"
+            )
+
+
+def chosen(table: Mapping[str, Any], choice: str, key: str, allow: Collection[str]) -> Any:
+    """Returns the variant that a config chooses: an entry of a table, or user-defined code.
+
+    Args:
+      table: Name -> class or function, or "module:NAME" of it.
+      choice: A name in it, or MODULE:NAME.
+      key: The option that chooses.
+      allow: Modules that may be imported.
+    Raises:
+      InvalidInput: The module is not allowed, not there, or has no such name.
+      ValueError: The table has no such name.
+    """
+    if is_user_defined(choice):
+        _refuse_module(key, choice, allow)
+        return load(choice, key)
+    if choice not in table:
+        raise ValueError(f"{key}: expected one of {', '.join(table)}, got {choice!r}")
+    return entry_of(table, choice)
+
+
+@contextlib.contextmanager
+def faults_of(*choices: str) -> Generator[None]:
+    """Turns an error in user-defined code into a refusal that names the line.
+
+    Args:
+      *choices: What is called, KEY=MODULE:NAME.
+    """
+    try:
+        yield
+    except (Stop, AssertionError):  # a law that was broken has its own message
+        raise
+    except Exception as error:
+        files = {str(own_file(choice.partition("=")[2])) for choice in choices}
+        lines = [
+            f" at line {frame.lineno} of {Path(frame.filename).name}"
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename in files
+        ]
+        first_line = str(error).partition("\n")[0]
+        who, where = ", ".join(choices), lines[-1] if lines else ""
+        raise InvalidInput(f"{who}: {type(error).__name__}{where}: {first_line}") from error
+
+
+def refuse_modules(choices: Iterable[tuple[str, str]], allow: Collection[str]) -> None:
+    """Raises InvalidInput where a stored config names a module that is not allowed.
+
+    Args:
+      choices: Pairs of a key and MODULE:NAME.
+      allow: Modules that may be imported.
+    """
+    for key, choice in choices:
+        _refuse_module(key, choice, allow)
+
+
+def _refuse_module(key: str, choice: str, allow: Collection[str]) -> None:
+    module = choice.partition(":")[0]
+    if module not in allow:
+        raise InvalidInput(
+            f"{key}={choice}: this run names code of its author's own, which is not run unasked; "
+            f"if you trust it: --allow={module} (load_run(..., allow=['{module}']))"
+        )
+
+
+# ---------------------------------------------------------------- files
+
+
+def own_file(choice: str) -> Path | None:
+    """Returns the file of MODULE:NAME, or None if there is none."""
+    relative = choice.partition(":")[0].replace(".", "/")
+    for folder in (Path.cwd(), *map(Path, sys.path)):
+        for file in (folder / f"{relative}.py", folder / relative / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
+
+
+def own_files(choice: str) -> list[Path]:
+    """Returns the file of MODULE:NAME, and the user's other files that it imports.
+
+    These lie in the folder that its import begins in, or of an installed module in its package;
+    what they import counts too, wherever the import stands. [] if there is no such file.
+    """
+    first, module = own_file(choice), choice.partition(":")[0]
+    if first is None:
+        return []
+    root = first.parents[module.count(".") + (first.name == "__init__.py")]
+    files, is_installed = [first], bool(_INSTALLED & {*root.parts})
+    for file in files:  # which grows meanwhile
+        for parts in _imports_of(file, root):
+            if parts[0] == PACKAGE.name or (is_installed and parts[0] != module.split(".")[0]):
+                continue
+            *above, place = itertools.accumulate(parts, Path.joinpath, initial=root)
+            inits = (folder / "__init__.py" for folder in (*above[1:], place))
+            for found in (*inits, place.with_suffix(".py")):
+                if found.is_file() and found not in files:
+                    files.append(found)
+    return files
+
+
+def _imports_of(file: Path, root: Path) -> Iterator[list[str]]:
+    """What a file imports from a root folder, in parts: modules, and names that may be some."""
+    package = file.relative_to(root).parent.parts
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # of a module that is never reached
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = [*above, *(node.module or "").split(".")]
+            base = [part for part in base if part]
+            yield from (parts for parts in (base, *([*base, a.name] for a in node.names)) if parts)
+
+
+def hash_of_file(choice: str) -> str:
+    """Returns the sha256 of the file of MODULE:NAME with those that it imports; "" without one."""
+    files = own_files(choice)
+    return hashlib.sha256(b"".join(map(Path.read_bytes, files))).hexdigest() if files else ""
+
+
+def hashes_of(choices: Collection[str]) -> dict[str, str]:
+    """Returns MODULE:NAME -> sha256 of its files, for those that have some."""
+    hashes = {choice: hash_of_file(choice) for choice in choices}
+    return {choice: digest for choice, digest in hashes.items() if digest}
+
+
+def changed_code(manifest: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """Returns every MODULE:NAME of a stored run whose file is not what it was."""
+    stored = manifest.get("own_rows", {})
+    return [choice for choice, digest in stored.items() if digest != now.get(choice)]
