@@ -26,7 +26,7 @@ def get_config():
     config.model.num_heads = 12
     config.model.num_types = 2
     config.model.embedding_norm = True
-    config.model.norm_epsilon = 1e-12
+    config.model.norm_options.epsilon = 1e-12
     config.model.wiring = "post"
     config.model.dropout_rate = 0.1
     config.training.steps = 1550

@@ -16,9 +16,9 @@ import numpy as np
 import optax
 
 from transformer_jax import causal_mask
+from transformer_jax.attention import MultiHeadAttention
 from transformer_jax.data.tasks import LanguageModelling
 from transformer_jax.generation import generate_from
-from transformer_jax.layers.attention import MultiHeadAttention
 from transformer_jax.models import Decoder
 from transformer_jax.training.evaluation import evaluate, make_score
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
@@ -80,7 +80,9 @@ def main() -> float:
         parser.error(f"--steps={arguments.steps}: expected at least 1")
     attention_by_itself()
     task = read_text()
-    model = Decoder(**task.sizes, max_length=LENGTH, width=128, depth=4, num_heads=4, init_std=0.06)
+    model = Decoder.of(
+        **task.sizes, max_length=LENGTH, width=128, depth=4, num_heads=4, init_std=0.06
+    )
     params = train(model, task, arguments.steps)
     loss = evaluate(make_score(model), params, task, "test", 64).means["loss"]
     print(f"test loss  {loss:.3f} nats a character")

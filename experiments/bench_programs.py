@@ -66,7 +66,7 @@ def our_decoder(shape: Shape, dtype: str) -> Any:
 
     from transformer_jax import Decoder
 
-    return Decoder(
+    return Decoder.of(
         vocab_size=shape.vocab_size,
         max_length=shape.length,
         width=shape.width,

@@ -20,15 +20,14 @@ ROOT = Path(__file__).parents[1]
 # What the reference shows, in reading order: heading -> modules.
 _REFERENCE = {
     "Shapes and masks": ("shapes", "masks"),
-    "Layers": (
-        *("layers.attention", "layers.weights", "layers.positions"),
-        *("layers.feedforward", "layers.norms", "layers.blocks", "layers.embeddings"),
-        *("layers.pooling", "layers.initialisation", "layers.parametrisation"),
-        *("layers.skips", "layers.patches", "layers.cache", "layers.recurrence"),
-    ),
+    "Attention and blocks": ("attention", "blocks", "positions", "feedforward", "norms"),
     "Models": (
-        *("models.decoder", "models.encoder", "models.encoder_decoder", "models.vision"),
-        *("models.recurrent", "models.parts", "models.layer_list"),
+        *("models.stack", "models.decoder", "models.encoder", "models.encoder_decoder"),
+        *("models.vision", "models.recurrent", "models.transformer"),
+    ),
+    "Beside them": (
+        *("position_terms", "embeddings", "pooling", "initialisation", "parametrisation"),
+        *("cache", "remat"),
     ),
     "Generation and inspection": ("sampling", "generation", "inspection", "sites"),
     "Weights of others": ("interop.huggingface",),

@@ -232,7 +232,7 @@ def _size_of(fields: dict[str, Any], length: int = 64) -> tuple[float, float]:
     from transformer_jax.training.flops import flops_of
 
     shape: dict[str, Any] = {"vocab_size": 65, "max_length": length, "use_bias": False}
-    model = Decoder(**shape | fields)
+    model = Decoder.of(**shape | fields)
     tokens = jnp.zeros((1, length), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
 

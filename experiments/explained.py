@@ -28,7 +28,8 @@ def rows() -> list[tuple[str, Option, str]]:
     for prefix in SECTIONS:
         found += [(key, option, "") for key, option in OPTIONS.items() if _prefix(key) == prefix]
         for key in (key for key in shared if _prefix(key) == prefix):
-            found += [(key, option, ", ".join(names)) for option, names in shared[key].values()]
+            for option, names in shared[key].values():  # two choices may be of one family
+                found.append((key, option, ", ".join(dict.fromkeys(names))))
     return found
 
 

@@ -231,7 +231,7 @@ def _example_of(run: Any, number: int, allow: list[str]) -> Example:
     """An image or a sequence of vectors of the test split."""
     import numpy as np
 
-    from transformer_jax.layers.pooling import POOLINGS
+    from transformer_jax.pooling import POOLINGS
     from transformer_jax.training.build import make_task
     from transformer_jax.training.loading import refuse_unlike
 

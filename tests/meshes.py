@@ -14,14 +14,14 @@ import numpy as np
 from tests.conftest import _EMITTERS, ROOT, TINY, random_params
 from transformer_jax import Decoder
 from transformer_jax.config_files import load_config
-from transformer_jax.layers.fused import FusedAttention
-from transformer_jax.models.stacking import unstack_blocks
+from transformer_jax.models.stack import unstack_blocks
 from transformer_jax.paths import by_path
 from transformer_jax.processes import is_first, join_processes, whole
 from transformer_jax.sharding import AXES, Rules, make_sharding, sharded
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.prepared import prepare
+from transformer_jax.variants.fused import FusedAttention
 
 STEPS = 3
 _SMALL = {"width": 32, "depth": 2, "num_heads": 4, "dropout_rate": 0.1}
@@ -177,8 +177,9 @@ def compare_texts_in_parts():
     tokens = np.random.default_rng(0).integers(65, size=(4, 32)).astype(np.int32)
     sizes = dict.fromkeys(AXES, 1) | {"data": 2, "sequence": 4}
     apart = {}
-    for fields in ({"position": "rotary"}, {"position": "t5", "attention_chunk": 8}):
-        model = Decoder(vocab_size=65, max_length=32, width=32, depth=1, num_heads=4, **fields)
+    of_eight = {"attention": "chunked", "attention_options": {"size": 8}}
+    for fields in ({"position": "rotary"}, {"position": "t5", **of_eight}):
+        model = Decoder.of(vocab_size=65, max_length=32, width=32, depth=1, num_heads=4, **fields)
         params = random_params(model, tokens)
 
         def results(sharding, model=model, params=params):

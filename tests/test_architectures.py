@@ -12,17 +12,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from tests.conftest import random_params
 from transformer_jax.generation import generate_after
-from transformer_jax.layers.patches import patches_of
-from transformer_jax.models import (
-    MODELS,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    VisionTransformer,
-)
+from transformer_jax.models import MODELS, Decoder, Encoder, EncoderDecoder, VisionTransformer
+from transformer_jax.models.patches import patches_of
+from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.vision import variant_fields
+from transformer_jax.position_terms import Sizes
+from transformer_jax.positions import sinusoidal_positions
 from transformer_jax.training.sums import sums_of, total
 
 VOCAB, LENGTH = 11, 6
@@ -44,14 +39,17 @@ IMAGES = {"images": jax.random.normal(jax.random.key(3), (3, 8, 4, 3))}
 VECTORS = {"vectors": jax.random.normal(jax.random.key(4), (3, LENGTH, 5)), "segments": KEPT}
 
 CASES = {
-    "encoder": (Encoder(**TEXT, num_types=2), READING | {"types": draw(3, LENGTH, high=2)}),
-    "encoder class token": (Encoder(**TEXT, num_classes=4), READING),
-    "encoder mean": (Encoder(**TEXT, num_classes=4, pooling="mean", wiring="pre"), READING),
-    "encoder last": (Encoder(**TEXT, num_classes=4, pooling="last", mask="causal"), READING),
-    "encoder of vectors": (Encoder(**SMALL, num_features=5, max_length=8, num_classes=4), VECTORS),
+    "encoder": (Encoder.of(**TEXT, num_types=2), READING | {"types": draw(3, LENGTH, high=2)}),
+    "encoder class token": (Encoder.of(**TEXT, num_classes=4), READING),
+    "encoder mean": (Encoder.of(**TEXT, num_classes=4, pooling="mean", wiring="pre"), READING),
+    "encoder last": (Encoder.of(**TEXT, num_classes=4, pooling="last", mask="causal"), READING),
+    "encoder of vectors": (
+        Encoder.of(**SMALL, num_features=5, max_length=8, num_classes=4),
+        VECTORS,
+    ),
     # Components serve every architecture; test_laws.py has each of them in a decoder.
     "encoder of other rows": (
-        Encoder(
+        Encoder.of(
             **TEXT,
             num_classes=4,
             position="alibi",
@@ -64,7 +62,7 @@ CASES = {
         READING,
     ),
     "encoder_decoder of other rows": (
-        EncoderDecoder(
+        EncoderDecoder.of(
             **TEXT,
             position="t5",
             wiring="parallel",
@@ -77,7 +75,7 @@ CASES = {
         SOURCES,
     ),
     "vision_transformer of other rows": (
-        VisionTransformer(
+        VisionTransformer.of(
             **IMAGE,
             position="rotary",
             attention="talking_heads",
@@ -86,14 +84,14 @@ CASES = {
         ),
         IMAGES,
     ),
-    "encoder_decoder": (EncoderDecoder(**TEXT | {"depth": 2}), SOURCES),
+    "encoder_decoder": (EncoderDecoder.of(**TEXT | {"depth": 2}), SOURCES),
     "encoder_decoder pre": (
-        EncoderDecoder(**TEXT, wiring="pre", share_embeddings=False, output_bias=True),
+        EncoderDecoder.of(**TEXT, wiring="pre", share_embeddings=False, output_bias=True),
         SOURCES,
     ),
-    "vision_transformer": (VisionTransformer(**IMAGE), IMAGES),
+    "vision_transformer": (VisionTransformer.of(**IMAGE), IMAGES),
     "vision_transformer mean": (
-        VisionTransformer(**IMAGE, pooling="mean", position="sinusoidal_2d"),
+        VisionTransformer.of(**IMAGE, pooling="mean", position="sinusoidal_2d"),
         IMAGES,
     ),
     "recurrent_decoder gru": (
@@ -287,7 +285,7 @@ def test_c49_no_target_sees_what_comes_after_it(case):
 
 
 def test_bfloat16_is_near_and_leaves_float32_logits_and_parameters(case):
-    model = case.model.clone(dtype=jnp.bfloat16)
+    model = case.model.with_options(dtype=jnp.bfloat16)
     logits = _apply(model, case.params, case.inputs)
     assert logits.dtype == jnp.float32
     exact = case.apply()
@@ -298,7 +296,7 @@ def test_bfloat16_is_near_and_leaves_float32_logits_and_parameters(case):
 
 @pytest.mark.usefixtures("no_key_twice")
 def test_c58_evaluation_equals_a_model_without_dropout(case):
-    dropping = case.model.clone(dropout_rate=0.5)
+    dropping = case.model.with_options(dropout_rate=0.5)
     traced = [
         str(jax.make_jaxpr(model.apply)({"params": case.params}, **case.inputs))
         for model in (dropping, case.model)
@@ -349,7 +347,7 @@ def test_greedy_writing_takes_the_likeliest_token_each_time():
 
 def test_places_that_are_not_written_yet_are_not_read():
     """Of a decoder that looks ahead the text so far is all that there is."""
-    model = EncoderDecoder(**TEXT, mask="unmasked")
+    model = EncoderDecoder.of(**TEXT, mask="unmasked")
     flat = flatten_dict(random_params(model))
     # Biases would make one token the likeliest everywhere.
     sizes = {"bias": 0.0, "scale": 1.0}
@@ -371,7 +369,7 @@ def test_an_output_layer_of_its_own_and_divided_logits():
     params = random_params(model)
     assert "output" in params
     assert "target_embedding" not in params
-    plain = _apply(model.clone(scale_logits=False), params, inputs)
+    plain = _apply(model.with_options(scale_logits=False), params, inputs)
     divided = _apply(model, params, inputs)
     np.testing.assert_allclose(divided * SMALL["width"] ** 0.5, plain, rtol=1e-4, atol=1e-5)
     hidden = np.ones((2, SMALL["width"]), np.float32)
@@ -380,7 +378,7 @@ def test_an_output_layer_of_its_own_and_divided_logits():
 
 
 def test_an_encoder_of_vectors_with_a_class_token_takes_types():
-    model = Encoder(**SMALL, num_features=5, num_types=2, max_length=8, num_classes=4)
+    model = Encoder.of(**SMALL, num_features=5, num_types=2, max_length=8, num_classes=4)
     params, types = random_params(model), jnp.array([[0, 1, 1], [1, 0, 1]])
     vectors = jnp.ones((2, 3, 5))
     both = _apply(model, params, {"vectors": vectors, "types": types})
@@ -395,10 +393,10 @@ def test_an_encoder_of_vectors_with_a_class_token_takes_types():
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_of_float64_are_float64(tied):
     with jax.enable_x64(True):
-        model = Decoder(**TEXT, tie_embeddings=tied)
+        model = Decoder.of(**TEXT, tie_embeddings=tied)
         params = jax.tree.map(lambda a: a.astype(jnp.float64), random_params(model))
         logits = model.apply({"params": params}, TOKENS)
-    narrow = Decoder(**TEXT, tie_embeddings=tied).apply(
+    narrow = Decoder.of(**TEXT, tie_embeddings=tied).apply(
         {"params": jax.tree.map(lambda a: a.astype(jnp.float32), params)}, TOKENS
     )
     assert (logits.dtype, narrow.dtype) == (jnp.float64, jnp.float32)
@@ -408,7 +406,7 @@ def test_logits_of_float64_are_float64(tied):
 def test_an_encoder_without_positions_is_equivariant():
     """Swapping tokens swaps outputs and changes nothing else; with positions it does change."""
     for position, is_equal in (("none", True), ("learned", False)):
-        model = Encoder(**TEXT, num_classes=0, position=position)
+        model = Encoder.of(**TEXT, num_classes=0, position=position)
         params = random_params(model)
         order = jnp.array([3, 0, 5, 1, 4, 2])
         hidden = _apply(model, params, {"tokens": TOKENS})
@@ -442,10 +440,11 @@ def test_patches_written_out():
 
 
 def test_positions_in_two_dimensions_mark_rows_and_columns():
-    from transformer_jax.layers.positions import Sinusoidal2DPositions, sinusoidal_positions
+    from transformer_jax.variants.sinusoidal_2d import Sinusoidal2DPositions
 
-    encoding = Sinusoidal2DPositions(width=8, grid=(2, 3), max_length=7, rms=0.5**0.5)
-    table = np.asarray(encoding.apply({}, jnp.arange(7)).embedding)
+    sizes = Sizes(width=8, grid=(2, 3), max_length=7)
+    encoding = Sinusoidal2DPositions(rms=0.5**0.5)
+    table = np.asarray(encoding.apply({}, jnp.arange(7), sizes).embedding)
     np.testing.assert_array_equal(table[0], 0)  # the class token stands nowhere
     lines = np.asarray(sinusoidal_positions(3, 4))
     for patch in range(6):
@@ -458,7 +457,7 @@ def test_variants_are_the_published_sizes():
     """5.7, 22.1, 86.6 and 304.3 million parameters: timm's and the papers' figures at 224 / 16."""
     published = {"Ti/16": 5.7, "S/16": 22.1, "B/16": 86.6, "L/16": 304.3}
     for variant, millions in published.items():
-        model = VisionTransformer(variant=variant, image_shape=(224, 224, 3), num_classes=1000)
+        model = VisionTransformer.of(variant=variant, image_shape=(224, 224, 3), num_classes=1000)
         shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
         count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
         assert count / 1e6 == pytest.approx(millions, abs=0.06), variant
@@ -471,12 +470,12 @@ def test_variants_are_the_published_sizes():
     ("call", "message"),
     [
         (
-            lambda: init_with(Encoder(**TEXT), tokens=jnp.zeros((1, 9), int)),
+            lambda: init_with(Encoder.of(**TEXT), tokens=jnp.zeros((1, 9), int)),
             "length 9 is beyond max",
         ),
-        (lambda: init_with(Encoder(**TEXT)), "tokens: expected .* got none"),
+        (lambda: init_with(Encoder.of(**TEXT)), "tokens: expected .* got none"),
         (
-            lambda: init_with(Encoder(**TEXT, pooling="median"), tokens=TOKENS),
+            lambda: init_with(Encoder.of(**TEXT, pooling="median"), tokens=TOKENS),
             "pooling: expected one of",
         ),
         (
@@ -484,15 +483,17 @@ def test_variants_are_the_published_sizes():
             r"vectors: expected \[..., L, F=5\]",
         ),
         (
-            lambda: init_with(EncoderDecoder(**TEXT), source=jnp.zeros((1, 9), int), tokens=TOKENS),
+            lambda: init_with(
+                EncoderDecoder.of(**TEXT), source=jnp.zeros((1, 9), int), tokens=TOKENS
+            ),
             "length 9 is beyond max_length 8",
         ),
         (
-            lambda: init_with(VisionTransformer(**IMAGE), images=jnp.zeros((1, 8, 8, 3))),
+            lambda: init_with(VisionTransformer.of(**IMAGE), images=jnp.zeros((1, 8, 8, 3))),
             "images: expected",
         ),
         (
-            lambda: init_with(VisionTransformer(**IMAGE, patch_size=3), **IMAGES),
+            lambda: init_with(VisionTransformer.of(**IMAGE, patch_size=3), **IMAGES),
             "8 x 4 pixels are not whole patches of 3",
         ),
         (

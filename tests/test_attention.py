@@ -3,7 +3,6 @@
 import math
 import re
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
-from transformer_jax.layers.attention import attention_weights
+from transformer_jax.attention import AttentionVariant, attention_weights
 
 
 def loop_attention(query, key, value, mask=None, bias=None):
@@ -257,17 +256,16 @@ def test_masks_of_other_shapes_are_refused_naming_the_shape(rng, shape):
         module.apply(variables, inputs, mask=jnp.ones(shape, bool))
 
 
-class OneColumn(nn.Module):
+class OneColumn(AttentionVariant):
     """Weights of a wrong shape, which would broadcast."""
 
-    @nn.compact
-    def __call__(self, query, key, *, mask, bias):
-        return attention_weights(query, key, mask, bias)[..., :1]
+    def weights(self, query, key, call):
+        return attention_weights(query, key, *call.dense(query, key))[..., :1]
 
 
 def test_weights_of_a_wrong_shape_are_refused(rng):
     _, variables, inputs = make_module(rng)
-    module = MultiHeadAttention(num_heads=4, core=OneColumn)
+    module = MultiHeadAttention(num_heads=4, variant=OneColumn)
     with pytest.raises(ValueError, match=r"expected weights \(2, 4, 5, 5\), got \(2, 4, 5, 1\)"):
         module.apply(variables, inputs)
 

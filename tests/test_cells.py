@@ -26,7 +26,7 @@ def test_the_code_of_a_run_is_all_of_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "PACKAGE", copy)
     hash_now = cells.code_hash.__wrapped__
     assert hash_now() == before
-    with (copy / "layers" / "attention.py").open("a") as opened:
+    with (copy / "attention.py").open("a") as opened:
         opened.write("\nADDED = 1\n")
     assert hash_now() != before
 

@@ -10,31 +10,17 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from transformer_jax import MultiHeadAttention, causal_mask, constraints
+from transformer_jax import MultiHeadAttention, causal_mask
+from transformer_jax.attention import (
+    ATTENTIONS,
+    AttentionCall,
+    AttentionVariant,
+    attention_weights,
+    weighted_sum,
+)
+from transformer_jax.blocks import Context
+from transformer_jax.feedforward import GatedFeedForward, relu_squared, silu
 from transformer_jax.laws import small_decoder
-from transformer_jax.layers.attention import ATTENTIONS
-from transformer_jax.layers.core import Core, weighted_sum
-from transformer_jax.layers.differential import DiffTransformer
-from transformer_jax.layers.feedforward import (
-    GatedFeedForward,
-    MixtureOfExperts,
-    relu_squared,
-    silu,
-)
-from transformer_jax.layers.linear_cores import GatedDeltaRule, LinearAttention
-from transformer_jax.layers.local import LocalAttention
-from transformer_jax.layers.mixers import StateSpace
-from transformer_jax.layers.norms import DynamicTanh
-from transformer_jax.layers.parametrisation import MaximalUpdate
-from transformer_jax.layers.positions import RotaryPositions
-from transformer_jax.layers.relative_positions import (
-    ContextualPositions,
-    ShawPositions,
-    alibi_slopes,
-    relative_buckets,
-)
-from transformer_jax.layers.running_sums import running_sums
-from transformer_jax.layers.weights import attention_weights
 from transformer_jax.masks import (
     Causal,
     Full,
@@ -48,9 +34,26 @@ from transformer_jax.masks import (
     self_attention_rule,
 )
 from transformer_jax.models import Decoder, Encoder
-from transformer_jax.models.families import make_with_known_fields
+from transformer_jax.models.stack import initializers
+from transformer_jax.options import entry_of
+from transformer_jax.position_terms import Sizes
+from transformer_jax.positions import RotaryPositions
+from transformer_jax.variants.alibi import alibi_slopes
+from transformer_jax.variants.contextual import ContextualPositions
+from transformer_jax.variants.diff_transformer import DiffTransformer
+from transformer_jax.variants.dynamic_tanh import DynamicTanh
+from transformer_jax.variants.experts import MixtureOfExperts
+from transformer_jax.variants.gated_delta import GatedDeltaRule
+from transformer_jax.variants.linear_attention import LinearAttention
+from transformer_jax.variants.local import LocalAttention
+from transformer_jax.variants.mamba import StateSpace
+from transformer_jax.variants.mup import MaximalUpdate
+from transformer_jax.variants.running_sums import running_sums
+from transformer_jax.variants.shaw import ShawPositions
+from transformer_jax.variants.t5 import relative_buckets
 
 HEADS, LENGTH, SIZE = 2, 5, 4
+SIZES = Sizes(width=8, num_heads=HEADS, head_dim=SIZE, scale=SIZE**-0.5)
 
 
 @pytest.fixture
@@ -110,10 +113,10 @@ PARAMS = {"sink": {"sink": [0.7, -0.4]}, "differential": {"lambda": [0.3, 0.9]}}
 
 
 def weights_of(name, query, key, mask, bias=None, params=None, **options):
-    module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS}, **options)
+    module = entry_of(ATTENTIONS, name)(**options)
     params = jax.tree.map(jnp.asarray, params or {}, is_leaf=lambda leaf: isinstance(leaf, list))
-    method = module.weights if isinstance(module, Core) else None
-    return module.apply({"params": params}, query, key, mask=mask, bias=bias, method=method)
+    call = AttentionCall(query, mask, bias)
+    return module.apply({"params": params}, query, key, call, method="weights")
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -154,10 +157,9 @@ def rule_mask(rule, length=LENGTH, first=0, segment=None):
     return Mask(key, key, rule).of_queries(first, length - first)
 
 
-def mixed_by(core, arrays, mask, state=None, dropout=None, params=None, gates=None):
-    query, key, value = arrays
-    options = {"bias": None, "gates": gates or {}, "dropout": dropout, "state": state}
-    return core.apply({"params": params or {}}, query, key, value, mask=mask, **options)
+def mixed_by(variant, arrays, mask, params=None, inputs=None, **call):
+    inputs = arrays[0] if inputs is None else inputs
+    return variant.apply({"params": params or {}}, *arrays, AttentionCall(inputs, mask, **call))
 
 
 @pytest.mark.parametrize(
@@ -173,14 +175,15 @@ def test_linear_attention_equals_all_its_weights_in_float64(rule, chunk, query_k
     query, key, value = map(double, query_key_value)
     agreement = np.einsum("...LK,...MK->...LM", elu_plus_one(query), elu_plus_one(key)) * seen
     expected = agreement / agreement.sum(-1, keepdims=True) @ value
-    mixed, _ = mixed_by(core, query_key_value, mask)
+    mixed = mixed_by(core, query_key_value, mask)
     np.testing.assert_allclose(mixed, expected, atol=2e-6)
 
     def loss(arrays, by_weights):
         if not by_weights:
-            return (mixed_by(core, arrays, mask)[0] ** 2).sum()
+            return (mixed_by(core, arrays, mask) ** 2).sum()
         dense = None if mask is None else mask.dense()
-        weights = core.apply({}, *arrays[:2], mask=dense, bias=None, method=core.weights)
+        call = AttentionCall(arrays[0], dense)
+        weights = core.apply({}, *arrays[:2], call, method=core.weights)
         return (weighted_sum(weights, arrays[2]) ** 2).sum()
 
     ours, theirs = (jax.grad(loss)(query_key_value, by_weights) for by_weights in (False, True))
@@ -226,43 +229,50 @@ def delta_by_loops(query, key, value, decay, write):
     return np.array(answers)
 
 
+def delta_params(rng, features):
+    kernels = {n: rng.normal(size=(features, HEADS)).astype(np.float32) for n in ("decay", "write")}
+    gates = {f"{name}_gate": {"kernel": jnp.asarray(kernel)} for name, kernel in kernels.items()}
+    return gates | {"rate": jnp.array([0.5, -1.0]), "offset": jnp.array([0.2, -0.3])}
+
+
 def test_the_gated_delta_rule_equals_a_loop_in_float64(query_key_value, rng):
-    gates = {n: jnp.asarray(rng.normal(size=(3, HEADS, LENGTH, 1))) for n in ("decay", "write")}
-    params = {"rate": jnp.array([0.5, -1.0]), "offset": jnp.array([0.2, -0.3])}
-    core = GatedDeltaRule(HEADS)
-    run = functools.partial(mixed_by, core, params=params)
-    mixed, _ = run(query_key_value, rule_mask(Causal()), gates=gates)
+    inputs = jnp.asarray(rng.normal(size=(3, LENGTH, 6)), jnp.float32)
+    params = delta_params(rng, 6)
+    run = functools.partial(mixed_by, GatedDeltaRule(), params=params)
+    mixed = run(query_key_value, rule_mask(Causal()), inputs=inputs)
+    gates = {
+        name: np.swapaxes(double(inputs) @ double(params[f"{name}_gate"]["kernel"]), 1, 2)
+        for name in ("decay", "write")
+    }
     softplus = lambda x: np.log1p(np.exp(x))
     rate, offset = (double(params[n])[:, None] for n in ("rate", "offset"))
-    decay = np.exp(-np.exp(rate) * softplus(double(gates["decay"])[..., 0] + offset))
-    write = 1 / (1 + np.exp(-double(gates["write"])[..., 0]))
+    decay = np.exp(-np.exp(rate) * softplus(gates["decay"] + offset))
+    write = 1 / (1 + np.exp(-gates["write"]))
     for place in np.ndindex(3, HEADS):
         arrays = [double(array)[place] for array in query_key_value]
         expected = delta_by_loops(*arrays, decay[place], write[place])
         np.testing.assert_allclose(mixed[place], expected, atol=1e-5)
     # A second document, read behind a first one, is what it is alone; padding gives 0.
     segment = jnp.array([1, 1, 2, 2, 0])
-    packed, _ = run(query_key_value, rule_mask(Causal(), segment=segment), gates=gates)
+    packed = run(query_key_value, rule_mask(Causal(), segment=segment), inputs=inputs)
     part = lambda array: array[..., 2:4, :]
-    alone, _ = run(
-        list(map(part, query_key_value)), rule_mask(Causal(), 2), gates=jax.tree.map(part, gates)
-    )
+    alone = run(list(map(part, query_key_value)), rule_mask(Causal(), 2), inputs=part(inputs))
     np.testing.assert_allclose(packed[..., 2:4, :], alone, atol=1e-6)
     assert (packed[..., 4, :] == 0).all()
 
 
 def test_what_the_gated_delta_rule_cannot_do_is_refused(query_key_value):
-    gates = {name: jnp.zeros((3, HEADS, LENGTH, 1)) for name in ("decay", "write")}
-    init = functools.partial(
-        GatedDeltaRule(HEADS).init, jax.random.key(0), *query_key_value, gates=gates, state=None
-    )
+    def init(mask, **more):
+        call = AttentionCall(jnp.zeros((3, LENGTH, 6)), mask, **more)
+        GatedDeltaRule().init(jax.random.key(0), *query_key_value, call)
+
     for mask in (None, causal_mask(LENGTH), rule_mask(Window(2) & Causal()), rule_mask(Full())):
         with pytest.raises(ValueError, match="expected a causal mask"):
-            init(mask=mask, bias=None, dropout=None)
+            init(mask)
     with pytest.raises(ValueError, match="no scores"):
-        init(mask=rule_mask(Causal()), bias=jnp.zeros((LENGTH, LENGTH)), dropout=None)
+        init(rule_mask(Causal()), bias=jnp.zeros((LENGTH, LENGTH)))
     with pytest.raises(ValueError, match="attention_dropout_rate"):
-        init(mask=rule_mask(Causal()), bias=None, dropout=lambda weights: weights)
+        init(rule_mask(Causal()), dropout_rate=0.1)
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 64])
@@ -309,7 +319,7 @@ def test_a_state_is_kept_where_a_cache_is_in_use_and_nowhere_else(fields):
     _, kept = model.apply({"params": params, "cache": {}}, tokens, mutable=["cache"])
     plain = model.apply({"params": params}, tokens)
     np.testing.assert_array_equal(model.apply({"params": params, **kept}, tokens), plain)
-    encoder = Encoder(
+    encoder = Encoder.of(
         vocab_size=11, max_length=8, width=16, depth=1, num_heads=2, mask="causal", **fields
     )
     params = encoder.init(jax.random.key(0), tokens)["params"]
@@ -330,7 +340,7 @@ def test_small_decays_after_a_strong_one_are_exact(strong, rng):
 
 def test_features_far_below_0_count_in_linear_attention():
     far = jnp.full((1, 2, SIZE), -20.0)
-    mixed, _ = mixed_by(LinearAttention(), [far, far, jnp.array([[[1.0], [3.0]]])], None)
+    mixed = mixed_by(LinearAttention(), [far, far, jnp.array([[[1.0], [3.0]]])], None)
     np.testing.assert_allclose(mixed, [[[2.0], [2.0]]], rtol=1e-6)
 
 
@@ -339,41 +349,41 @@ def test_linear_attention_over_a_memory_of_another_length(rng):
     query = jnp.asarray(rng.normal(size=(1, 6, SIZE)), jnp.float32)
     key, value = (jnp.asarray(rng.normal(size=(1, 4, SIZE)), jnp.float32) for _ in range(2))
     mask = Mask(*(Places(jnp.arange(size), jnp.arange(size)) for size in (6, 4)), Causal())
-    mixed, _ = mixed_by(LinearAttention(), [query, key, value], mask)
-    by_array, _ = mixed_by(LinearAttention(), [query, key, value], mask.dense())
+    query, key, value = query[:, None], key[:, None], value[:, None]
+    mixed = mixed_by(LinearAttention(), [query, key, value], mask)
+    by_array = mixed_by(LinearAttention(), [query, key, value], mask.dense())
     np.testing.assert_array_equal(mixed, by_array)
 
 
 def test_the_gated_delta_rule_keeps_the_dtype(query_key_value):
     arrays = [array.astype(jnp.bfloat16) for array in query_key_value]
-    gates = {n: jnp.zeros((3, HEADS, LENGTH, 1), jnp.bfloat16) for n in ("decay", "write")}
-    params = {"rate": jnp.zeros(HEADS), "offset": jnp.zeros(HEADS)}
-    mask = rule_mask(Causal())
-    mixed, state = mixed_by(GatedDeltaRule(HEADS), arrays, mask, params=params, gates=gates)
-    assert (mixed.dtype, state.dtype) == (jnp.bfloat16, jnp.float32)
+    inputs = jnp.zeros((3, LENGTH, 6), jnp.bfloat16)
+    params = delta_params(np.random.default_rng(0), 6)
+    mixed = mixed_by(GatedDeltaRule(), arrays, rule_mask(Causal()), params=params, inputs=inputs)
+    assert mixed.dtype == jnp.bfloat16
 
 
 def test_what_a_state_space_mixer_cannot_do_is_refused(rng):
     inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 8)), jnp.float32)
-    init = functools.partial(StateSpace(head_dim=4).init, jax.random.key(0), inputs)
-    causal = rule_mask(Causal())
+
+    def init(mask, sizes=SIZES, **more):
+        StateSpace().init(jax.random.key(0), inputs, Context(mask=mask, sizes=sizes, **more))
+
     for mask in (None, causal_mask(LENGTH), rule_mask(Prefix(2))):
         with pytest.raises(ValueError, match="a state-space mixer reads from left to right"):
-            init(mask=mask)
-    rotated = RotaryPositions(head_dim=4).apply({}, jnp.arange(LENGTH))
-    with pytest.raises(ValueError, match="memory: a state-space mixer has no scores"):
-        init(mask=causal, memory=inputs)
+            init(mask)
+    rotated = RotaryPositions().apply({}, jnp.arange(LENGTH), SIZES)
     with pytest.raises(ValueError, match="position: a state-space mixer has no scores"):
-        init(mask=causal, terms=rotated)
+        init(rule_mask(Causal()), terms=rotated)
     with pytest.raises(
         ValueError, match="head_dim: expected a divisor of 16 features inside, got 5"
     ):
-        StateSpace(head_dim=5).init(jax.random.key(0), inputs, mask=causal)
+        init(rule_mask(Causal()), SIZES._replace(head_dim=5))
 
 
 def test_weights_that_are_not_made_are_shown_to_who_asks(rng):
     inputs = jnp.asarray(rng.normal(size=(2, LENGTH, 8)), jnp.float32)
-    module = MultiHeadAttention(num_heads=HEADS, core=LinearAttention)
+    module = MultiHeadAttention(num_heads=HEADS, variant=LinearAttention)
     params = module.init(jax.random.key(0), inputs)["params"]
     mask = rule_mask(Causal())
     mixed, seen = module.apply({"params": params}, inputs, mask=mask, mutable=["intermediates"])
@@ -384,20 +394,21 @@ def test_weights_that_are_not_made_are_shown_to_who_asks(rng):
 
 
 GIVE_WEIGHTS = [
-    name for name, row in ATTENTIONS.items() if hasattr(row, "weights") or not issubclass(row, Core)
+    name
+    for name in ATTENTIONS
+    if entry_of(ATTENTIONS, name).weights is not AttentionVariant.weights
 ]
 
 
 @pytest.mark.parametrize("name", GIVE_WEIGHTS)
 def test_a_query_that_may_see_nothing_gives_no_nan(name, query_key_value):
     query, key, _ = query_key_value
-    module = make_with_known_fields(ATTENTIONS[name], {"num_heads": HEADS, "head_dim": SIZE})
-    method = module.weights if isinstance(module, Core) else None
-    mask = causal_mask(LENGTH).at[2].set(False)
-    variables = module.init(jax.random.key(0), query, key, mask=mask, bias=None, method=method)
+    module = entry_of(ATTENTIONS, name)()
+    call = AttentionCall(query, causal_mask(LENGTH).at[2].set(False))
+    variables = module.init(jax.random.key(0), query, key, call, method="weights")
 
     def total(query):
-        return module.apply(variables, query, key, mask=mask, bias=None, method=method)
+        return module.apply(variables, query, key, call, method="weights")
 
     assert (total(query)[..., 2, :] == 0).all()
     assert jnp.isfinite(jax.grad(lambda q: total(q).sum())(query)).all()
@@ -436,7 +447,7 @@ def test_the_same_seed_draws_the_same_queries_whatever_the_heads():
 
 def test_head_count_changes_with_width_held_or_head_dim_held():
     def query_features(**fields):
-        model = Decoder(vocab_size=5, max_length=4, width=16, depth=1, **fields)
+        model = Decoder.of(vocab_size=5, max_length=4, width=16, depth=1, **fields)
         shapes = jax.eval_shape(model.init, jax.random.key(0), **model.example_inputs())
         return shapes["params"]["block_0"]["attention"]["query"]["kernel"].shape[1]
 
@@ -464,10 +475,10 @@ def test_buckets_of_relative_distances_as_numbers():
 
 def test_shaw_equals_a_loop_in_float64(query_key_value, rng):
     query, key, _ = query_key_value
-    encoding = ShawPositions(head_dim=SIZE, max_distance=2)
+    encoding = ShawPositions(max_distance=2)
     table = rng.normal(size=(5, SIZE)).astype(np.float32)
     positions = jnp.arange(LENGTH)
-    terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, positions)
+    terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, positions, SIZES)
     bias = terms.bias(query, key, None)
     for i in range(LENGTH):
         for j in range(LENGTH):
@@ -476,54 +487,16 @@ def test_shaw_equals_a_loop_in_float64(query_key_value, rng):
             np.testing.assert_allclose(bias[..., i, j], expected, atol=2e-6)
 
 
-def test_shaws_values_equal_a_loop_in_float64(query_key_value, rng):
-    query, key, value = query_key_value
-    encoding = ShawPositions(head_dim=SIZE, max_distance=2, value_dim=3, values=True)
-    tables = {"embedding": rng.normal(size=(5, SIZE)), "values": rng.normal(size=(5, 3))}
-    params = {name: jnp.asarray(table, jnp.float32) for name, table in tables.items()}
-    terms = encoding.apply({"params": params}, jnp.arange(LENGTH))
-    weights = rng.random((2, 4, LENGTH, LENGTH)).astype(np.float32)
-    found = terms.values(jnp.asarray(weights))
-    behind = terms.values(jnp.asarray(weights[..., 2:3, :]), first=2)
-    for i in range(LENGTH):
-        expected = sum(
-            double(weights[..., i, j, None]) * tables["values"][np.clip(j - i, -2, 2) + 2]
-            for j in range(LENGTH)
-        )
-        np.testing.assert_allclose(found[..., i, :], expected, atol=2e-6)
-    np.testing.assert_allclose(behind[..., 0, :], found[..., 2, :], atol=1e-6)
-
-
-def test_shaws_values_are_added_to_the_heads_mixed_values(rng):
-    """A whole module: with all weights on one key, the output is that value and its vector."""
-    inputs = jnp.asarray(rng.normal(size=(1, 3, 4)), jnp.float32)
-    attention = MultiHeadAttention(1, use_bias=False)
-    params = attention.init(jax.random.key(0), inputs)["params"]
-    table = jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)
-    encoding = ShawPositions(head_dim=4, max_distance=1, values=True)
-    zeros = jnp.zeros((3, 4))
-    terms = encoding.apply({"params": {"embedding": zeros, "values": table}}, jnp.arange(3))
-    first = jnp.arange(3)[None, :] == jnp.zeros((3, 1), int)  # everybody sees the first alone
-    found = attention.apply({"params": params}, inputs, mask=first, terms=terms)
-    plain = attention.apply({"params": params}, inputs, mask=first)
-    added = table[jnp.array([1, 0, 0])] @ params["out"]["kernel"]
-    np.testing.assert_allclose(found - plain, added[None], atol=1e-6)
-    linear = attention.copy(core=LinearAttention)
-    with pytest.raises(ValueError, match="LinearAttention mixes values itself"):
-        linear.apply({"params": params}, inputs, terms=terms)
-
-
 def test_diff_transformer_equals_a_loop_in_float64(rng):
     with jax.enable_x64(True):
         query, key, value = (rng.normal(size=(2, 4, 6, size)) for size in (SIZE, SIZE, 3))
-        core = DiffTransformer(num_heads=4, head_dim=SIZE, layer=2, epsilon=1e-6)
+        core = DiffTransformer(epsilon=1e-6)
         vectors, scale = rng.normal(size=(4, SIZE)) * 0.5, rng.normal(size=6)
         params = {"lambda": jnp.asarray(vectors), "norm": {"scale": jnp.asarray(scale)}}
         mask = np.tril(np.ones((6, 6), bool))
-        rest = {"bias": None, "gates": {}, "dropout": None, "state": None}
-        found, state = core.apply({"params": params}, query, key, value, mask=mask, **rest)
-        seen = core.apply({"params": params}, query, key, mask=mask, bias=None, method="weights")
-    assert state is None
+        call = AttentionCall(query, jnp.asarray(mask), layer=2)
+        found = core.apply({"params": params}, query, key, value, call)
+        seen = core.apply({"params": params}, query, key, call, method="weights")
     assert found.shape == value.shape
     start = 0.8 - 0.6 * math.exp(-0.6)
     taken = np.exp(vectors[0] @ vectors[1]) - np.exp(vectors[2] @ vectors[3]) + start
@@ -546,12 +519,12 @@ def test_diff_transformer_knows_its_layer_and_wants_pairs():
     tokens = jnp.zeros((1, 4), jnp.int32)
     params = model.init(jax.random.key(0), tokens)["params"]
     same = dict(params, block_1=params["block_0"])
-    swapped = model.copy(attention_options={"lambda_start": 0.2})  # that of layer 0
+    swapped = model.with_options(attention_options={"lambda_start": 0.2})  # that of layer 0
     own, fixed = (each.apply({"params": same}, tokens) for each in (model, swapped))
     assert not np.array_equal(own, fixed)  # layer 1 begins elsewhere
+    arrays = [jnp.ones((1, 3, 2, 4))] * 3
     with pytest.raises(ValueError, match=r"two heads make a pair .* got 3"):
-        DiffTransformer(num_heads=3, head_dim=4).init(jax.random.key(0), *[jnp.ones((1, 3, 2, 4))] * 3,
-                        mask=None, bias=None, gates={}, dropout=None, state=None)  # fmt: skip
+        DiffTransformer().init(jax.random.key(0), *arrays, AttentionCall(arrays[0]))
 
 
 @pytest.mark.parametrize(("length", "size"), [(5, 1), (5, 2), (8, 2), (5, 3), (13, 3)])
@@ -567,13 +540,12 @@ def test_local_attention_is_softmax_attention_under_the_same_window(rng, length,
     starts[:, 0] = True
     segment = jnp.asarray(np.cumsum(starts, 1))
     since = np.arange(length) - np.maximum.accumulate(np.where(starts, np.arange(length), 0), 1)
-    rest = {"bias": None, "gates": {}, "dropout": None, "state": None}
     for position, documents in ((jnp.arange(length), None), (jnp.asarray(since), segment)):
         places = Places(jnp.arange(length), position, documents)
         mask = Mask(places, places, rule)
 
         def local(query, key, value, mask=mask):
-            return LocalAttention().apply({}, query, key, value, mask=mask, **rest)[0]
+            return mixed_by(LocalAttention(), [query, key, value], mask)
 
         def whole(query, key, value, mask=mask):
             dense = jnp.broadcast_to(mask.dense(), (2, length, length))[:, None]
@@ -599,9 +571,8 @@ def test_local_attention_is_softmax_attention_under_the_same_window(rng, length,
 def test_local_attention_makes_nothing_of_length_by_length():
     places = Places(jnp.arange(256), jnp.arange(256))
     mask = Mask(places, places, Window(16) & Causal())
-    rest = {"mask": mask, "bias": None, "gates": {}, "dropout": None, "state": None}
     arrays = [jnp.zeros((1, 1, 256, 4))] * 3
-    program = jax.make_jaxpr(lambda *given: LocalAttention().apply({}, *given, **rest)[0])(*arrays)
+    program = jax.make_jaxpr(lambda *given: mixed_by(LocalAttention(), given, mask))(*arrays)
     largest = max(var.aval.size for equation in program.eqns for var in equation.outvars)
     assert largest <= 2 * 16 * 256
 
@@ -611,8 +582,7 @@ def test_local_attention_of_positions_that_skip_is_not_a_number(rng):
     places = Places(jnp.arange(8), position)
     mask = Mask(places, places, Window(2) & Causal())
     arrays = [jnp.asarray(rng.normal(size=(1, 2, 8, 4)), jnp.float32) for _ in range(3)]
-    rest = {"mask": mask, "bias": None, "gates": {}, "dropout": None, "state": None}
-    assert np.isnan(LocalAttention().apply({}, *arrays, **rest)[0]).all()
+    assert np.isnan(mixed_by(LocalAttention(), arrays, mask)).all()
 
 
 def test_local_attention_of_a_document_that_comes_back_is_not_a_number(rng):
@@ -622,17 +592,16 @@ def test_local_attention_of_a_document_that_comes_back_is_not_a_number(rng):
     places = Places(jnp.arange(6), position, segment)
     mask = Mask(places, places, Window(2) & Causal())
     arrays = [jnp.asarray(rng.normal(size=(2, 2, 6, 4)), jnp.float32) for _ in range(3)]
-    rest = {"mask": mask, "bias": None, "gates": {}, "dropout": None, "state": None}
-    mixed, _ = LocalAttention().apply({}, *arrays, **rest)
+    mixed = mixed_by(LocalAttention(), arrays, mask)
     assert np.isnan(mixed[0]).all()
     assert np.isfinite(mixed[1]).all()
 
 
 def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
     query, key, _ = query_key_value
-    encoding = ContextualPositions(head_dim=SIZE, bidirectional=False, max_count=2)
+    encoding = ContextualPositions(max_count=2)
     table = rng.normal(size=(3, SIZE)).astype(np.float32)
-    terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, jnp.arange(LENGTH))
+    terms = encoding.apply({"params": {"embedding": jnp.asarray(table)}}, jnp.arange(LENGTH), SIZES)
     bias = terms.bias(query, key, causal_mask(LENGTH))
     query, key = double(query), double(key)
     scores = np.einsum("...LK,...MK->...LM", query, key) / math.sqrt(SIZE)
@@ -649,8 +618,8 @@ def test_contextual_positions_equal_a_loop_in_float64(query_key_value, rng):
 @pytest.mark.parametrize(
     "encoding",
     [
-        ShawPositions(head_dim=SIZE, max_distance=2),
-        ContextualPositions(head_dim=SIZE, bidirectional=False, max_count=4),
+        ShawPositions(max_distance=2),
+        ContextualPositions(max_count=4),
     ],
 )
 def test_terms_of_scores_are_not_rounded_to_bfloat16(encoding, query_key_value, rng):
@@ -660,7 +629,7 @@ def test_terms_of_scores_are_not_rounded_to_bfloat16(encoding, query_key_value, 
     bias_of = {}
     for dtype in (jnp.bfloat16, jnp.float32):
         params = {"params": {"embedding": table.astype(jnp.float32)}}
-        terms = encoding.apply(params, jnp.arange(LENGTH))
+        terms = encoding.apply(params, jnp.arange(LENGTH), SIZES)
         bias_of[dtype] = terms.bias(query.astype(dtype), key.astype(dtype), causal_mask(LENGTH))
     seen = np.tril(np.ones((LENGTH, LENGTH), bool))
     rounded, exact = (np.asarray(bias_of[dtype])[..., seen] for dtype in bias_of)
@@ -671,8 +640,8 @@ def test_scaled_rotations_reach_further():
     """Linear: position 8 of a context 4 times longer is position 2. NTK: the first pair stays."""
 
     def angles(**options):
-        encoding = RotaryPositions(head_dim=8, **options)
-        rotation = encoding.apply({}, jnp.arange(9)).rotation
+        encoding = RotaryPositions(**options)
+        rotation = encoding.apply({}, jnp.arange(9), Sizes(16, head_dim=8)).rotation
         return np.arctan2(rotation.sin, rotation.cos)
 
     plain = angles()
@@ -686,8 +655,9 @@ def test_scaled_rotations_reach_further():
 def test_rotations_of_llama3_stretch_what_turns_slowly():
     """By wavelengths, as its paper's code does: above 16 / 1 all, below 16 / 4 nothing."""
     options = {"max_wavelength": 20.0, "factor": 4.0, "original_length": 16}
-    encoding = RotaryPositions(head_dim=16, scaling="llama3", **options)
-    rotation = encoding.apply({}, jnp.arange(2)).rotation
+    encoding = RotaryPositions(scaling="llama3", **options)
+    sizes = Sizes(16, head_dim=16)
+    rotation = encoding.apply({}, jnp.arange(2), sizes).rotation
     found = np.arctan2(rotation.sin, rotation.cos)[1]
     expected, kinds = [], set()
     for pair in range(8):
@@ -706,9 +676,9 @@ def test_rotations_of_llama3_stretch_what_turns_slowly():
     assert kinds >= {"stretched", "between"}
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     with pytest.raises(ValueError, match="expected none, linear, ntk or llama3, got yarn"):
-        RotaryPositions(head_dim=16, scaling="yarn").apply({}, jnp.arange(2))
-    longer = RotaryPositions(head_dim=16, scaling="llama3", **(options | {"original_length": 99}))
-    fast = longer.apply({}, jnp.arange(2)).rotation
+        RotaryPositions(scaling="yarn").apply({}, jnp.arange(2), sizes)
+    longer = RotaryPositions(scaling="llama3", **(options | {"original_length": 99}))
+    fast = longer.apply({}, jnp.arange(2), sizes).rotation
     np.testing.assert_allclose(np.arctan2(fast.sin, fast.cos)[1][0], 1.0, rtol=1e-6)
 
 
@@ -746,11 +716,6 @@ def test_a_mask_of_some_queries_is_those_rows_of_the_mask():
         for first in range(5):
             rows = whole.of_queries(jnp.int32(first), 5 - first).dense()
             np.testing.assert_array_equal(rows, whole.dense()[first:])
-
-
-def test_constraints_know_which_rows_mix_values_themselves():
-    mixing = {n for n, row in ATTENTIONS.items() if isinstance(row, type) and issubclass(row, Core)}
-    assert mixing == set(constraints.MIXING)
 
 
 def test_tags_say_what_a_kernel_has_to_know():
@@ -914,10 +879,8 @@ def test_a_router_learns_from_the_loss_where_one_expert_is_chosen(rng, computed)
 
 
 def test_the_gated_delta_rule_starts_with_the_decays_of_mamba_2(query_key_value):
-    gates = {name: jnp.zeros((3, HEADS, LENGTH, 1)) for name in ("decay", "write")}
-    own = {"mask": rule_mask(Causal()), "bias": None, "dropout": None, "state": None}
-    init = functools.partial(GatedDeltaRule(HEADS).init, jax.random.key(0), *query_key_value)
-    params = init(gates=gates, **own)["params"]
+    call = AttentionCall(jnp.zeros((3, LENGTH, 6)), rule_mask(Causal()))
+    params = GatedDeltaRule().init(jax.random.key(0), *query_key_value, call)["params"]
     steps = np.log1p(np.exp(double(params["offset"])))
     assert np.exp(double(params["rate"])) == pytest.approx(np.arange(1, HEADS + 1))
     assert ((steps > 0.001 - 1e-6) & (steps < 0.1 + 1e-6)).all()
@@ -937,11 +900,11 @@ def test_the_gated_delta_rule_starts_with_the_decays_of_mamba_2(query_key_value)
     ],
 )
 def test_deviations_of_initial_kernels(name, options, reading, writing):
-    model = Decoder(
+    model = Decoder.of(
         vocab_size=300, max_length=4, width=256, depth=8, initialisation=name,
         initialisation_options=options,
     )  # fmt: skip
-    starts = model.initializers
+    starts = initializers(model.options)
     for init, expected in ((starts.query_key, reading), (starts.output, writing)):
         kernel = init(jax.random.key(0), (256, 256), jnp.float32)
         assert float(kernel.std()) == pytest.approx(expected, rel=0.02)
@@ -951,10 +914,11 @@ def test_deviations_of_initial_kernels(name, options, reading, writing):
 
 
 def test_deep_norm_and_mup_change_the_kernels_that_they_name():
-    deep = Decoder(
+    deep = Decoder.of(
         vocab_size=3, max_length=4, width=256, depth=8, initialisation="normal", wiring="deep_norm"
     )
-    for init, factor in ((deep.initializers.query_key, 1), (deep.initializers.value, 64**-0.25)):
+    starts = initializers(deep.options)
+    for init, factor in ((starts.query_key, 1), (starts.value, 64**-0.25)):
         kernel = init(jax.random.key(0), (256, 256), jnp.float32)
         assert float(kernel.std()) == pytest.approx(0.02 * factor, rel=0.02)
     mup = MaximalUpdate(base_width=64)

@@ -277,7 +277,7 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
             {"model__position": "sinusoidal", "model__width": "33", "model__head_dim": "8"},
             "expected an even number, got 33",
         ),
-        ({"model__position": "sinusoidal_2d"}, "Sinusoidal2DPositions: needs grid, which this"),
+        ({"model__position": "sinusoidal_2d"}, "sinusoidal_2d needs rows and columns of patches"),
         (
             {
                 "model__feed_forward": "mixture",

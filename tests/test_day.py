@@ -452,7 +452,7 @@ def test_a_metric_is_measured_that_a_run_was_not_asked_for(tiny_run):
 
 
 def seeing_ahead(run):
-    model = run.model.clone(mask="prefix", mask_options={"length": 3})
+    model = run.model.with_options(mask="prefix", mask_options={"length": 3})
     return dataclasses.replace(run, model=model)
 
 

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tests.conftest import tiny_config
-from transformer_jax.layers.fused import FusedAttention, kernels_taken
+from transformer_jax.attention import AttentionCall
 from transformer_jax.masks import Causal, Full, Mask, Places, Prefix, Window
 from transformer_jax.models import Decoder
+from transformer_jax.models.stack import stack_blocks, unstack_blocks
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.prepared import prepare
+from transformer_jax.variants.fused import FusedAttention, kernels_taken
 
 LENGTH = 256
 SEGMENTS = np.repeat([1, 2, 0], [100, 120, 36])
@@ -42,14 +44,14 @@ def arrays(rng, groups=2, dtype=jnp.float32):
     return [jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes]
 
 
-def mix(core, query, key, value, mask=None, bias=None, dropout=None):
-    told = {"mask": mask, "bias": bias, "dropout": dropout, "gates": {}, "state": None}
-    return core.apply({}, query, key, value, **told)[0]
+def mix(variant, query, key, value, mask=None, bias=None, **told):
+    call = AttentionCall(query, mask, bias, **told)
+    return variant.apply({}, query, key, value, call)
 
 
-def values_and_gradients(core, given, mask):
+def values_and_gradients(variant, given, mask):
     def loss(given):
-        mixed = mix(core, *given, mask)
+        mixed = mix(variant, *given, mask)
         return (mixed * jnp.cos(jnp.arange(16.0))).sum(), mixed
 
     gradients, mixed = jax.jit(jax.grad(loss, has_aux=True))(given)
@@ -62,8 +64,8 @@ def values_and_gradients(core, given, mask):
 )
 def test_splash_attention_gives_the_numbers_of_all_weights(rng, mask, groups, soft_cap):
     given = arrays(rng, groups)
-    kernel = values_and_gradients(FusedAttention(None, soft_cap, True), given, MASKS[mask])
-    plain = values_and_gradients(FusedAttention(None, soft_cap), given, MASKS[mask])
+    kernel = values_and_gradients(FusedAttention(soft_cap, interpret=True), given, MASKS[mask])
+    plain = values_and_gradients(FusedAttention(soft_cap), given, MASKS[mask])
     for ours, theirs in zip(kernel, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
     if "documents" in mask:
@@ -80,9 +82,9 @@ def test_splash_attention_in_bfloat16_is_as_near_as_that_is(rng):
 
 
 def test_a_scale_of_ones_own_is_taken(rng):
-    given = arrays(rng)
-    kernel = mix(FusedAttention(0.7, interpret=True), *given, MASKS["causal"])
-    np.testing.assert_allclose(kernel, mix(FusedAttention(0.7), *given, MASKS["causal"]), atol=2e-5)
+    given, told = arrays(rng), {"mask": MASKS["causal"], "scale": 0.7}
+    kernel = mix(FusedAttention(interpret=True), *given, **told)
+    np.testing.assert_allclose(kernel, mix(FusedAttention(), *given, **told), atol=2e-5)
 
 
 def test_a_window_of_other_positions_is_not_computed(rng):
@@ -105,7 +107,7 @@ def test_what_a_kernel_cannot_do_is_said(rng):
     assert taken("gpu", *given, mask=causal)[0].startswith("all weights: ")  # no cuDNN here
     reasons = {
         "a bias": taken("tpu", *given, bias=jnp.zeros((4, LENGTH, LENGTH))),
-        "weights are dropped": taken("tpu", *given, dropout=lambda weights: weights),
+        "weights are dropped": taken("tpu", *given, dropout_rate=0.1),
         "the mask is an array": taken("tpu", *given, mask=causal.dense()),
         "no kernel knows the mask prefix": taken("tpu", *given, mask=masked(Prefix(8))),
         "one with sinks": taken("tpu", *given, mask=masked(Window(8, sinks=2) & Causal())),
@@ -127,7 +129,7 @@ def test_what_a_kernel_cannot_do_is_computed_by_all_weights(rng):
 
 
 @pytest.mark.thorough
-def test_a_decoder_in_a_loop_takes_the_kernel(rng):
+def test_a_decoder_in_a_scan_takes_the_kernel(rng):
     core = functools.partial(FusedAttention, interpret=True)
     sizes = {"vocab_size": 11, "max_length": 128, "width": 16, "depth": 2, "num_heads": 2}
     tokens = jnp.asarray(rng.integers(0, 11, (2, 128)))
@@ -135,16 +137,18 @@ def test_a_decoder_in_a_loop_takes_the_kernel(rng):
     for name, options in {
         "softmax": {},
         "fused": {"attention": core},
-        "loop": {"attention": core, "scan_layers": True, "remat": "block"},
+        "scan": {"attention": core, "remat": "block"},
     }.items():
-        model = Decoder(**sizes, **options)
+        model = Decoder.of(**sizes, **options)
         params = model.init(jax.random.key(0), tokens)["params"]
+        params = stack_blocks(params, 1) if name == "scan" else params
 
         def loss(params, model=model):
             return (model.apply({"params": params}, tokens) ** 2).mean()
 
-        losses[name] = jax.jit(jax.value_and_grad(loss))(params)
-    for name in ("fused", "loop"):
+        value, gradients = jax.jit(jax.value_and_grad(loss))(params)
+        losses[name] = value, unstack_blocks(gradients)
+    for name in ("fused", "scan"):
         jax.tree.map(
             lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-6),
             losses[name],

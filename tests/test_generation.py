@@ -10,7 +10,9 @@ import pytest
 from flax.core import FrozenDict
 
 from transformer_jax import Decoder
+from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
+from transformer_jax.feedforward import FeedForward
 from transformer_jax.generation import (
     generate,
     generate_from,
@@ -18,8 +20,7 @@ from transformer_jax.generation import (
     stream_from,
     windowed_next_logits,
 )
-from transformer_jax.layers.cache import with_capacity
-from transformer_jax.models import RecurrentDecoder
+from transformer_jax.models.recurrent import RecurrentDecoder
 from transformer_jax.sampling import draw_token, restrict_logits
 
 pytestmark = pytest.mark.usefixtures("no_key_twice")
@@ -61,7 +62,7 @@ def test_draws_follow_the_probabilities():
 
 @pytest.fixture(scope="module")
 def model():
-    module = Decoder(vocab_size=11, max_length=6, width=16, depth=2, num_heads=2, init_std=0.5)
+    module = Decoder.of(vocab_size=11, max_length=6, width=16, depth=2, num_heads=2, init_std=0.5)
     params = module.init(jax.random.key(0), jnp.zeros((1, 6), jnp.int32))["params"]
     return jax.jit(lambda tokens: module.apply({"params": params}, tokens))
 
@@ -277,13 +278,13 @@ def test_a_text_in_pieces_is_the_same_text(decoder, size):
         next(stream_from(model, params, prompt, key, 9, temperature=-1.0))
 
 
-class Backwards(nn.Module):
+class Backwards(FeedForward):
     """A feed-forward layer that also looks at the place before, which no cache keeps."""
 
     @nn.compact
     def __call__(self, inputs):
         before = jnp.pad(inputs, ((0, 0), (1, 0), (0, 0)))[:, :-1]
-        return nn.Dense(inputs.shape[-1])(inputs) + 3 * before
+        return super().__call__(inputs) + 3 * before
 
 
 def test_with_rows_of_ones_own_the_whole_text_is_read():

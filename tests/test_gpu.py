@@ -14,10 +14,11 @@ from tests.conftest import ROOT, command, fingerprint_of, start_command
 from tests.test_fused import mix, taken, values_and_gradients
 from transformer_jax.config_files import load_config
 from transformer_jax.generation import generate_from
-from transformer_jax.layers.fused import FusedAttention
 from transformer_jax.masks import Causal, Full, Mask, Places, Window
 from transformer_jax.models import Decoder
+from transformer_jax.models.stack import stack_blocks, unstack_blocks
 from transformer_jax.training.prepared import prepare
+from transformer_jax.variants.fused import FusedAttention
 
 pytestmark = pytest.mark.gpu
 
@@ -79,7 +80,7 @@ def test_a_model_of_fused_attention_under_vmap_and_computed_again(rng):
     sizes = {"vocab_size": 11, "max_length": 128, "width": 64, "depth": 2, "num_heads": 2}
     options = {**sizes, "use_bias": False}  # the gradient of a bias of keys is 0
     tokens = jnp.asarray(rng.integers(0, 11, (2, 128)))
-    plain = Decoder(**options)
+    plain = Decoder.of(**options)
     members = jax.vmap(lambda key: plain.init(key, tokens)["params"])(
         jax.random.split(jax.random.key(0), 3)
     )
@@ -93,9 +94,11 @@ def test_a_model_of_fused_attention_under_vmap_and_computed_again(rng):
 
     fused = {"attention": "fused", "dtype": jnp.bfloat16}
     wanted = jax.jit(jax.vmap(functools.partial(gradients, plain)))(members)
-    for more in ({}, {"remat": "block", "scan_layers": True}):
-        model = Decoder(**options, **fused, **more)
-        found = jax.jit(jax.vmap(functools.partial(gradients, model)))(members)
+    stacked = jax.vmap(lambda params: stack_blocks(params, 1))(members)
+    for more, given in (({}, members), ({"remat": "block"}, stacked)):
+        model = Decoder.of(**options, **fused, **more)
+        found = jax.jit(jax.vmap(functools.partial(gradients, model)))(given)
+        found = jax.vmap(unstack_blocks)(found)
         far = jax.tree.map(distance, found, wanted)
         assert max(jax.tree.leaves(far)) < 0.1, far
 
@@ -121,7 +124,7 @@ def test_steps_are_near_those_of_a_cpu(name):
 
 def test_greedy_writing_is_that_of_a_cpu(rng):
     sizes = {"vocab_size": 65, "max_length": 64, "width": 64, "depth": 2, "num_heads": 2}
-    prompt, model = rng.integers(0, 65, (3, 8)), Decoder(**sizes)
+    prompt, model = rng.integers(0, 65, (3, 8)), Decoder.of(**sizes)
 
     def written(platform):
         with jax.default_device(jax.devices(platform)[0]):

@@ -19,7 +19,8 @@ from transformer_jax.inspection import (
     hidden_vectors,
     mean_entropy,
 )
-from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.models.recurrent import RecurrentDecoder
 from transformer_jax.training import hooks
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
@@ -31,7 +32,7 @@ drawn = functools.partial(random_params, scale=1.0)
 
 @pytest.fixture(scope="module")
 def decoder():
-    model = Decoder(**SMALL)
+    model = Decoder.of(**SMALL)
     return model, drawn(model, tokens=TOKENS)
 
 
@@ -42,7 +43,7 @@ def test_maps_are_the_weights_of_each_layer(decoder):
         assert weights.shape == (3, 2, 6, 6)
         np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-6)
         assert (jnp.triu(weights, 1) == 0).all()
-    both = EncoderDecoder(**SMALL)
+    both = EncoderDecoder.of(**SMALL)
     inputs = {"source": TOKENS, "tokens": TOKENS[:, :4]}
     sides = attention_maps(both, drawn(both, **inputs), inputs)
     assert sides["decoder/block_1/cross_attention"].shape == (3, 2, 4, 6)
@@ -107,12 +108,12 @@ def test_hidden_vectors_are_the_residual_stream(decoder):
     table = params["token_embedding"]["embedding"]
     first = table[TOKENS] + params["positions"]["embedding"][:6]
     np.testing.assert_allclose(hidden[0], first, atol=1e-6)
-    shallow = Decoder(**SMALL | {"depth": 1})
+    shallow = Decoder.of(**SMALL | {"depth": 1})
     part = {name: leaf for name, leaf in params.items() if name != "block_1"}
     np.testing.assert_allclose(
         hidden_vectors(shallow, part, {"tokens": TOKENS})[1], hidden[1], atol=1e-6
     )
-    both = EncoderDecoder(**SMALL)
+    both = EncoderDecoder.of(**SMALL)
     inputs = {"source": TOKENS, "tokens": TOKENS[:, :4]}
     params = drawn(both, **inputs)
     with pytest.raises(InvalidInput, match="no single stack"):
@@ -120,7 +121,7 @@ def test_hidden_vectors_are_the_residual_stream(decoder):
 
 
 def test_a_word_is_the_same_before_the_blocks_and_contextual_after():
-    model = Encoder(**SMALL, num_classes=0, position="none", embedding_norm=False, wiring="pre")
+    model = Encoder.of(**SMALL, num_classes=0, position="none", embedding_norm=False, wiring="pre")
     sentences = jnp.array([[1, 5, 2, 3], [4, 4, 5, 6], [5, 7, 8, 9]])
     places = jnp.array([1, 2, 0])
     params = drawn(model, tokens=sentences)

@@ -222,12 +222,12 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     _, inputs, _ = inputs_of(type(theirs).__name__, rng)
     expected = model.apply({"params": params}, **inputs)
     np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
-    assert made.dropout_rate == model.dropout_rate
+    assert made.options.dropout_rate == model.options.dropout_rate
     from transformer_jax.interop.architecture import attention_dropout
 
     rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate")
     asked = next((r for name in rates if (r := getattr(theirs.config, name, None)) is not None), 0)
-    if model.dropout_rate or asked:
+    if model.options.dropout_rate or asked:
         assert attention_dropout(made) == asked
 
 
@@ -310,7 +310,7 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
 
     tokenizer = TOKENIZERS["bpe"].train([next(read_pieces("shakespeare")).text[:20_000]], 300)
     is_classifier = task == "text_classification"
-    model = Encoder(
+    model = Encoder.of(
         vocab_size=special_tokens(tokenizer).vocab_size,
         max_length=32,
         width=16,
@@ -360,10 +360,10 @@ def test_gemmas_local_and_global_layers_come_from_old_files_too(torch):
         del settings[key]
     old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6}
     model = gemma3._make(settings | old | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}})
-    assert model.layers == "LLLLLGL"
-    assert model.position_options["max_wavelength"] == 1e6
-    assert model.position_options["factor"] == 8.0
-    local = model.layer_types["L"]
+    assert model.options.layers == "LLLLLGL"
+    assert model.options.position_options["max_wavelength"] == 1e6
+    assert model.options.position_options["factor"] == 8.0
+    local = model.options.layer_types["L"]
     assert local["position_options"]["max_wavelength"] == 1e4
     assert local["position_options"]["scaling"] == "none"
     assert local["mask_options"]["size"] == 4
@@ -375,9 +375,9 @@ def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     from transformer_jax.interop import from_huggingface, to_huggingface
 
     model, params = from_huggingface(randomised(name))
-    part = {"position_options": FrozenDict({**model.position_options, "share": 0.5})}
+    part = {"position_options": FrozenDict({**model.options.position_options, "share": 0.5})}
     with pytest.raises(InvalidInput, match="position_options"):
-        to_huggingface(model.clone(**part), params)
+        to_huggingface(model.with_options(**part), params)
     assert to_huggingface(model, params).config["architectures"] == [name]
     from transformer_jax.interop.architecture import rotation_of
 
@@ -418,20 +418,22 @@ def test_a_decoder_of_local_and_global_layers_is_exported_whatever_their_letters
     from transformer_jax.interop import from_huggingface, to_huggingface
 
     theirs = from_huggingface(randomised("Gemma3ForCausalLM"))
-    types = {"W": theirs.model.layer_types["L"]}
-    ours = theirs.model.clone(layers="WWE", layer_types=types)
+    types = {"W": theirs.model.options.layer_types["L"]}
+    ours = theirs.model.with_options(layers="WWE", layer_types=types)
     exported = to_huggingface(ours, theirs.params)
     assert exported.config["architectures"] == ["Gemma3ForCausalLM"]
     assert exported.config["layer_types"][2] == "full_attention"
-    hybrid = ours.clone(layer_types={"W": {"mixer": "state_space"}})
+    hybrid = ours.with_options(layer_types={"W": {"mixer": "state_space"}})
     with pytest.raises(InvalidInput, match="mixer of block 0: state_space here, attention there"):
         to_huggingface(hybrid, theirs.params)
-    local = theirs.model.clone(layers="", layer_types={}, mask="window", mask_options={"size": 3})
-    local = local.clone(attention_scale=None, head_dim=8, num_heads=4)
+    local = theirs.model.with_options(
+        layers="", layer_types={}, mask="window", mask_options={"size": 3}
+    )
+    local = local.with_options(attention_scale=None, head_dim=8, num_heads=4)
     params = random_params(local)
     config = to_huggingface(local, params).config
     assert (config["sliding_window"], config["query_pre_attn_scalar"]) == (3, 8)
-    usual = to_huggingface(local.clone(mask_options={}), params).config
+    usual = to_huggingface(local.with_options(mask_options={}), params).config
     assert usual["sliding_window"] == Window().size
     assert set(config["layer_types"]) == {"sliding_attention"}
 
@@ -466,7 +468,7 @@ def gpt2_folder(tmp_path, **changes):
     """A folder with our own small Decoder in GPT-2's names."""
     from transformer_jax.interop import to_huggingface
 
-    model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
+    model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
     params = random_params(model)
     exported = to_huggingface(model, params, tmp_path / "weights")
     config = exported.config | changes
@@ -528,11 +530,11 @@ def test_other_sources_are_refused(tmp_path):
 def test_what_they_cannot_compute_is_refused(tmp_path):
     from transformer_jax.interop import to_huggingface
 
-    model = Decoder(vocab_size=11, max_length=8, width=16, position="shaw")
+    model = Decoder.of(vocab_size=11, max_length=8, width=16, position="shaw")
     with pytest.raises(InvalidInput, match="position: shaw here, learned there"):
         to_huggingface(model, {})
     folder, exported = gpt2_folder(tmp_path)
-    model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
+    model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
     params = random_params(model)
     with pytest.raises(InvalidInput, match=r"there is a config.json or weights"):
         to_huggingface(model, params, folder)
@@ -544,7 +546,7 @@ def test_what_they_cannot_compute_is_refused(tmp_path):
 def test_weights_with_numbers_that_are_not_finite_are_refused(tmp_path):
     from transformer_jax.interop import from_huggingface, to_huggingface
 
-    model = Decoder(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
+    model = Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, activation="gelu_tanh")
     params = random_params(model)
     params["final_norm"]["scale"] = params["final_norm"]["scale"].at[3].set(jnp.nan)
     to_huggingface(model, params, tmp_path / "broken")
@@ -571,7 +573,7 @@ def test_a_head_decides_the_architecture():
         (None, "BertForMaskedLM"),
         (4, "BertForSequenceClassification"),
     ):
-        model = Encoder(num_classes=num_classes, norm_epsilon=1e-12, **fields)
+        model = Encoder.of(num_classes=num_classes, norm_options={"epsilon": 1e-12}, **fields)
         params = random_params(model)
         config = to_huggingface(model, params).config
         assert config["architectures"] == [name]
@@ -589,7 +591,7 @@ def test_minilm_gives_the_same_sentence_embeddings(torch):
     from transformer_jax.data.tasks.classification import encode_texts
     from transformer_jax.data.tokenizers import load_tokenizer
     from transformer_jax.interop import from_huggingface
-    from transformer_jax.layers.pooling import MeanOfPlaces
+    from transformer_jax.pooling import MeanOfPlaces
 
     folder = MINILM
     texts = [
@@ -642,7 +644,7 @@ def test_a_real_llama_says_what_it_says_there(torch):
     np.testing.assert_allclose(logits, expected, atol=1e-3)
     prompt = tokenizer.encode("The capital of France is")
     greedy = theirs.generate(torch.tensor(prompt)[None], do_sample=False, max_new_tokens=12)
-    short = model.clone(max_length=20)  # a token looks at all places that a cache has
+    short = model.with_options(max_length=20)  # a token looks at all places that a cache has
     options = {"num_tokens": 12, "temperature": 0}
     ours = generate_from(short, params, jnp.asarray(prompt), jax.random.key(0), **options)
     assert ours.tolist() == greedy[0, len(prompt) :].tolist()

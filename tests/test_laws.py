@@ -10,11 +10,10 @@ import pytest
 
 from experiments import new
 from tests.conftest import a_few_of
-from transformer_jax.config import OPTIONS
+from transformer_jax.config import OPTIONS, ModelOptions
 from transformer_jax.laws import LAWS, Subject, small_decoder
 from transformer_jax.masks import MASKS, Full, self_attention_rule
-from transformer_jax.models import Decoder
-from transformer_jax.models.families import FAMILIES
+from transformer_jax.models.stack import FAMILIES
 
 OTHERS = {
     "use_bias": {"use_bias": False},
@@ -32,7 +31,6 @@ OTHERS = {
     "soft cap": {"attention_options": {"soft_cap": 2.0}},
     "one norm for both": {"wiring": "parallel", "wiring_options": {"share_norm": True}},
     "local windows": {"attention": "local", "mask": "window", "mask_options": {"size": 2}},
-    "Shaw with values": {"position": "shaw", "position_options": {"values": True}},
     "chosen experts": {
         "feed_forward": "mixture",
         "feed_forward_options": {"computed": "chosen", "block": 4},
@@ -73,7 +71,7 @@ VARIANTS = {
     f"{family}={name}": {family: name}
     for family, rows in FAMILIES.items()
     for name in rows
-    if getattr(Decoder, family) != name or family == "position"  # the base case once
+    if getattr(ModelOptions, family) != name or family == "position"  # the base case once
     if name != "sinusoidal_2d"  # text has no rows and columns; test_architectures.py has images
     if (family, name) != ("mask", "causal")  # what "full" is in a decoder, see the test below
     if name != "unmasked"  # it breaks a law on purpose, see below
@@ -165,11 +163,11 @@ def broken(law, **fields):
 
 def test_c50_a_leak_of_the_future_is_found(monkeypatch):
     """The mask of the model says causal, its attention looks ahead."""
-    from transformer_jax.models import parts
+    from transformer_jax.models import stack
 
     subject = Subject(small_decoder())
     assert subject.may_see[0].tolist() == [True] + [False] * 5
-    monkeypatch.setattr(parts.Transformer, "attention_mask", lambda *_: None)
+    monkeypatch.setattr(stack, "mask_of", lambda *_: None)
     with pytest.raises(AssertionError):
         LAWS["sees_what_the_mask_allows"](subject)
 
@@ -199,6 +197,8 @@ def test_an_idle_parameter_is_found():
     import flax.linen as nn
 
     class Idle(nn.Module):
+        use_bias: bool = False
+
         @nn.compact
         def __call__(self, inputs):
             self.param("scale", nn.initializers.ones, (3,))
@@ -212,6 +212,8 @@ def test_a_norm_over_the_sequence_is_found():
     import flax.linen as nn
 
     class OverTime(nn.Module):
+        use_bias: bool = False
+
         @nn.compact
         def __call__(self, inputs):
             return inputs - inputs.mean(-2, keepdims=True)

@@ -6,15 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.core import FrozenDict
 
 from tests.conftest import attempt, refused, tiny_config
 from tests.test_inspection import drawn
 from transformer_jax.config_files import flatten, from_json, load_config, resolved, to_json
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture
-from transformer_jax.layers.skips import SKIPS
-from transformer_jax.models import Decoder, Encoder, EncoderDecoder, RecurrentDecoder
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.models.recurrent import RecurrentDecoder
+from transformer_jax.models.stack import SKIPS, block_specs
+from transformer_jax.options import entry_of
 from transformer_jax.runs.progress import Silent
 from transformer_jax.training import warm_start
 from transformer_jax.training.build import count_parameters, make_model
@@ -42,34 +43,36 @@ def test_weights_of_blocks_that_compute_the_same_are_taken(monkeypatch):
         jax.tree.map(np.testing.assert_array_equal, taken, given)
 
     made = {"layers": "LG", "layer_types": LOCAL}
-    ours = Decoder(**SMALL | made)
+    ours = Decoder.of(**SMALL | made)
     for changes in (
         {"mask": "window", "mask_options": {"size": 3}},
-        {"attention_dropout_rate": 0.1, "attention_chunk": 2},
+        {"attention_dropout_rate": 0.1, "attention": "chunked"},
         {"attention": "fused"},
     ):
-        theirs = Decoder(**SMALL | {"layers": "LGLG", "layer_types": {"L": changes}})
+        theirs = Decoder.of(**SMALL | {"layers": "LGLG", "layer_types": {"L": changes}})
         start(ours, theirs)
-    everywhere = Decoder(**SMALL, mask="window", mask_options={"size": 2})
-    start(Decoder(**SMALL | {"layers": "L", "layer_types": LOCAL}), everywhere)
-    other = Decoder(**SMALL | {"layers": "GL", "layer_types": {"L": {"num_heads": 4}}})
+    everywhere = Decoder.of(**SMALL, mask="window", mask_options={"size": 2})
+    start(Decoder.of(**SMALL | {"layers": "L", "layer_types": LOCAL}), everywhere)
+    other = Decoder.of(**SMALL | {"layers": "GL", "layer_types": {"L": {"num_heads": 4}}})
     with pytest.raises(InvalidInput, match=r"num_heads: 4 there, 2 here, in block 1"):
         start(ours, other)
     with pytest.raises(InvalidInput, match=r"num_heads: 2 there, 4 here, in block 1"):
         start(other, ours)
     recurrent = RecurrentDecoder(vocab_size=11, max_length=6, width=8, recurrent_depth=1)
     assert warm_start._different(recurrent, ours) == [], "the embedding alone is taken"
-    mixture = ours.clone(feed_forward="mixture")
-    chosen = mixture.clone(feed_forward_options=FrozenDict(computed="chosen"))
+    mixture = ours.with_options(feed_forward="mixture")
+    chosen = mixture.with_options(feed_forward_options={"computed": "chosen"})
     assert warm_start._different(mixture, chosen) == [], "how, and not what"
 
 
 def types_of(**fields):
-    return "".join(layer.type for layer in Decoder(**SMALL | fields).layer_list())
+    return "".join(spec.letter for spec in block_specs(Decoder.of(**SMALL | fields).options))
 
 
 def owners_of(depth, **fields):
-    return [layer.owner for layer in Decoder(**SMALL | {"depth": depth} | fields).layer_list()]
+    return [
+        spec.owner for spec in block_specs(Decoder.of(**SMALL | {"depth": depth} | fields).options)
+    ]
 
 
 def test_a_pattern_is_repeated_over_the_depth():
@@ -83,27 +86,27 @@ def test_each_block_computes_what_its_type_says():
     """Block by block: what a plain model of one block makes of the stream before it."""
     global_fields = {"position_options": {"max_wavelength": 50.0}, "num_kv_heads": 1}
     types = {**LOCAL, "G": global_fields, "N": {"position": "none", "mlp_dim": 5}}
-    model = Decoder(**SMALL, position="rotary", layers="LGNP", layer_types=types)
+    model = Decoder.of(**SMALL, position="rotary", layers="LGNP", layer_types=types)
     params = drawn(model, tokens=TOKENS)
     seen = capture(model, params, {"tokens": TOKENS}, "embedded", "block_*.residual")
     streams = [seen.pop("embedded"), *seen.values()]
     plain = {"position": "rotary", "depth": 1}
     for block, fields in enumerate((LOCAL["L"], global_fields, types["N"], {})):
-        alone = Decoder(**{**SMALL, **plain, **fields})
+        alone = Decoder.of(**{**SMALL, **plain, **fields})
         own = {**params, "block_0": params[f"block_{block}"]}
         # One block over the stream: an embedding of which each row is looked up once.
         own["token_embedding"] = {"embedding": streams[block][0]}
         places = jnp.arange(6)[None]
-        alone = alone.clone(vocab_size=6)
+        alone = alone.with_options(vocab_size=6)
         made = capture(alone, own, {"tokens": places}, "block_0.residual")["block_0.residual"]
         np.testing.assert_allclose(made[0], streams[block + 1][0], rtol=2e-5, atol=2e-5)
 
 
 def test_blocks_that_share_are_blocks_with_equal_parameters():
-    shared = Decoder(**SMALL, distinct_blocks=2)
+    shared = Decoder.of(**SMALL, distinct_blocks=2)
     params = drawn(shared, tokens=TOKENS)
     assert {name for name in params if name.startswith("block")} == {"block_0", "block_1"}
-    whole = Decoder(**SMALL)
+    whole = Decoder.of(**SMALL)
     same = {**params, "block_2": params["block_0"], "block_3": params["block_1"]}
     np.testing.assert_array_equal(logits_of(shared, params), logits_of(whole, same))
     of_loss = lambda model: jax.grad(lambda params: jnp.sin(logits_of(model, params)).sum())
@@ -114,7 +117,7 @@ def test_blocks_that_share_are_blocks_with_equal_parameters():
         jax.tree.map(close, ours[own], total)
     sites = capture(shared, params, {"tokens": TOKENS}, "block_*.residual")
     assert list(sites) == [f"block_{block}.residual" for block in range(4)]
-    with_own_dropout = shared.clone(dropout_rate=0.5)
+    with_own_dropout = shared.with_options(dropout_rate=0.5)
     rngs = {"dropout": jax.random.key(0)}
     apply = lambda **given: with_own_dropout.apply(
         {"params": params}, TOKENS, train=True, rngs=rngs, mutable=["intermediates"], **given
@@ -136,15 +139,15 @@ def test_blocks_that_share_are_blocks_with_equal_parameters():
     ],
 )
 def test_skips_add_earlier_streams_times_learned_numbers(skips, reads):
-    model = Decoder(**{**SMALL, "depth": 5}, skips=skips)
-    assert [layer.reads for layer in model.layer_list()] == reads
-    assert model.clone(depth=4).layer_list()[2].reads == {"mirrored": (1,)}.get(skips, reads[2])
+    model = Decoder.of(**{**SMALL, "depth": 5}, skips=skips)
+    assert [spec.reads for spec in block_specs(model.options)] == reads
+    shallow = block_specs(model.with_options(depth=4).options)
+    assert shallow[2].reads == {"mirrored": (1,)}.get(skips, reads[2])
     initial = model.init(jax.random.key(0), TOKENS)["params"]
     for block, streams in enumerate(reads):
         gains = initial.get(f"skip_{block}", {}).get("gain", np.zeros(0))
-        np.testing.assert_array_equal(
-            gains, np.full(len(streams), SKIPS[skips](*[5] * (skips == "mirrored")).initial)
-        )
+        start = 0 if skips == "none" else entry_of(SKIPS, skips)().initial
+        np.testing.assert_array_equal(gains, np.full(len(streams), start))
     if skips == "none":
         return
     params = drawn(model, tokens=TOKENS)
@@ -165,9 +168,9 @@ def test_skips_add_earlier_streams_times_learned_numbers(skips, reads):
 
 @pytest.mark.thorough
 def test_other_transformers_have_layers_too():
-    encoder = Encoder(**SMALL, num_classes=3, layers="LG", layer_types=LOCAL)
+    encoder = Encoder.of(**SMALL, num_classes=3, layers="LG", layer_types=LOCAL)
     assert logits_of(encoder, drawn(encoder, tokens=TOKENS)).shape == (2, 3)
-    both = EncoderDecoder(**SMALL, layers="LG", layer_types=LOCAL, distinct_blocks=2)
+    both = EncoderDecoder.of(**SMALL, layers="LG", layer_types=LOCAL, distinct_blocks=2)
     params = drawn(both, source=TOKENS, tokens=TOKENS)
     assert {"block_0", "block_1"} == {name for name in params["encoder"] if "block" in name}
 
@@ -214,22 +217,22 @@ def test_other_transformers_have_layers_too():
     ],
 )
 def test_layers_without_a_meaning_are_refused(fields, words):
-    model = Decoder(**SMALL | fields)
+    model = Decoder.of(**SMALL | fields)
     with pytest.raises(ValueError, match=words):
         jax.eval_shape(model.init, jax.random.key(0), TOKENS)
 
 
 def test_a_refused_cache_names_the_mask_of_the_type():
-    model = Decoder(**SMALL, layers="DM", layer_types={"M": {"mask": "prefix"}})
+    model = Decoder.of(**SMALL, layers="DM", layer_types={"M": {"mask": "prefix"}})
     params = drawn(model, tokens=TOKENS)
     with pytest.raises(ValueError, match="in mask 'full', 'prefix' what is read sees"):
         model.apply({"params": params}, TOKENS, mutable=["cache"])
 
 
 def test_a_type_that_looks_ahead_keeps_no_cache():
-    model = Decoder(**SMALL, layers="GGGP", layer_types={"P": {"mask": "prefix"}})
+    model = Decoder.of(**SMALL, layers="GGGP", layer_types={"P": {"mask": "prefix"}})
     assert not model.can_cache()
-    assert Decoder(**SMALL, layers="LG", layer_types=LOCAL).can_cache()
+    assert Decoder.of(**SMALL, layers="LG", layer_types=LOCAL).can_cache()
 
 
 # ---------------------------------------------------------------- as options of a config
@@ -246,7 +249,8 @@ def test_options_of_a_type_are_checked_stored_and_reach_its_blocks():
     again = from_json(to_json(config), "stored")
     assert flatten(again) == resolved(config)
     model = make_model(again, {"vocab_size": 11})
-    local, globally = (model.by_type()[letter] for letter in "LG")
+    types = {spec.letter: spec.options for spec in block_specs(model.options)}
+    local, globally = types["L"], types["G"]
     assert (local.mask, dict(local.mask_options)) == ("window", {"size": 3})
     assert (globally.mask, globally.num_kv_heads, local.num_kv_heads) == ("full", 2, None)
     plain = make_model(tiny_config(), {"vocab_size": 11})

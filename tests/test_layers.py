@@ -1,41 +1,36 @@
 """Linear maps, norms, positions, embeddings and wiring, each against its formula."""
 
+import functools
 import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer_jax import sinusoidal_positions
-from transformer_jax.layers.blocks import (
-    WIRINGS,
-    Block,
-    DeepNorm,
-    LayerScale,
-    NoResidual,
-    Parallel,
-    PostNorm,
-    PreNorm,
-    ReZero,
-    SandwichNorm,
-)
-from transformer_jax.layers.embeddings import TokenEmbedding, lookup
-from transformer_jax.layers.feedforward import ACTIVATIONS, FeedForward
-from transformer_jax.layers.linear import Linear, linear
-from transformer_jax.layers.norms import NORMS, layer_norm, rms_norm
-from transformer_jax.layers.position_terms import rotate
-from transformer_jax.layers.positions import (
+from transformer_jax.blocks import Context, PostNorm, PreNorm
+from transformer_jax.embeddings import TokenEmbedding, lookup
+from transformer_jax.feedforward import ACTIVATIONS, FeedForward
+from transformer_jax.linear import Linear, linear
+from transformer_jax.models import EncoderDecoder
+from transformer_jax.norms import NORMS, layer_norm, rms_norm
+from transformer_jax.options import entry_of
+from transformer_jax.position_terms import Sizes, rotate
+from transformer_jax.positions import (
     POSITIONS,
-    ALiBiPositions,
     LearnedPositions,
     RotaryPositions,
     SinusoidalPositions,
-    T5Positions,
 )
-from transformer_jax.models import EncoderDecoder
-from transformer_jax.models.families import make_with_known_fields
+from transformer_jax.variants.alibi import ALiBiPositions
+from transformer_jax.variants.deep_norm import DeepNorm
+from transformer_jax.variants.layer_scale import LayerScale
+from transformer_jax.variants.no_residual import NoResidual
+from transformer_jax.variants.parallel import Parallel
+from transformer_jax.variants.rezero import ReZero
+from transformer_jax.variants.sandwich import SandwichNorm
+from transformer_jax.variants.t5 import T5Positions
 
 
 def normal(rng, *shape):
@@ -80,7 +75,7 @@ def test_layer_norm_keeps_digits_far_from_zero(rng):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("fill", [0.0, 3.0])
 def test_c48_constant_inputs_stay_finite(norm, fill):
-    module, inputs = NORMS[norm](), jnp.full((2, 8), fill)
+    module, inputs = entry_of(NORMS, norm)(), jnp.full((2, 8), fill)
     variables = module.init(jax.random.key(0), inputs)
     value, gradient = jax.value_and_grad(lambda x: module.apply(variables, x).sum())(inputs)
     assert jnp.isfinite(value)
@@ -103,49 +98,82 @@ def test_feed_forward_acts_on_each_position_alone(rng):
     np.testing.assert_allclose(together, alone, atol=1e-7)
 
 
+def branches(norms, feed_forward=lambda hidden: 3 * hidden):
+    """Attention that doubles, a feed-forward layer and a norm that halves; `norms` gets its names."""
+
+    def norm(name):
+        norms.append(name.removesuffix("_norm"))
+        return lambda hidden: hidden / 2
+
+    return {
+        "attention": lambda name: lambda hidden, *_, **__: 2 * hidden,
+        "feed_forward": feed_forward and (lambda name: feed_forward),
+        "norm": norm,
+    }
+
+
 @pytest.mark.parametrize(
     ("wiring", "expected", "norms", "final_norm"),
     [
-        (PreNorm(), (8 + 8) + 3 * 8, ["f", "g"], True),
-        (PostNorm(), ((8 + 16) / 2) * 4 / 2, ["f", "g"], False),
-        (SandwichNorm(), (8 + 4) + 3 * 6 / 2, ["f", "f_out", "g", "g_out"], True),
-        (Parallel(), 8 + 2 * 4 + 3 * 4, ["f", "g"], True),
-        (Parallel(share_norm=True), 8 + 2 * 4 + 3 * 4, ["f"], True),
-        (NoResidual(), 3 * (2 * 4) / 2, ["f", "g"], True),
-        (DeepNorm(depth=8), (2 * ((2 * 8 + 16) / 2) + 3 * 16) / 2, ["f", "g"], False),
+        (PreNorm, (8 + 8) + 3 * 8, ["attention", "feed_forward"], True),
+        (PostNorm, ((8 + 16) / 2) * 4 / 2, ["attention", "feed_forward"], False),
+        (
+            SandwichNorm,
+            (8 + 4) + 3 * 6 / 2,
+            ["attention", "attention_out", "feed_forward", "feed_forward_out"],
+            True,
+        ),
+        (Parallel, 8 + 2 * 4 + 3 * 4, ["attention", "feed_forward"], True),
+        (functools.partial(Parallel, share_norm=True), 8 + 2 * 4 + 3 * 4, ["attention"], True),
+        (NoResidual, 3 * (2 * 4) / 2, ["attention", "feed_forward"], True),
+        (
+            functools.partial(DeepNorm, depth=8),
+            (2 * ((2 * 8 + 16) / 2) + 3 * 16) / 2,
+            ["attention", "feed_forward"],
+            False,
+        ),
     ],
 )
 def test_wirings_are_the_papers(wiring, expected, norms, final_norm):
     """With f(x) = 2x, g(x) = 3x and a norm that halves, on the number 8, written out."""
     made = []
-
-    def make_norm(name):
-        made.append(name.removesuffix("_norm"))
-        return lambda x: x / 2
-
-    branches = {"f": lambda x: 2 * x, "g": lambda x: 3 * x}
-    assert wiring(8.0, branches, make_norm) == expected
+    block = wiring(**branches(made))
+    hidden, carry = block.apply({}, jnp.full((1, 1), 8.0), {}, Context())
+    assert hidden == expected
+    assert carry == {}
     assert made == norms
-    assert wiring.final_norm == final_norm
+    assert block.final_norm == final_norm
+
+
+@pytest.mark.parametrize(
+    ("wiring", "expected"),
+    [
+        (PreNorm, 16 + 2 * (16 / 2)),
+        (PostNorm, (12 + 2 * 12) / 2),
+        (SandwichNorm, 12 + 2 * (12 / 2) / 2),
+        (Parallel, 8 + 2 * 4 + 2 * 4),
+        (NoResidual, 2 * (8 / 2)),
+        (functools.partial(DeepNorm, depth=8), (2 * 16 + 2 * 16) / 2),
+    ],
+)
+def test_wirings_treat_attention_to_a_memory_as_they_treat_the_others(wiring, expected):
+    block = wiring(**branches([], feed_forward=None))
+    hidden, _ = block.apply({}, jnp.full((1, 1), 8.0), {}, Context(memory=jnp.ones((1, 1))))
+    assert hidden == expected
 
 
 @pytest.mark.parametrize(
     ("wiring", "shape", "start", "expected"),
-    [(ReZero(), (1,), 0.0, 1 + 0.5 * 2), (LayerScale(), (2,), 0.1, 1 + 0.5 * 2 * 0.5)],
+    [(ReZero, (1,), 0.0, 1 + 0.5 * 2), (LayerScale, (2,), 0.1, 1 + 0.5 * 2 * 0.5)],
 )
 def test_wirings_with_learned_gains(wiring, shape, start, expected):
     """f(x) = 2x, a norm that halves, on ones; the gain starts as the paper's and is then 1/2."""
-
-    class Wired(nn.Module):
-        @nn.compact
-        def __call__(self, inputs):
-            return wiring(inputs, {"f": lambda x: 2 * x}, lambda name: lambda x: x / 2)
-
-    inputs = jnp.ones((1, 2))
-    params = Wired().init(jax.random.key(0), inputs)["params"]
-    assert params["f_gain"]["gain"].tolist() == pytest.approx([start] * shape[0])
+    block, inputs = wiring(**branches([], feed_forward=None)), jnp.ones((1, 2))
+    params = block.init(jax.random.key(0), inputs, {}, Context())["params"]
+    assert params["attention_gain"]["gain"].tolist() == pytest.approx([start] * shape[0])
     halves = jax.tree.map(lambda leaf: jnp.full_like(leaf, 0.5), params)
-    np.testing.assert_allclose(Wired().apply({"params": halves}, inputs), expected)
+    hidden, _ = block.apply({"params": halves}, inputs, {}, Context())
+    np.testing.assert_allclose(hidden, expected)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +186,23 @@ def test_wirings_with_learned_gains(wiring, shape, start, expected):
 )
 def test_deep_norm_has_the_papers_numbers_for_each_side(side, alpha, beta):
     """Wang et al. 2022, figure 2, with N = M = 8."""
-    assert WIRINGS["pre"]().branch_gain == 1
-    wiring = DeepNorm(depth=8, side=side)
-    assert wiring.branch_gain == pytest.approx(beta)
-    kept = wiring(jnp.ones(3), {"f": jnp.zeros_like}, lambda name: lambda inputs: inputs)
+    assert PreNorm.branch_gain(8, side) == 1
+    assert DeepNorm.branch_gain(8, side) == pytest.approx(beta)
+    block = DeepNorm(
+        attention=lambda name: lambda hidden, **_: 0 * hidden,
+        feed_forward=None,
+        norm=lambda name: lambda hidden: hidden,
+        depth=8,
+        side=side,
+    )
+    kept, _ = block.apply({}, jnp.ones((1, 3)), {}, Context())
     np.testing.assert_allclose(kept, alpha, rtol=1e-6)
 
 
 def test_the_sides_of_an_encoder_decoder_know_which_they_are():
     types = {"layers": "L", "layer_types": {"L": {"mlp_dim": 8}}}
     sizes = {"vocab_size": 5, "max_length": 4, "width": 8, "depth": 4, "num_heads": 2}
-    model = EncoderDecoder(**sizes, wiring="deep_norm", initialisation="normal", **types)
+    model = EncoderDecoder.of(**sizes, wiring="deep_norm", initialisation="normal", **types)
     tokens = jnp.zeros((1, 4), jnp.int32)
     params = model.init(jax.random.key(0), tokens, tokens)["params"]
     for side, beta in (("encoder", 0.87 * 4 ** (-5 / 16)), ("decoder", 48**-0.25)):
@@ -178,18 +212,33 @@ def test_the_sides_of_an_encoder_decoder_know_which_they_are():
 
 def test_whole_branches_are_left_out_by_example_and_kept_in_the_mean():
     """Of 4,000 examples a quarter lose their branch; the others' grow by 4/3."""
-    block = Block(
-        lambda name: lambda hidden, **_: jnp.ones_like(hidden),
-        lambda name: lambda hidden: jnp.zeros_like(hidden),
-        lambda name: lambda hidden: hidden,
-        branch_dropout_rate=0.25,
+    block = PreNorm(
+        attention=lambda name: lambda hidden, **_: jnp.ones_like(hidden),
+        feed_forward=lambda name: lambda hidden: jnp.zeros_like(hidden),
+        norm=lambda name: lambda hidden: hidden,
+        stochastic_depth=0.25,
     )
-    inputs = jnp.zeros((4000, 3, 2))
-    out = block.apply({}, inputs, train=True, rngs={"dropout": jax.random.key(0)})
+    inputs, rngs = jnp.zeros((4000, 3, 2)), {"dropout": jax.random.key(0)}
+    out, _ = block.apply({}, inputs, {}, Context(train=True), rngs=rngs)
     np.testing.assert_array_equal(out, jnp.broadcast_to(out[:, :1, :1], out.shape))
     assert {round(float(v), 4) for v in jnp.unique(out)} == {0.0, 1.3333}
     assert float((out[:, 0, 0] == 0).mean()) == pytest.approx(0.25, abs=0.03)
-    np.testing.assert_array_equal(block.apply({}, inputs), jnp.ones_like(inputs))
+    np.testing.assert_array_equal(block.apply({}, inputs, {}, Context())[0], jnp.ones_like(inputs))
+
+
+def test_earlier_blocks_leave_out_proportionally_fewer_branches():
+    """Huang et al. 2016, equation 4: block n of N leaves out n / N of what the last does."""
+    block = PreNorm(
+        attention=lambda name: lambda hidden, **_: jnp.ones_like(hidden),
+        feed_forward=None,
+        norm=lambda name: lambda hidden: hidden,
+        stochastic_depth=0.5,
+        depth=4,
+    )
+    for layer, share in enumerate([0.125, 0.25, 0.375, 0.5]):
+        context, rngs = Context(layer=layer, train=True), {"dropout": jax.random.key(1)}
+        out, _ = block.apply({}, jnp.zeros((4000, 1, 1)), {}, context, rngs=rngs)
+        assert float((out == 0).mean()) == pytest.approx(share, abs=0.03)
 
 
 # ---------------------------------------------------------------- positions
@@ -227,22 +276,22 @@ def test_c44_positions_to_8191_are_distinct():
 
 def test_learned_and_sinusoidal_start_at_the_same_rms():
     positions = jnp.arange(64)
-    learned = LearnedPositions(max_length=64, width=128)
-    table, _ = learned.init_with_output(jax.random.key(0), positions)
-    fixed = SinusoidalPositions(width=128).apply({}, positions)
+    sizes = Sizes(width=128, max_length=64)
+    table, _ = LearnedPositions().init_with_output(jax.random.key(0), positions, sizes)
+    fixed = SinusoidalPositions().apply({}, positions, sizes)
     for terms in (table, fixed):
         assert math.sqrt((terms.embedding**2).mean()) == pytest.approx(0.02, rel=0.03)
-    louder = SinusoidalPositions(width=128, rms=0.5).apply({}, positions)
+    louder = SinusoidalPositions(rms=0.5).apply({}, positions, sizes)
     assert math.sqrt((louder.embedding**2).mean()) == pytest.approx(0.5, rel=1e-3)
 
 
 def test_rotary_scores_depend_on_distance_alone(rng):
     query, key = normal(rng, 1, 8), normal(rng, 1, 8)
-    module = RotaryPositions(head_dim=8)
+    sizes = Sizes(width=8, head_dim=8)
 
     def score(i, j):
         turned = [
-            rotate(x[None], module.apply({}, jnp.array([p])).rotation)[0, 0]
+            rotate(x[None], RotaryPositions().apply({}, jnp.array([p]), sizes).rotation)[0, 0]
             for x, p in ((query, i), (key, j))
         ]
         return float(turned[0] @ turned[1])
@@ -253,7 +302,8 @@ def test_rotary_scores_depend_on_distance_alone(rng):
 
 def test_rotary_equals_complex_multiplication(rng):
     inputs = normal(rng, 3, 8)
-    rotated = rotate(inputs[None], RotaryPositions(head_dim=8).apply({}, jnp.arange(3)).rotation)[0]
+    terms = RotaryPositions().apply({}, jnp.arange(3), Sizes(width=8, head_dim=8))
+    rotated = rotate(inputs[None], terms.rotation)[0]
     angles = np.arange(3)[:, None] / 10_000 ** (np.arange(4) / 4)[None]
     numbers = np.asarray(inputs[:, :4]) + 1j * np.asarray(inputs[:, 4:])
     turned = numbers * np.exp(1j * angles)
@@ -261,7 +311,7 @@ def test_rotary_equals_complex_multiplication(rng):
 
 
 def test_alibi_slopes_as_numbers():
-    terms = ALiBiPositions(num_heads=8).apply({}, jnp.array([0, 1, 2, 5]))
+    terms = ALiBiPositions().apply({}, jnp.array([0, 1, 2, 5]), Sizes(width=16, num_heads=8))
     bias = terms.bias(jnp.zeros((8, 4, 2)), jnp.zeros((8, 4, 2)), None)
     np.testing.assert_allclose(-bias[:, 1, 0], [1 / 2**h for h in range(1, 9)], rtol=1e-6)
     np.testing.assert_allclose(bias[0, 3], [-2.5, -2.0, -1.5, 0.0])
@@ -270,15 +320,13 @@ def test_alibi_slopes_as_numbers():
 @pytest.mark.thorough
 @pytest.mark.parametrize("position", POSITIONS)
 def test_encodings_agree_under_jit_and_vmap(position):
-    fields = {"max_length": 8, "width": 8, "head_dim": 4, "num_heads": 2, "grid": (2, 4)}
-    known = fields | {"bidirectional": False}
-    module = make_with_known_fields(POSITIONS[position], known)
-    positions = jnp.array([[0, 1, 2], [0, 1, 0]])
-    variables = module.init(jax.random.key(0), positions)
+    sizes = Sizes(width=8, num_heads=2, head_dim=4, max_length=8, grid=(2, 4))
+    module, positions = entry_of(POSITIONS, position)(), jnp.array([[0, 1, 2], [0, 1, 0]])
+    variables = module.init(jax.random.key(0), positions, sizes)
     query, key = (jax.random.normal(jax.random.key(n), (2, 2, 3, 4)) for n in (1, 2))
 
     def apply(positions, query, key):
-        terms = module.apply(variables, positions)
+        terms = module.apply(variables, positions, sizes)
         return terms.bias(query, key, None) if callable(terms.bias) else terms
 
     eager = apply(positions, query, key)
@@ -292,9 +340,9 @@ def test_odd_sizes_are_refused():
     ):
         sinusoidal_positions(4, 5)
     with pytest.raises(ValueError, match=r"head_dim: rotary positions turn pairs; 1\.0 of 3"):
-        RotaryPositions(head_dim=3).apply({}, jnp.arange(2))
+        RotaryPositions().apply({}, jnp.arange(2), Sizes(width=3, head_dim=3))
     with pytest.raises(ValueError, match="num_buckets: expected at least 4"):
-        T5Positions(2, bidirectional=True, num_buckets=2).init(jax.random.key(0), jnp.arange(2))
+        T5Positions(num_buckets=2).init(jax.random.key(0), jnp.arange(2), Sizes(4, causal=False))
 
 
 # ---------------------------------------------------------------- embeddings

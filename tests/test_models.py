@@ -11,7 +11,7 @@ from transformer_jax import Decoder, Encoder
 from transformer_jax.paths import by_path
 from transformer_jax.training.sums import sums_of, total
 
-SMALL = Decoder(vocab_size=11, max_length=8, width=64, depth=3, num_heads=4)
+SMALL = Decoder.of(vocab_size=11, max_length=8, width=64, depth=3, num_heads=4)
 TOKENS = jnp.arange(16).reshape(2, 8) % 11
 
 
@@ -32,7 +32,7 @@ def initial(model, seed=0):
     ids=str,
 )
 def test_c61_a_change_redraws_no_other_parameter(change):
-    before, after = by_path(initial(SMALL)), by_path(initial(SMALL.clone(**change)))
+    before, after = by_path(initial(SMALL)), by_path(initial(SMALL.with_options(**change)))
     shared = before.keys() & after.keys()
     assert len(shared) > 15
     for name in shared:
@@ -40,7 +40,7 @@ def test_c61_a_change_redraws_no_other_parameter(change):
 
 
 def test_c61_initial_deviations_are_the_declared_ones():
-    for name, leaf in by_path(initial(SMALL.clone(init_std=0.05))).items():
+    for name, leaf in by_path(initial(SMALL.with_options(init_std=0.05))).items():
         values = np.asarray(leaf, np.float64)
         if name.endswith("scale"):
             assert (values == 1).all(), name
@@ -58,7 +58,7 @@ def test_c60_layers_differ_and_drop_differently():
     params = initial(SMALL)
     kernels = [params[f"block_{i}"]["attention"]["query"]["kernel"] for i in range(3)]
     assert not np.allclose(kernels[0], kernels[1])
-    model = SMALL.clone(dropout_rate=0.5, depth=2)
+    model = SMALL.with_options(dropout_rate=0.5, depth=2)
     _, state = model.apply(
         {"params": params},
         TOKENS,
@@ -77,7 +77,7 @@ def test_c60_layers_differ_and_drop_differently():
 
 
 def test_c63_tied_embeddings_are_one_array():
-    tied, untied = initial(SMALL), initial(SMALL.clone(tie_embeddings=False))
+    tied, untied = initial(SMALL), initial(SMALL.with_options(tie_embeddings=False))
     assert "output" not in tied
     assert untied["output"]["kernel"].shape == (64, 11)
 
@@ -85,14 +85,14 @@ def test_c63_tied_embeddings_are_one_array():
 def test_without_positions_one_causal_layer_ignores_order_and_two_do_not():
     early, late = jnp.array([[1, 2, 3, 4]]), jnp.array([[3, 1, 2, 4]])
     for depth, ignores in ((1, True), (2, False)):
-        model = SMALL.clone(position="none", depth=depth, init_std=0.5)
+        model = SMALL.with_options(position="none", depth=depth, init_std=0.5)
         params = initial(model)
         last = [model.apply({"params": params}, tokens)[0, -1] for tokens in (early, late)]
         assert np.allclose(*last, atol=1e-4) == ignores
 
 
 def test_c49_a_logit_has_no_gradient_from_later_tokens():
-    model = SMALL.clone(tie_embeddings=False)
+    model = SMALL.with_options(tie_embeddings=False)
     params = initial(model)
 
     def logit(table):
@@ -122,11 +122,11 @@ def test_attention_weights_come_out_by_name():
 
 
 def test_a_users_own_classes_take_the_place_of_names():
-    from transformer_jax.layers.norms import RMSNorm
-    from transformer_jax.layers.positions import NoPositions
+    from transformer_jax.norms import RMSNorm
+    from transformer_jax.positions import NoPositions
 
-    by_name = SMALL.clone(norm="rms_norm", position="none", activation="relu")
-    by_class = SMALL.clone(norm=RMSNorm, position=NoPositions, activation=jax.nn.relu)
+    by_name = SMALL.with_options(norm="rms_norm", position="none", activation="relu")
+    by_class = SMALL.with_options(norm=RMSNorm, position=NoPositions, activation=jax.nn.relu)
     params = initial(by_name)
     np.testing.assert_array_equal(
         by_name.apply({"params": params}, TOKENS), by_class.apply({"params": params}, TOKENS)
@@ -156,11 +156,11 @@ def test_a_users_own_classes_take_the_place_of_names():
 )
 def test_wrong_fields_are_refused_by_name(change, message):
     with pytest.raises(ValueError, match=message):
-        initial(SMALL.clone(**change))
+        initial(SMALL.with_options(**change))
 
 
 def test_a_class_token_stands_before_given_positions():
-    encoder = Encoder(num_features=3, max_length=8, width=16, num_classes=2)
+    encoder = Encoder.of(num_features=3, max_length=8, width=16, num_classes=2)
     vectors = jax.random.normal(jax.random.key(0), (2, 5, 3))
     params = jax.jit(encoder.init)(jax.random.key(1), vectors=vectors)
     counted = encoder.apply(params, vectors=vectors)
@@ -176,10 +176,10 @@ def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found(monkeypatch):
     """A decoder that sees no future stays at ln V; with the mask broken it falls below."""
     import optax
 
-    from transformer_jax.models import parts
+    from transformer_jax.models import stack
 
     def final_loss():
-        model = Decoder(vocab_size=8, max_length=8, width=32, depth=2, num_heads=2, init_std=0.1)
+        model = Decoder.of(vocab_size=8, max_length=8, width=32, depth=2, num_heads=2, init_std=0.1)
         optimizer = optax.adam(3e-3)
 
         def loss(params, tokens):
@@ -205,5 +205,5 @@ def test_c50_random_tokens_cannot_be_predicted_and_a_leak_is_found(monkeypatch):
         return float(run(jax.random.key(0))[-20:].mean())
 
     assert final_loss() > math.log(8) - 0.05
-    monkeypatch.setattr(parts.Transformer, "attention_mask", lambda *_: None)
+    monkeypatch.setattr(stack, "mask_of", lambda *_: None)
     assert final_loss() < math.log(8) - 0.3

@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
-from transformer_jax.layers.attention import attention_weights
-from transformer_jax.layers.differential import DiffTransformer
-from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.feedforward import ACTIVATIONS
-from transformer_jax.layers.linear_cores import GatedDeltaRule
-from transformer_jax.layers.mixers import StateSpace
-from transformer_jax.layers.norms import layer_norm, rms_norm
-from transformer_jax.layers.position_terms import PositionTerms, Rotation, rotate
-from transformer_jax.layers.positions import RotaryPositions
+from transformer_jax.attention import AttentionCall, attention_weights
+from transformer_jax.blocks import Context
+from transformer_jax.cache import CacheSlot
+from transformer_jax.config import ModelOptions
+from transformer_jax.embeddings import TokenEmbedding
+from transformer_jax.feedforward import ACTIVATIONS
 from transformer_jax.masks import Causal, Mask, Places
+from transformer_jax.norms import layer_norm, rms_norm
+from transformer_jax.position_terms import PositionTerms, Rotation, Sizes, rotate
+from transformer_jax.positions import RotaryPositions
+from transformer_jax.variants.diff_transformer import DiffTransformer
+from transformer_jax.variants.gated_delta import GatedDeltaRule
+from transformer_jax.variants.mamba import StateSpace
 
 pytestmark = [
     pytest.mark.oracle,
@@ -139,19 +142,20 @@ def test_rotary_positions_equal_llamas(torch, rng):
     query_t, query = both(torch, rng, "float32", 2, 4, 6, 8)
     cos, sin = LlamaRotaryEmbedding(config)(query_t, torch.arange(6)[None])
     theirs, _ = apply_rotary_pos_emb(query_t, query_t, cos, sin)
-    rotation = RotaryPositions(head_dim=8).apply({}, jnp.arange(6)).rotation
-    np.testing.assert_allclose(rotate(query, rotation), theirs.numpy(), atol=1e-5)
+    terms = RotaryPositions().apply({}, jnp.arange(6), Sizes(width=8, head_dim=8))
+    np.testing.assert_allclose(rotate(query, terms.rotation), theirs.numpy(), atol=1e-5)
 
 
 def test_alibi_ranks_scores_as_bloom_does(torch, rng):
     """Bloom's bias is slope * key position, ours -slope * distance: equal after the softmax."""
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-    from transformer_jax.layers.positions import ALiBiPositions
+    from transformer_jax.variants.alibi import ALiBiPositions
 
     theirs = build_alibi_tensor(torch.ones(1, 6), 8, torch.float32).numpy().reshape(8, 1, 6)
     query, key = (both(torch, rng, "float32", 8, 6, 4)[1] for _ in range(2))
-    ours = ALiBiPositions(num_heads=8).apply({}, jnp.arange(6)).bias(query, key, None)
+    sizes = Sizes(width=32, num_heads=8, head_dim=4)
+    ours = ALiBiPositions().apply({}, jnp.arange(6), sizes).bias(query, key, None)
     weights = [
         attention_weights(query, key, causal_mask(6), bias) for bias in (ours, jnp.asarray(theirs))
     ]
@@ -237,7 +241,7 @@ def torch_block(layer, norms):
 def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wiring):
     """Six plus six layers, cross-attention, a causal target and padded sources of two lengths."""
     from transformer_jax.masks import padding_mask
-    from transformer_jax.models.parts import Stack
+    from transformer_jax.models.stack import Stack
 
     theirs = torch.nn.Transformer(
         32,
@@ -276,7 +280,7 @@ def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wirin
         params[side] = {f"block_{n}": torch_block(layer, norms) for n, layer in layers}
         if wiring == "pre":
             params[side]["final_norm"] = torch_norm(module.norm)
-    stack = Stack(
+    options = ModelOptions.of(
         width=32,
         depth=6,
         num_heads=4,
@@ -286,18 +290,14 @@ def test_encoder_decoder_stacks_equal_torch_transformer(torch, rng, dtype, wirin
         activation="relu",
     )
     segments = jnp.asarray(is_token, jnp.int32)
-    memory = stack.apply(
-        {"params": params["encoder"]}, source, jnp.arange(7), False, segments, False
-    )
-    ours = stack.apply(
+    encoder = Stack(options, causal=False, max_length=7, side="encoder")
+    memory = encoder.apply({"params": params["encoder"]}, source, segments=segments)
+    decoder = Stack(options, causal=True, max_length=5, side="decoder")
+    ours = decoder.apply(
         {"params": params["decoder"]},
         target,
-        jnp.arange(5),
-        True,
-        None,
-        False,
-        memory,
-        padding_mask(segments > 0),
+        memory=memory,
+        memory_mask=padding_mask(segments > 0),
     )
     np.testing.assert_allclose(ours, expected.detach().numpy(), atol=2 * TOLERANCE[dtype])
 
@@ -334,7 +334,7 @@ def params_of_cell(theirs, cell, direction="l0"):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_recurrence_equals_torchs(torch, rng, cell, reverse):
     """Outputs and last states over sequences of several lengths, in both directions."""
-    from transformer_jax.layers.recurrence import CELLS, Recurrence
+    from transformer_jax.variants.recurrence import CELLS, Recurrence
 
     classes = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
     theirs = classes[cell](5, 8, batch_first=True)
@@ -366,7 +366,7 @@ def test_recurrence_equals_torchs(torch, rng, cell, reverse):
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_a_recurrent_classifier_reads_torchs_last_states(torch, rng, cell):
     """Two layers, both directions, several lengths: what is pooled is h_n of the last layer."""
-    from transformer_jax.models import RecurrentEncoder
+    from transformer_jax.models.recurrent import RecurrentEncoder
 
     kind = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[cell]
     theirs = kind(8, 8, num_layers=2, batch_first=True, bidirectional=True)
@@ -489,32 +489,31 @@ def test_the_gated_delta_rule_is_qwen3_nexts(torch, rng, dtype):
     from transformers.models.qwen3_next.modeling_qwen3_next import torch_recurrent_gated_delta_rule
 
     arrays = [both(torch, rng, dtype, 2, 3, 7, 4) for _ in range(3)]  # [B, H, L, K]
-    gates = {name: both(torch, rng, dtype, 2, 3, 7, 1) for name in ("decay", "write")}
-    core = GatedDeltaRule(3)
+    inputs_t, inputs = both(torch, rng, dtype, 2, 7, 5)
+    gates = {name: both(torch, rng, dtype, 5, 3) for name in ("decay", "write")}
     params = {"rate": np.array([0.3, -0.5, 0.1], dtype), "offset": np.array([0.2, 0.0, -1], dtype)}
-    ours, state = core.apply(
+    params |= {f"{name}_gate": {"kernel": kernel} for name, (_, kernel) in gates.items()}
+    slot = CacheSlot(jnp.int32(0), count=7, capacity=7)  # so that the state is kept
+    ours, kept = GatedDeltaRule().apply(
         {"params": params},
         *(array for _, array in arrays),
-        mask=causal_rule(7),
-        bias=None,
-        gates={name: gate for name, (_, gate) in gates.items()},
-        dropout=None,
-        state=None,
+        AttentionCall(inputs, causal_rule(7), slot=slot),
+        mutable=["cache"],
     )
     rate, offset = (torch.from_numpy(params[name]) for name in ("rate", "offset"))
     by_token = lambda array: array.transpose(1, 2)
-    decay = by_token(gates["decay"][0])[..., 0]
+    decay = inputs_t @ gates["decay"][0]
     theirs, their_state = torch_recurrent_gated_delta_rule(
         *(by_token(array) for array, _ in arrays),
         g=-rate.exp() * torch.nn.functional.softplus(decay + offset),
-        beta=by_token(gates["write"][0])[..., 0].sigmoid(),
+        beta=(inputs_t @ gates["write"][0]).sigmoid(),
         initial_state=None,
         output_final_state=True,
         use_qk_l2norm_in_kernel=True,
     )
     # It computes in float32 whatever it is given.
     np.testing.assert_allclose(ours, by_token(theirs).numpy(), atol=1e-5)
-    np.testing.assert_allclose(state, their_state.numpy(), atol=1e-5)
+    np.testing.assert_allclose(kept["cache"]["state_0"], their_state.numpy(), atol=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [4, 64])
@@ -543,8 +542,9 @@ def test_the_state_space_mixer_is_mamba_2s(torch, rng, chunk):
         "out": {"kernel": held["out_proj.weight"].T, "bias": held["out_proj.bias"]},
     }
     inputs_t, inputs = both(torch, rng, "float32", 2, length, width)
-    mixer = StateSpace(head_dim=size, state_size=state, chunk=chunk)
-    ours = mixer.apply({"params": params}, inputs, mask=causal_rule(length))
+    mixer, sizes = StateSpace(state_size=state, chunk=chunk), Sizes(width, head_dim=size)
+    context = Context(mask=causal_rule(length), sizes=sizes)
+    ours = mixer.apply({"params": params}, inputs, context)
     expected = theirs(inputs_t).detach().numpy()
     np.testing.assert_allclose(ours, expected, atol=2e-5 * np.abs(expected).max())
 
@@ -570,21 +570,20 @@ def test_differential_attention_is_diff_llamas(torch, rng, kv_heads):
     expected, _ = theirs(inputs, (angles.cos(), angles.sin()), ahead)
     with jax.enable_x64(True):
         array = lambda tensor: jnp.asarray(tensor.detach().numpy())
-        core = functools.partial(
-            DiffTransformer, num_heads=4, head_dim=6, layer=3, epsilon=config.rms_norm_eps
-        )
-        ours = MultiHeadAttention(4, kv_heads, 6, use_bias=False, core=core)
+        variant = functools.partial(DiffTransformer, epsilon=config.rms_norm_eps)
+        ours = MultiHeadAttention(4, kv_heads, 6, use_bias=False, variant=variant)
         maps = {"query": theirs.q_proj, "key": theirs.k_proj, "value": theirs.v_proj}
         maps["out"] = theirs.o_proj
         params = {name: {"kernel": array(each.weight).T} for name, each in maps.items()}
         vectors = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
-        params["weights_of"] = {
+        params["variant"] = {
             "lambda": jnp.stack([array(getattr(theirs, name)) for name in vectors]),
             "norm": {"scale": jnp.ones(12)},
         }
         half = array(angles)[..., :3]
         terms = PositionTerms(rotation=Rotation(jnp.cos(half), jnp.sin(half)))
-        found = ours.apply({"params": params}, array(inputs), mask=causal_mask(7), terms=terms)
+        call = {"mask": causal_mask(7), "terms": terms, "layer": 3}
+        found = ours.apply({"params": params}, array(inputs), **call)
     # Their softmax and their lambda are float32 in any case; test_components.py has float64.
     np.testing.assert_allclose(found, expected.detach().numpy(), rtol=0, atol=2e-6)
 

@@ -24,15 +24,14 @@ from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train
 
 OWN = """
-import flax.linen as nn
-from transformer_jax.layers.weights import attention_weights
+from transformer_jax import AttentionVariant, attention_weights
 from transformer_jax.options import Positive
 
-class Tempered(nn.Module):
+class Tempered(AttentionVariant):
     temperature: Positive = 1.0
 
-    @nn.compact
-    def __call__(self, query, key, *, mask, bias):
+    def weights(self, query, key, call):
+        mask, bias = call.dense(query, key)
         return attention_weights(query / self.temperature, key, mask, bias)
 """
 AROUND = {
@@ -161,35 +160,8 @@ def test_a_config_of_another_sets_own_options_that_are_checked_too(folder):
 
 def test_a_file_that_fails_when_it_is_imported_is_named(folder):
     (folder / "own_tempered.py").write_text(OWN + "\nraise RuntimeError('broken')\n")
-    with pytest.raises(InvalidInput, match=r"own_tempered.py, line 13: RuntimeError: broken"):
+    with pytest.raises(InvalidInput, match=r"own_tempered.py, line 12: RuntimeError: broken"):
         short()
-
-
-# ---------------------------------------------------------------- a row of the package's own
-
-
-ROW = '''
-
-class Reversed(nn.Module):
-    """Adds sinusoids of the negated position.
-
-    Attributes:
-      width: model width, D.
-      rms: root mean square of what is added.
-    """
-
-    width: int
-    rms: Positive = 0.05
-
-    @nn.compact
-    def __call__(self, positions: Array) -> PositionTerms:
-        """[..., L] int -> an embedding [..., L, D]."""
-        return PositionTerms(embedding=_sinusoids(-positions, self.width, 10_000.0) * self.rms)
-
-
-POSITIONS = {
-    "reversed": Reversed,
-'''
 
 
 # ---------------------------------------------------------------- architectures, and what has no options
@@ -262,14 +234,20 @@ def test_an_architecture_that_does_not_fit_is_refused_before_it_trains(nets, nam
 
 
 MIXER = """
+from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
 class Before(nn.Module):
     '''Each place reads itself and the one before it, whatever the masks say.'''
 
+    use_bias: bool
+    kernel_init: Any
+    out_init: Any
+    dtype: Any
+
     @nn.compact
-    def __call__(self, inputs, memory=None, *, mask, terms, slot, train):
+    def __call__(self, inputs, context):
         before = jnp.pad(inputs, [(0, 0)] * (inputs.ndim - 2) + [(1, 0), (0, 0)])[..., :-1, :]
         return nn.Dense(inputs.shape[-1])(jnp.concatenate([inputs, before], -1))
 """
@@ -288,7 +266,8 @@ class Before(nn.Module):
         ("[(1, 0), (0, 0)])[..., :-1, :]", "[(0, 1), (0, 0)])[..., 1:, :]", {},
          "tokens from place 8 on change the logits before it"),
         ("inputs.shape[-1])", "7)", {}, r"model.mixer=own_mix:Before: \w+.*shapes"),
-        (", terms", "", {}, r"model.mixer=own_mix:Before: TypeError: .*'terms'"),
+        (", context", "", {}, r"model.mixer=own_mix:Before: TypeError: .*arguments"),
+        ("    out_init: Any\n", "", {}, r"model.mixer=own_mix:Before: TypeError: .*'out_init'"),
         ("return nn", "return 1 / 0, nn", {}, r"ZeroDivisionError at line \d+ of own_mix.py"),
     ],
 )  # fmt: skip

@@ -110,8 +110,8 @@ def test_a_tokenizer_of_ones_own_is_not_exported(tiny_run, tmp_path):
 def test_an_exported_run_is_a_run_again(tiny_run, folder):
     """Biases of 0 were added, the tokenizer is another class: the same words and probabilities."""
     ours, again = load_run(tiny_run), load_run(folder)
-    assert not ours.model.use_bias
-    assert again.model.use_bias
+    assert not ours.model.options.use_bias
+    assert again.model.options.use_bias
     assert (again.step, again.classes) == (0, ())
     assert again.config.data.task == "language_modelling"
     assert f"weights of {folder}" in repr(again)
@@ -145,7 +145,9 @@ def test_the_model_card_says_what_was_trained_and_how_well(tiny_run, folder):
 def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder, tmp_path):
     again = attempt("runs", "export", tiny_run, f"--out={folder}")
     refused(again, "it is there and not empty")
-    model = Decoder(vocab_size=9, max_length=8, width=16, depth=1, position="shaw", use_bias=False)
+    model = Decoder.of(
+        vocab_size=9, max_length=8, width=16, depth=1, position="shaw", use_bias=False
+    )
     run = load_run(tiny_run)
     with pytest.raises(InvalidInput, match="position: shaw here, learned there"):
         export_run(
@@ -158,8 +160,8 @@ def test_what_cannot_be_exported_is_refused_and_writes_nothing(tiny_run, folder,
 
 
 MODELS = {
-    "decoder": Decoder(vocab_size=9, max_length=24, width=16, depth=1, dropout_rate=0.25),
-    "llama": Decoder(
+    "decoder": Decoder.of(vocab_size=9, max_length=24, width=16, depth=1, dropout_rate=0.25),
+    "llama": Decoder.of(
         vocab_size=9,
         max_length=80,
         width=16,
@@ -176,9 +178,11 @@ MODELS = {
         use_bias=False,
         tie_embeddings=False,
     ),
-    "masked": Encoder(vocab_size=9, max_length=24, width=16, depth=1, num_types=2),
-    "classes": Encoder(vocab_size=9, max_length=24, width=16, depth=1, num_types=2, num_classes=3),
-    "bart": EncoderDecoder(
+    "masked": Encoder.of(vocab_size=9, max_length=24, width=16, depth=1, num_types=2),
+    "classes": Encoder.of(
+        vocab_size=9, max_length=24, width=16, depth=1, num_types=2, num_classes=3
+    ),
+    "bart": EncoderDecoder.of(
         vocab_size=9,
         max_length=24,
         width=16,
@@ -187,7 +191,7 @@ MODELS = {
         embedding_norm=True,
         output_bias=True,
     ),
-    "t5": EncoderDecoder(
+    "t5": EncoderDecoder.of(
         vocab_size=9,
         max_length=24,
         width=16,
@@ -228,7 +232,7 @@ def test_a_folder_is_a_config_that_makes_its_model(name, tmp_path):
     assert "not used" not in start.remarks[0]
     equal = jax.tree.map(np.array_equal, start.params, theirs)
     assert all(jax.tree.leaves(equal))
-    assert made.dropout_rate == model.dropout_rate
+    assert made.options.dropout_rate == model.options.dropout_rate
     config.model.width = 32  # it can be changed, as every config can
 
 
@@ -367,7 +371,7 @@ def test_a_translation_begins_and_ends_as_the_folder_says(
         file = tmp_path / "again" / "config.json"
         settings = json.loads(file.read_text())
         del settings["feed_forward_proj"]
-        assert model_of(settings, "")[1].feed_forward == "mlp"
+        assert model_of(settings, "")[1].options.feed_forward == "mlp"
     assert again.translate(["abc", "d"]) == answers
     pairs = itertools.product("abcde", "abcd", ("e", 30 * "e"))
     rows = [f"{''.join(pair)}\t{pair[0]}" for pair in pairs]

@@ -2,7 +2,6 @@
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +9,13 @@ import optax
 import pytest
 
 from tests.conftest import a_few_of, attempt, random_params, refused, tiny_config
+from transformer_jax.attention import AttentionVariant, attention_weights
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, sites_of
-from transformer_jax.layers.remat import REMATS
-from transformer_jax.layers.weights import SoftmaxAttention
 from transformer_jax.models import Decoder, EncoderDecoder, VisionTransformer
+from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
 from transformer_jax.programs import differing, names_in, trace, with_numbers
+from transformer_jax.remat import REMATS
 from transformer_jax.resolve import option_for
 from transformer_jax.sites import SITES
 from transformer_jax.training.objectives import score_batch
@@ -31,7 +31,7 @@ IMAGES = rng.normal(size=(3, 4, 4, 1)).astype(np.float32)
 ALIKE = {"tokens": TOKENS, "segments": SEGMENTS}
 MODELS = {
     "types, biases, drop path, experts": (
-        Decoder(
+        Decoder.of(
             **TEXT | SMALL,
             depth=5,
             layers="LG",
@@ -44,19 +44,19 @@ MODELS = {
         ALIKE,
     ),
     "numbers of the depth": (
-        Decoder(**TEXT | SMALL, depth=3, attention="diff_transformer", position="rotary"),
+        Decoder.of(**TEXT | SMALL, depth=3, attention="diff_transformer", position="rotary"),
         ALIKE,
     ),
     "recurrences": (
-        Decoder(**TEXT | SMALL, depth=2, mixer="state_space", position="none"),
+        Decoder.of(**TEXT | SMALL, depth=2, mixer="state_space", position="none"),
         ALIKE,
     ),
     "encoder and decoder": (
-        EncoderDecoder(**TEXT | SMALL, depth=2),
+        EncoderDecoder.of(**TEXT | SMALL, depth=2),
         {"source": TOKENS, "source_segments": np.minimum(SEGMENTS, 1), "tokens": TOKENS[:, :5]},
     ),
     "images": (
-        VisionTransformer(
+        VisionTransformer.of(
             **SMALL, depth=2, image_shape=(4, 4, 1), patch_size=2, num_classes=11, wiring="post"
         ),
         {"images": IMAGES},
@@ -88,10 +88,25 @@ def one_by_one(name):
     return params, loss_and_gradients(model, inputs, params)
 
 
-def assert_same(name, **fields):
+@functools.cache
+def one_by_one_without_dropout(name):
     model, inputs = MODELS[name]
-    params, (loss, gradients) = one_by_one(name)
-    other, others = loss_and_gradients(model.clone(**fields), inputs, params)
+    model = model.with_options(dropout_rate=0.0, stochastic_depth=0.0)
+    params, _ = one_by_one(name)
+    return model, params, loss_and_gradients(model, inputs, params)
+
+
+def assert_same_in_a_scan(name, **fields):
+    """A scan draws its dropout otherwise; all else is that of the blocks one by one."""
+    inputs, (model, params, expected) = MODELS[name][1], one_by_one_without_dropout(name)
+    stacked = stack_blocks(params, unit_of(model.options))
+    assert stacked.keys() != params.keys() or "encoder" in params
+    loss, gradients = loss_and_gradients(model.with_options(**fields), inputs, stacked)
+    assert_close(name, (loss, unstack_blocks(gradients)), expected)
+
+
+def assert_close(name, found, expected):
+    (other, others), (loss, gradients) = found, expected
     np.testing.assert_allclose(other, loss, rtol=1e-6)
     assert jax.tree.structure(others) == jax.tree.structure(gradients)
     largest = max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradients))
@@ -108,22 +123,49 @@ def assert_same(name, **fields):
         )
     ],
 )
-def test_a_loop_of_the_program_draws_and_computes_what_blocks_one_by_one_do(name):
-    """Dropout, drop path, position terms, packed documents, memory and experts' losses."""
-    assert_same(name, scan_layers=True, remat="block")
+def test_a_scan_computes_what_blocks_one_by_one_do(name):
+    """Position terms, packed documents, memory, experts' losses, and what depends on the depth."""
+    assert_same_in_a_scan(name, remat="block")
 
 
 @pytest.mark.parametrize("remat", a_few_of(sorted(REMATS.keys() - {"none"}), ("sites",)))
-@pytest.mark.parametrize("scan_layers", a_few_of([False, True], [True]))
+@pytest.mark.parametrize("scan", a_few_of([False, True], [True]))
 @pytest.mark.xdist_group("numbers of the depth")
-def test_every_policy_gives_the_same_gradients(remat, scan_layers):
-    assert_same("numbers of the depth", scan_layers=scan_layers, remat=remat)
+def test_every_policy_gives_the_same_gradients(remat, scan):
+    name = "numbers of the depth"
+    if scan:
+        assert_same_in_a_scan(name, remat=remat)
+    else:
+        params, expected = one_by_one(name)
+        model, inputs = MODELS[name]
+        found = loss_and_gradients(model.with_options(remat=remat), inputs, params)
+        assert_close(name, found, expected)
 
 
-def step_and_state(depth, **fields):
-    model = Decoder(**TEXT | SMALL | {"max_length": 64, "depth": depth, **fields})
+def test_each_block_of_a_scan_draws_its_own_dropout():
+    """Equal blocks whose branches are their dropout; a branch that is left out is left out whole."""
+    model = Decoder.of(**TEXT, width=8, num_heads=2, depth=4, stochastic_depth=0.5, position="none")
+    params = random_params(model)
+    first = params["block_0"]
+    params |= {f"block_{number}": first for number in range(4)}
+    stacked, tokens = stack_blocks(params, 1), np.zeros((64, 8), np.int32)
+    draw = lambda params, key: model.apply(
+        {"params": params}, tokens, train=True, rngs={"dropout": key}
+    )
+    drawn = [jax.jit(draw)(stacked, jax.random.key(seed)) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert not np.allclose(drawn[0], drawn[2])
+    # Eight branches of 64 equal examples, kept or not: equal draws in all blocks would give few.
+    assert len(np.unique(np.asarray(drawn[0][:, -1, 0]).round(5))) > 20
+    plain = np.asarray(draw(params, jax.random.key(0)))
+    assert len(np.unique(plain[:, -1, 0].round(5))) > 20
+
+
+def step_and_state(depth, scan=False, **fields):
+    model = Decoder.of(**TEXT | SMALL | {"max_length": 64, "depth": depth, **fields})
     optimizer = optax.sgd(0.1)
     params = random_params(model)
+    params = stack_blocks(params, 1) if scan else params
     step = lambda state, batch, seed: make_train_step(model, optimizer, seed)(state, batch)
     tokens = np.resize(TOKENS, (16, 64))
     weights = np.ones(tokens.shape, np.float32)
@@ -141,15 +183,15 @@ def temporaries(depth, **fields):
 def test_memory_stops_growing_with_the_depth():
     """Nothing but the blocks' inputs is kept: 16 x 64 x 8 floats each, and what a loop adds."""
     plain = temporaries(4) - temporaries(2)
-    kept = temporaries(4, scan_layers=True, remat="block")
-    kept -= temporaries(2, scan_layers=True, remat="block")
+    kept = temporaries(4, scan=True, remat="block")
+    kept -= temporaries(2, scan=True, remat="block")
     assert kept < 0.1 * plain
 
 
 @pytest.mark.thorough
 def test_programs_of_two_dropout_rates_are_one():
     """Studies compile arms once that differ in numbers; so they do behind loops and policies."""
-    fields = {"scan_layers": True, "remat": "block"}
+    fields = {"scan": True, "remat": "block"}
     traces = []
     for rate in (0.1, 0.3):
         step, arguments = step_and_state(2, **fields, dropout_rate=rate)
@@ -164,28 +206,30 @@ def test_programs_of_two_dropout_rates_are_one():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
-def test_sites_are_those_of_blocks_one_by_one():
-    model = Decoder(**TEXT | SMALL, depth=3, scan_layers=True, remat="sites")
+def test_sites_are_those_of_blocks_without_a_policy():
+    model = Decoder.of(**TEXT | SMALL, depth=3, remat="sites")
     params = random_params(model)
     inputs = {"tokens": TOKENS}
-    plain = model.clone(scan_layers=False, remat="none")
+    plain = model.with_options(remat="none")
     assert sites_of(model, params, inputs) == sites_of(plain, params, inputs)
     values = (capture(m, params, inputs, "block_1.residual") for m in (model, plain))
     np.testing.assert_array_equal(*(value["block_1.residual"] for value in values))
 
 
-def names_of_a_step(**fields):
-    model = Decoder(**TEXT | SMALL, depth=2, **fields)
+def names_of_a_step(scan=False, **fields):
+    model = Decoder.of(**TEXT | SMALL, depth=2, **fields)
     given = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
     apply = lambda params: model.apply({"params": params}, TOKENS, **given)
-    return names_in(jax.make_jaxpr(apply)(random_params(model.clone(scan_layers=False))))
+    params = random_params(model)
+    return names_in(jax.make_jaxpr(apply)(stack_blocks(params, 1) if scan else params))
 
 
-def test_policies_find_the_same_names_in_a_loop():
+def test_policies_find_the_same_names_in_a_scan():
     names = names_of_a_step()
     assert {"attention.weights", "feed_forward.hidden", "residual"} <= names
-    assert names_of_a_step(scan_layers=True) == names
-    assert names - names_of_a_step(attention_chunk=2) == {"attention.weights"}
+    assert names_of_a_step(scan=True) == names
+    chunked = names_of_a_step(attention="chunked", attention_options={"size": 2})
+    assert names - chunked == {"attention.weights"}
 
 
 def test_policies_know_every_site_of_a_block():
@@ -194,68 +238,42 @@ def test_policies_know_every_site_of_a_block():
     assert set(allowed.removeprefix("some of: ").split(", ")) == names - {"residual"}
 
 
-class ByDepth(nn.Module):
-    """Attention that is another one in every second block."""
+class ByDepth(AttentionVariant):
+    """Attention that is sharper in later blocks."""
 
-    layer: int
-
-    @nn.compact
-    def __call__(self, query, key, *, mask, bias):
-        scale = 1.0 if self.layer % 2 else None
-        weights = SoftmaxAttention(scale=scale)(query, key, mask=mask, bias=bias)
-        return weights if self.layer % 2 else jnp.square(weights)
+    def weights(self, query, key, call):
+        mask, bias = call.dense(query, key)
+        return attention_weights(query * (1 + call.layer), key, mask, bias)
 
 
-class ByRule(nn.Module):
-    """Attention whose derivative hangs on the block, by a rule that nobody can compare."""
+class ByBranch(AttentionVariant):
+    """Attention that asks, while a program is traced, which block it is in."""
 
-    layer: int
-
-    @nn.compact
-    def __call__(self, query, key, *, mask, bias):
-        scaled = jax.custom_vjp(lambda x: x)
-        scaled.defvjp(lambda x: (x, None), lambda _, g: (g * 10.0**self.layer,))
-        return SoftmaxAttention()(scaled(query), key, mask=mask, bias=bias)
+    def weights(self, query, key, call):
+        mask, bias = call.dense(query, key)
+        return attention_weights(query if call.layer % 2 else -query, key, mask, bias)
 
 
-class ByRound(nn.Module):
-    """The same with a tangent: a straight-through estimator."""
-
-    layer: int
-
-    @nn.compact
-    def __call__(self, query, key, *, mask, bias):
-        rounded = jax.custom_jvp(lambda x: jnp.round(x / (1 + self.layer)))
-        rounded.defjvp(lambda x, t: (rounded(*x), t[0]))
-        return SoftmaxAttention()(rounded(query), key, mask=mask, bias=bias)
+def test_blocks_of_a_scan_know_their_number():
+    model = Decoder.of(**TEXT | SMALL, depth=3, attention=ByDepth)
+    params = random_params(model)
+    plain, other = (model.apply({"params": p}, TOKENS) for p in (params, stack_blocks(params, 1)))
+    np.testing.assert_allclose(plain, other, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"attention": ByRule}, "a rule of its own for its derivative"),
-        ({"attention": ByRound}, "a rule of its own for its derivative"),
-        ({"distinct_blocks": 1}, "blocks share parameters"),
-        ({"skips": "embedding"}, "read earlier streams"),
-        ({"attention": ByDepth}, "parts 0 and 1 of the stack do not compute the same"),
-    ],
-)
-def test_blocks_that_are_no_loop_are_refused(fields, words):
-    model = Decoder(**TEXT | SMALL, depth=3, scan_layers=True, **fields)
-    params = random_params(model.clone(scan_layers=False))
-    with pytest.raises(ValueError, match=words):
-        jax.eval_shape(lambda: model.apply({"params": params}, TOKENS))
+def test_code_that_a_scan_cannot_repeat_is_refused():
+    own = f"{ByBranch.__module__}:ByBranch"
+    with pytest.raises(InvalidInput, match=r"scan_layers"):
+        prepare(tiny_config(model__attention=own, model__scan_layers=True))
 
 
 def test_options_that_would_do_nothing_are_refused():
     with pytest.raises(InvalidInput, match=r"this model makes no mixer.out; expected some of a"):
         prepare(tiny_config(model__remat="sites", model__remat_options__sites="mixer.out"))
-    chunks = {"model__remat": "sites", "model__attention_chunk": 4}
+    chunks = {"model__remat": "sites", "model__attention": "chunked"}
+    chunks |= {"model__attention_options__size": 4}
     with pytest.raises(InvalidInput, match=r"this model makes no attention.weights"):
         prepare(tiny_config(**chunks, model__remat_options__sites="attention.weights"))
-    own = f"{ByDepth.__module__}:ByDepth"
-    with pytest.raises(InvalidInput, match="do not compute the same"):
-        prepare(tiny_config(model__attention=own, model__scan_layers=True))
     tiny = ("train", "--config=configs/tiny.py", "--workdir=x")
     loop = "--config.model.scan_layers=True"
     refused(attempt(*tiny, loop, "--config.model.distinct_blocks=1"), "are no loop; expected False")

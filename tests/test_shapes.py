@@ -30,8 +30,8 @@ def test_refuses_another_number_of_axes(shape, letters):
 
 def test_suffixes_of_arrays_are_letters_of_the_key():
     names = set()
-    for folder in ("layers", "models", "training"):
-        for file in (ROOT / "transformer_jax" / folder).glob("*.py"):
+    for files in ("*.py", "models/*.py", "variants/*.py", "training/*.py"):
+        for file in (ROOT / "transformer_jax").glob(files):
             nodes = ast.walk(ast.parse(file.read_text()))
             names |= {node.id for node in nodes if isinstance(node, ast.Name)}
     suffixes = {found[1] for name in names if (found := re.search("^[a-z]\\w*_([A-Z1]+)$", name))}

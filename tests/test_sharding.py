@@ -51,15 +51,15 @@ def test_a_hook_gathers_only_what_it_asks_for(tmp_path, monkeypatch):
         ("block_3/attention/out/kernel", (64, 32), (("tensor",), ("fsdp",))),
         ("block_3/feed_forward/down/kernel", (64, 32), (("tensor",), ("fsdp",))),
         ("block_3/feed_forward/up/kernel", (4, 32, 64), (None, ("fsdp",), ("tensor",))),  # experts
-        ("block_0:12:1/attention/key/kernel", (12, 32, 64), (None, ("fsdp",), ("tensor",))),
+        ("blocks/block_0/attention/key/kernel", (12, 32, 64), (None, ("fsdp",), ("tensor",))),
         ("block_3/attention/query/bias", (64,), (("tensor",),)),
         ("block_3/attention/out/bias", (32,), ()),
         ("token_embedding/embedding", (65, 32), (None, ("fsdp",))),  # 2 does not divide 65
         ("positions/embedding", (16, 32), (None, ("fsdp",))),
         ("block_3/mixer/decay", (8, 16, 4), (None, ("fsdp",), None)),  # the largest
-        ("block_0:12:1/mixer/decay", (12, 8, 4), (None, ("fsdp",), None)),  # of one block
+        ("blocks/block_0/mixer/decay", (12, 8, 4), (None, ("fsdp",), None)),  # of one block
         ("final_norm/scale", (32,), ()),
-        ("v_row/block_0:12:1/attention/query/kernel", (12, 32), ()),  # of Adafactor, of 12 blocks
+        ("v_row/blocks/block_0/attention/query/kernel", (12, 32), ()),  # of Adafactor, of 12 blocks
     ],
 )
 def test_parameters_and_the_optimizers_arrays_are_cut_by_path(path, shape, spec):

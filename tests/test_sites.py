@@ -10,17 +10,12 @@ import numpy as np
 import pytest
 
 from tests.test_inspection import drawn
+from transformer_jax.attention import scaled_dot_product_attention
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, intervene, sites_of
-from transformer_jax.layers.attention import scaled_dot_product_attention
-from transformer_jax.layers.norms import LayerNorm
-from transformer_jax.models import (
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    RecurrentDecoder,
-    VisionTransformer,
-)
+from transformer_jax.models import Decoder, Encoder, EncoderDecoder, VisionTransformer
+from transformer_jax.models.recurrent import RecurrentDecoder
+from transformer_jax.norms import LayerNorm
 from transformer_jax.sites import SITES, interventions, site
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)
@@ -29,16 +24,16 @@ SMALL = {"vocab_size": 11, "max_length": 6, **SIZES}
 RECURRENT = {"vocab_size": 11, "max_length": 6, "width": 8, "recurrent_depth": 2, "cell": "gru"}
 BOTH = {"source": TOKENS, "tokens": TOKENS[:, :4]}
 MODELS = {
-    "decoder": (Decoder(**SMALL, num_kv_heads=1, position="rotary"), {"tokens": TOKENS}),
-    "state_space": (Decoder(**SMALL, mixer="state_space"), {"tokens": TOKENS}),
-    "linear": (Decoder(**SMALL, attention="linear", feed_forward="gated"), {"tokens": TOKENS}),
-    "mixture": (Decoder(**SMALL, feed_forward="mixture"), {"tokens": TOKENS}),
-    "encoder": (Encoder(**SMALL, num_classes=3), {"tokens": TOKENS}),
+    "decoder": (Decoder.of(**SMALL, num_kv_heads=1, position="rotary"), {"tokens": TOKENS}),
+    "state_space": (Decoder.of(**SMALL, mixer="state_space"), {"tokens": TOKENS}),
+    "linear": (Decoder.of(**SMALL, attention="linear", feed_forward="gated"), {"tokens": TOKENS}),
+    "mixture": (Decoder.of(**SMALL, feed_forward="mixture"), {"tokens": TOKENS}),
+    "encoder": (Encoder.of(**SMALL, num_classes=3), {"tokens": TOKENS}),
     "vision": (
-        VisionTransformer(**SIZES, image_shape=(4, 4, 1), num_classes=3, patch_size=2),
+        VisionTransformer.of(**SIZES, image_shape=(4, 4, 1), num_classes=3, patch_size=2),
         {"images": jnp.ones((2, 4, 4, 1))},
     ),
-    "encoder_decoder": (EncoderDecoder(**SMALL), BOTH),
+    "encoder_decoder": (EncoderDecoder.of(**SMALL), BOTH),
     "recurrent": (RecurrentDecoder(**RECURRENT), {"tokens": TOKENS}),
 }
 
@@ -210,7 +205,7 @@ def test_sites_in_a_model_of_ones_own_have_its_path_in_front(taken):
     class Twice(nn.Module):
         @nn.compact
         def __call__(self, tokens):
-            logits = Decoder(**SMALL, name="lm")(tokens)
+            logits = Decoder.of(**SMALL, name="lm")(tokens)
             return site(self, "doubled", 2 * logits)
 
     model = Twice()
@@ -249,10 +244,10 @@ def test_a_compiled_program_is_the_same_with_and_without_sites(taken, monkeypatc
 
     named = lowered()
     for module in (
-        "layers.attention",
-        "layers.blocks",
-        "layers.feedforward",
-        "models.parts",
+        "attention",
+        "blocks",
+        "feedforward",
+        "models.stack",
         "models.decoder",
     ):
         monkeypatch.setattr(f"transformer_jax.{module}.site", lambda module, name, value: value)

@@ -20,20 +20,20 @@ SMALL = {"vocab_size": 11, "max_length": 6, "width": 8, "depth": 2, "num_heads":
 
 @pytest.mark.thorough
 def test_a_causal_encoder_and_an_unmasked_decoder():
-    encoder = Encoder(**SMALL, num_classes=0, mask="causal")
+    encoder = Encoder.of(**SMALL, num_classes=0, mask="causal")
     params = random_params(encoder, tokens=TOKENS)
     changed = TOKENS.at[:, 4].add(1) % 11
     before, after = (encoder.apply({"params": params}, t) for t in (TOKENS, changed))
     np.testing.assert_array_equal(before[:, :4], after[:, :4])
     assert np.abs(before[:, 4:] - after[:, 4:]).max() > 0.01
-    leaking = Decoder(**SMALL, mask="unmasked")
+    leaking = Decoder.of(**SMALL, mask="unmasked")
     params = random_params(leaking, tokens=TOKENS)
     before, after = (leaking.apply({"params": params}, t) for t in (TOKENS, changed))
     assert np.abs(before[:, 0] - after[:, 0]).max() > 1e-3
 
 
 def test_without_cross_attention_the_source_does_not_matter():
-    model = EncoderDecoder(**SMALL, cross_attention=False)
+    model = EncoderDecoder.of(**SMALL, cross_attention=False)
     params = random_params(model, source=TOKENS, tokens=TOKENS)
     assert "cross_attention" not in str(jax.tree_util.tree_structure(params))
     ours, other = (

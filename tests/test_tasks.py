@@ -428,7 +428,7 @@ def test_a_matched_baseline_has_as_many_parameters(kind, cell):
     wanted = count_parameters(make_model(plain, sizes))
     assert count_parameters(model) == pytest.approx(wanted, rel=0.01)
     widths = [model.width + step for step in (-1, 0, 1)]
-    off = [abs(count_parameters(model.clone(width=width)) - wanted) for width in widths]
+    off = [abs(count_parameters(model.with_options(width=width)) - wanted) for width in widths]
     assert off[1] == min(off)
 
 
@@ -516,7 +516,7 @@ def test_weights_of_a_model_that_computes_otherwise_are_refused(runs, sources, t
     for change, words in (
         ({"model.num_heads": 4}, "model.num_heads: 2 there, 4 here"),
         ({"model.activation": "relu"}, "model.activation: gelu there, relu here"),
-        ({"model.norm_epsilon": 1e-3}, "model.norm_epsilon: 1e-05 there, 0.001 here"),
+        ({"model.norm_options.epsilon": 1e-3}, "norm_options.epsilon: 1e-05 there, 0.001 here"),
     ):
         with pytest.raises(InvalidInput, match=words):
             train(config_for("labelled", sources["labelled"], **start | change), tmp_path / "a")
@@ -552,11 +552,6 @@ def test_weights_that_do_not_fit_are_refused_with_shapes(runs, sources, tmp_path
         ("images", {"model.variant": "M/4"}, "a name like Ti/4"),
         ("text", {"data.separate_documents": True}, "keeps no documents apart"),
         ("labelled", {"evaluation.stride": 3}, "data.task=text_classification has no windows"),
-        (
-            "text",
-            {"model.attention": "fused", "model.attention_chunk": 8},
-            "fused mixes values itself; expected None",
-        ),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(kind, changes, words):

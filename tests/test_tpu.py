@@ -48,7 +48,7 @@ def test_a_step_is_planned_for_a_tpu():
     plans = plan(
         *("--config=configs/shakespeare.py", "--device=v5e", "--config.data.length=256"),
         *("--config.training.batch_size=64", "--compare=model.remat=block model.scan_layers=True"),
-        "--compare=model.remat=block model.scan_layers=True model.attention_chunk=64",
+        "--compare=model.remat=block model.scan_layers=True model.attention=chunked model.attention_options.size=64",
         "--compare=data.length=1024 training.batch_size=16",
         "--compare=data.length=1024 training.batch_size=16 model.attention=fused",
         "--compare=training.batch_size=65536",

@@ -575,7 +575,7 @@ def test_bfloat16_trains_and_scores_as_float32_does(tiny_run, tmp_path):
     )
     of_float32, of_bfloat16 = (
         evaluate(make_score(model), exact.params, task, "validation", 256).means["loss"]
-        for model in (exact.model, exact.model.clone(dtype=jax.numpy.bfloat16))
+        for model in (exact.model, exact.model.with_options(dtype=jax.numpy.bfloat16))
     )
     assert 0 < abs(of_float32 - of_bfloat16) < 1e-3
 
@@ -647,11 +647,11 @@ def test_a_checkpoint_of_another_run_and_an_edited_config_are_refused(tiny_run, 
     copy = tmp_path / "copy"
     shutil.copytree(tiny_run, copy)
     config = json.loads((copy / "config.json").read_text())
-    config["model"]["norm_epsilon"] *= 10
+    config["model"]["init_std"] *= 10
     config["evaluation"]["every"] += 1  # may differ between launches
     (copy / "config.json").write_text(json.dumps(config))
-    told = "model.norm_epsilon: 1e-05 when it was saved, 0.0001 in config.json"
-    for attempt_of in (load_run, lambda path: run(path, model__norm_epsilon=1e-4)):
+    told = "model.init_std: 0.02 when it was saved, 0.2 in config.json"
+    for attempt_of in (load_run, lambda path: run(path, model__init_std=0.2)):
         with pytest.raises(InvalidInput, match=told) as refusal:
             attempt_of(copy)
         assert "evaluation.every" not in str(refusal.value)
@@ -659,7 +659,7 @@ def test_a_checkpoint_of_another_run_and_an_edited_config_are_refused(tiny_run, 
 
     other = tmp_path / "other"
     shutil.copytree(tiny_run, other)
-    config["model"]["norm_epsilon"] /= 10
+    config["model"]["init_std"] /= 10
     config["seed"] = 5
     (other / "config.json").write_text(json.dumps(config))
     with pytest.raises(InvalidInput, match="seed: 0 when it was saved, 5"):

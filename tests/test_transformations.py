@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from transformer_jax import MultiHeadAttention, causal_mask
-from transformer_jax.layers.blocks import Block
-from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.feedforward import FeedForward
-from transformer_jax.layers.linear import Linear
-from transformer_jax.layers.norms import NORMS, LayerNorm
+from transformer_jax.blocks import Context, PreNorm
+from transformer_jax.embeddings import TokenEmbedding
+from transformer_jax.feedforward import FeedForward
+from transformer_jax.linear import Linear
+from transformer_jax.norms import NORMS, LayerNorm
+from transformer_jax.options import entry_of
 
 VECTORS = jax.random.normal(jax.random.key(7), (3, 4, 8))
 TOKENS = jax.random.randint(jax.random.key(8), (3, 4), 0, 11)
@@ -21,22 +22,25 @@ MODULES = {
     "linear": (Linear(5), VECTORS, {}),
     "attention": (ATTENTION(), VECTORS, {"mask": causal_mask(4)}),
     "feed_forward": (FeedForward(mlp_dim=6), VECTORS, {}),
-    "block": (Block(ATTENTION, FeedForward, LayerNorm), VECTORS, {"mask": causal_mask(4)}),
+    "block": (PreNorm(ATTENTION, FeedForward, LayerNorm), VECTORS, {}),
     "token_embedding": (TokenEmbedding(11, 8), TOKENS, {}),
-    **{name: (norm(), VECTORS, {}) for name, norm in NORMS.items() if name != "none"},
+    **{name: (entry_of(NORMS, name)(), VECTORS, {}) for name in NORMS if name != "none"},
 }
 
 
 @pytest.fixture(params=MODULES)
 def case(request):
     module, inputs, options = MODULES[request.param]
-    variables = {"params": module.init(jax.random.key(0), inputs, **options)["params"]}
+    more = ({}, Context(mask=causal_mask(4))) if isinstance(module, PreNorm) else ()
+    variables = {"params": module.init(jax.random.key(0), inputs, *more, **options)["params"]}
     leaves, treedef = jax.tree.flatten(variables)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     noisy = [
         leaf + 0.1 * jax.random.normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)
     ]
-    apply = lambda variables, inputs: module.apply(variables, inputs, **options)
+    apply = lambda variables, inputs: jax.tree.leaves(
+        module.apply(variables, inputs, *more, **options)
+    )[0]
     return apply, jax.tree.unflatten(treedef, noisy), inputs
 
 

@@ -1,22 +1,22 @@
 """transformer_jax: transformers in JAX, and experiments on them that can be believed.
 
-Start with examples/one_page.py. Then in this order, not that of imports; * marks the eight files
+Start with examples/one_page.py. Then in this order, not that of imports; * marks the seven files
 from attention to a trained model. On the way data/tasks/batch says what a model reads,
 training/objectives what the loss is, and training/prepared compiles the step. CONTRIBUTING.md says
 what a new component, task, metric or optimizer needs.
   shapes, masks*      the letters of the dimensions; who may attend to whom
+  attention*, blocks* the mechanism; the block, and how attention, feed-forward layer and norms are
+                      wired in it
+  positions, norms, feedforward, embeddings, linear, pooling, initialisation, parametrisation, remat
+                      what a config can choose; position_terms: what positions give to attention;
+                      cache: keys and values that are kept
+  variants/           less common choices, one idea a file, imported when they are chosen
+  models/             stack*: options -> one specification for each block -> a stack of blocks;
+                      decoder*, encoder, encoder_decoder, vision; transformer: what they share; the
+                      recurrent baselines; effect: what an option does in the end
   sites               the named places of a model: to be read, changed, kept by name
   sharding            which of several devices holds what: by a parameter's path, by a site
   processes           several hosts that are one run: what they agree on, who writes
-  layers/             attention*, weights (of attention: the softmax), core: the mechanism; mixers:
-                      what may take its place; blocks*: the block, and its wirings (pre-norm, ...);
-                      position_terms: what positions give to attention, rotation; cache: keys and
-                      values that are kept; initialisation, positions, norms, ...: what a config can
-                      choose
-  models/             what the layers add up to: families: a name in a config -> a class; parts*:
-                      fields, attention_mask, the stack; block*: makes one of it; layer_list: which
-                      is of which type; decoder*, encoder, encoder_decoder, vision, the recurrent
-                      baselines
   data/               sources (text, tables, arrays, made-up languages), tokenizers; tasks:
                       examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
@@ -45,7 +45,7 @@ what a new component, task, metric or optimizer needs.
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name
   laws                what every component keeps, to be tried on your own components
-  alike, programs     traced programs: equal parts become one loop; which are equal, by what they do
+  programs            traced programs: which are equal, by what they do
 
 Beside it: experiments/ the commands, configs/ what they read, configs/ablations/ the studies,
 docs/glossary.md our own words.
@@ -60,8 +60,13 @@ __version__ = "0.2.0"
 
 # module -> its names; docs/stable.md says what is promised of them.
 _PUBLIC = {
-    "layers.attention": ("MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"),
-    "layers.core": ("Core",),
+    "attention": (
+        "AttentionCall",
+        "AttentionVariant",
+        "MultiHeadAttention",
+        "attention_weights",
+        "scaled_dot_product_attention",
+    ),
     "masks": (
         "Mask",
         "Places",
@@ -72,26 +77,21 @@ _PUBLIC = {
         "segment_mask",
         "window_mask",
     ),
-    "layers.norms": ("LayerNorm", "RMSNorm", "layer_norm", "rms_norm"),
-    "layers.positions": (
-        "ALiBiPositions",
+    "norms": ("LayerNorm", "RMSNorm", "layer_norm", "rms_norm"),
+    "positions": (
         "LearnedPositions",
         "RotaryPositions",
         "SinusoidalPositions",
-        "T5Positions",
         "sinusoidal_positions",
     ),
-    "layers.position_terms": ("rotate",),
-    "layers.feedforward": ("FeedForward", "GatedFeedForward", "MixtureOfExperts"),
-    "layers.blocks": ("Block",),
-    "models": (
-        "Decoder",
-        "Encoder",
-        "EncoderDecoder",
-        "RecurrentDecoder",
-        "RecurrentEncoder",
-        "VisionTransformer",
-    ),
+    "variants.alibi": ("ALiBiPositions",),
+    "variants.t5": ("T5Positions",),
+    "variants.experts": ("MixtureOfExperts",),
+    "position_terms": ("PositionTerms", "Sizes", "rotate"),
+    "feedforward": ("FeedForward", "GatedFeedForward"),
+    "blocks": ("Block", "Context", "PostNorm", "PreNorm"),
+    "models": ("Decoder", "Encoder", "EncoderDecoder", "VisionTransformer"),
+    "models.recurrent": ("RecurrentDecoder", "RecurrentEncoder"),
     "generation": ("generate", "generate_after", "generate_from"),
     "sampling": ("draw_token",),
     "inspection": (

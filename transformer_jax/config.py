@@ -6,8 +6,10 @@ has a section beside it for the options of the chosen one (`model.norm_options`)
 have an option of the same name share it, so that it stays stated when another variant is chosen.
 """
 
+import dataclasses
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt, Predicate
@@ -16,6 +18,7 @@ from typing_extensions import Doc
 from transformer_jax.options import (
     Count,
     Form,
+    FrozenOptions,
     Natural,
     NonNegative,
     Number,
@@ -31,6 +34,7 @@ from transformer_jax.options import (
     is_number,
     options_of_section,
 )
+from transformer_jax.suggestions import suggest
 
 
 def _are_shares(value: tuple) -> bool:
@@ -203,41 +207,14 @@ class Data:
     ] = 64
 
 
-class Model:
-    """The model, beside what its class declares."""
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """What a transformer is made of: the options that models take as one value.
 
-    architecture: Annotated[
-        str,
-        Variant("models:MODELS", "model"),
-        Doc(
-            "The task says which of them fit. A class of your own has its options under "
-            "`model.own`, and gets of the model's those that it has a field for."
-        ),
-    ] = "decoder"
-
-    match_parameters: Annotated[
-        Literal["decoder", "encoder"] | None,
-        Doc(
-            "Chooses the width of a recurrent architecture so that it has as many parameters as "
-            "this one with the same options; None: width is taken as it is."
-        ),
-    ] = None
-
-    max_length: Annotated[
-        Count,
-        Doc(
-            "Longest input that the model can take, in tokens; at least data.length. Data whose "
-            "sequences have a length of their own says so, and it is taken."
-        ),
-    ] = SameAs("data.length")  # ty: ignore
-
-    dtype: Annotated[
-        Literal["float32", "bfloat16"],
-        Doc(
-            "Precision of the computation. Parameters, optimizer, softmax, norms and loss are "
-            "float32 in any case. There is no float8."
-        ),
-    ] = "float32"
+    A field that names a variant may hold a class, or a partial of one, instead. `..._options` hold
+    the options of the chosen variants, and `layer_types` by letter what types of layers have
+    otherwise.
+    """
 
     width: Annotated[
         Count,
@@ -282,19 +259,19 @@ class Model:
 
     position: Annotated[
         str,
-        Variant("layers.positions:POSITIONS", "model.position_options"),
+        Variant("positions:POSITIONS", "model.position_options"),
         Doc("A row of POSITIONS."),
     ] = "learned"
 
     mixer: Annotated[
         str,
-        Variant("layers.mixers:MIXERS", "model.mixer_options"),
+        Variant("blocks:MIXERS", "model.mixer_options"),
         Doc("A row of MIXERS: what lets places exchange what they know."),
     ] = "attention"
 
     attention: Annotated[
         str,
-        Variant("layers.attention:ATTENTIONS", "model.attention_options"),
+        Variant("attention:ATTENTIONS", "model.attention_options"),
         Doc("A row of ATTENTIONS."),
     ] = "softmax"
 
@@ -303,14 +280,9 @@ class Model:
         Doc("What scores are multiplied with; 1 / sqrt(head_dim) if not given."),
     ] = None
 
-    attention_chunk: Annotated[
-        Count | None,
-        Doc("Queries whose weights are made at once, to save memory; None: all."),
-    ] = None
-
     query_key_norm: Annotated[
         str,
-        Variant("layers.norms:NORMS"),
+        Variant("norms:NORMS", "model.norm_options"),
         Doc("A row of NORMS, for the queries and the keys of each head."),
     ] = "none"
 
@@ -326,26 +298,21 @@ class Model:
 
     feed_forward: Annotated[
         str,
-        Variant("layers.feedforward:FEED_FORWARDS", "model.feed_forward_options"),
+        Variant("feedforward:FEED_FORWARDS", "model.feed_forward_options"),
         Doc("A row of FEED_FORWARDS."),
     ] = "mlp"
 
     activation: Annotated[
         str,
-        Variant("layers.feedforward:ACTIVATIONS"),
+        Variant("feedforward:ACTIVATIONS"),
         Doc("A row of ACTIVATIONS."),
     ] = "gelu"
 
     norm: Annotated[
         str,
-        Variant("layers.norms:NORMS", "model.norm_options"),
+        Variant("norms:NORMS", "model.norm_options"),
         Doc("A row of NORMS."),
     ] = "layer_norm"
-
-    norm_epsilon: Annotated[
-        Positive,
-        Doc("What each norm adds before it takes the root."),
-    ] = 1e-05
 
     embedding_norm: Annotated[
         Switch,
@@ -354,19 +321,19 @@ class Model:
 
     wiring: Annotated[
         str,
-        Variant("layers.blocks:WIRINGS", "model.wiring_options"),
+        Variant("blocks:WIRINGS", "model.wiring_options"),
         Doc("A row of WIRINGS."),
     ] = "pre"
 
     initialisation: Annotated[
         str,
-        Variant("layers.initialisation:INITIALISATIONS", "model.initialisation_options"),
+        Variant("initialisation:INITIALISATIONS", "model.initialisation_options"),
         Doc("A row of INITIALISATIONS."),
     ] = "depth_scaled"
 
     parametrisation: Annotated[
         str,
-        Variant("layers.parametrisation:PARAMETRISATIONS", "model.parametrisation_options"),
+        Variant("parametrisation:PARAMETRISATIONS", "model.parametrisation_options"),
         Doc(
             "A row of PARAMETRISATIONS: how initial values, rates and logits go with the width; "
             "standard, or muP."
@@ -400,7 +367,7 @@ class Model:
 
     skips: Annotated[
         str,
-        Variant("layers.skips:SKIPS", "model.skips_options"),
+        Variant("models.stack:SKIPS", "model.skips_options"),
         Doc("A row of SKIPS: which earlier streams a block reads beside its own."),
     ] = "none"
 
@@ -415,7 +382,7 @@ class Model:
 
     remat: Annotated[
         str,
-        Variant("layers.remat:REMATS", "model.remat_options"),
+        Variant("remat:REMATS", "model.remat_options"),
         Doc("A row of REMATS: what a training step keeps of each block for its backward pass."),
     ] = "none"
 
@@ -449,6 +416,70 @@ class Model:
         Positive,
         Doc("Deviation of the initial values."),
     ] = 0.02
+
+    position_options: Mapping[str, Any] = FrozenOptions()
+    mixer_options: Mapping[str, Any] = FrozenOptions()
+    attention_options: Mapping[str, Any] = FrozenOptions()
+    mask_options: Mapping[str, Any] = FrozenOptions()
+    feed_forward_options: Mapping[str, Any] = FrozenOptions()
+    norm_options: Mapping[str, Any] = FrozenOptions()
+    wiring_options: Mapping[str, Any] = FrozenOptions()
+    skips_options: Mapping[str, Any] = FrozenOptions()
+    remat_options: Mapping[str, Any] = FrozenOptions()
+    initialisation_options: Mapping[str, Any] = FrozenOptions()
+    parametrisation_options: Mapping[str, Any] = FrozenOptions()
+    layer_types: Mapping[str, Mapping[str, Any]] = FrozenOptions()
+    dtype: Any = None
+
+    @classmethod
+    def of(cls, **fields: Any) -> "ModelOptions":
+        """Makes them of fields by name; dicts may be given for the options of variants.
+
+        Raises:
+          ValueError: There is no such field.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in fields:
+            if name not in names:
+                raise ValueError(f"{name}: no such option{suggest(name, names)}")
+        return cls(**FrozenOptions.of(fields))
+
+
+class Model(ModelOptions):
+    """The model."""
+
+    architecture: Annotated[
+        str,
+        Variant("models:MODELS", "model"),
+        Doc(
+            "The task says which of them fit. Your own class gets the options of the model that it "
+            "has a field for; its other fields are options too."
+        ),
+    ] = "decoder"
+
+    match_parameters: Annotated[
+        Literal["decoder", "encoder"] | None,
+        Doc(
+            "Chooses the width of a recurrent architecture so that it has as many parameters as "
+            "this one with the same options; None: width is taken as it is."
+        ),
+    ] = None
+
+    max_length: Annotated[
+        Count,
+        Doc(
+            "Longest input that the model can take, in tokens; at least data.length. Data whose "
+            "sequences have a length of their own says so, and it is taken."
+        ),
+    ] = SameAs("data.length")  # ty: ignore
+
+    dtype: Annotated[
+        Literal["float32", "bfloat16"],
+        Doc(
+            "Precision of the computation. Parameters, optimizer, softmax, norms and loss are "
+            "float32 in any case. There is no float8."
+        ),
+    ] = "float32"
 
 
 class Mesh:
@@ -758,6 +789,6 @@ VARIANT_SECTIONS = {
 LAYER_FIELDS = (
     *("mask", "mask_options", "position", "position_options", "mixer", "mixer_options"),
     *("attention", "attention_options", "attention_scale", "attention_dropout_rate"),
-    *("attention_chunk", "query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
+    *("query_key_norm", "num_heads", "num_kv_heads", "head_dim", "value_dim"),
     *("feed_forward", "feed_forward_options", "activation", "mlp_dim"),
 )

@@ -12,13 +12,10 @@ from transformer_jax.options import is_user_defined, nearest_divisor
 
 # Schedules that end with the run, which has to be longer than their warm-up.
 ENDING = ("warmup_cosine", "warmup_linear", "warmup_stable_decay")
-# Variants of attention that mix values themselves, so that no array holds all weights.
-MIXING = ("fused", "local", "linear", "gated_delta", "diff_transformer")
 _OF_ATTENTION = {  # these would do nothing if a mixer takes the place of attention
     "attention": "softmax",
     "query_key_norm": "none",
     **dict.fromkeys(("num_kv_heads", "value_dim", "attention_scale", "attention_dropout_rate")),
-    "attention_chunk": None,
 }
 _UNLIKE = {"layers": "", "distinct_blocks": None, "skips": "none"}  # makes blocks differ
 _MUP_OPTIMIZERS = ("adamw", "adam", "lion", "schedule_free")
@@ -115,11 +112,6 @@ def _of_attention(flat: Flat) -> Iterator[str]:
             f"model.mixer={flat['model.mixer']} takes the place of self-attention, so that "
             f"{', '.join(idle)} would do nothing"
         )
-    if flat["model.attention_chunk"] is not None and attention in MIXING:
-        yield (
-            f"model.attention_chunk={flat['model.attention_chunk']}: model.attention={attention} "
-            "mixes values itself; expected None"
-        )
     dropped = flat["model.attention_dropout_rate"]
     dropped = flat["model.dropout_rate"] if dropped is None else dropped
     if attention == "gated_delta" and dropped:
@@ -194,7 +186,25 @@ def _of_blocks(flat: Flat) -> Iterator[str]:
             "model.scan_layers=True: blocks that share parameters or read earlier streams are no "
             f"loop; expected False, or without {', '.join(tied)}"
         )
-    of_blocks = {**_UNLIKE, "scan_layers": False, "remat": "none", "attention_chunk": None}
+    by_path = [
+        key
+        for key in ("optimizer.learning_rate_multipliers", "optimizer.decay_multipliers")
+        if any(path.startswith("block_") for path in flat[key])
+    ]
+    by_path += (
+        ["training.frozen"] if any(p.startswith("block_") for p in flat["training.frozen"]) else []
+    )
+    if flat["model.scan_layers"] and by_path:
+        yield (
+            "model.scan_layers=True: the blocks of a loop are one array for the optimizer; "
+            f"expected False, or {by_path[0]} without block_"
+        )
+    if flat["model.scan_layers"] and flat["optimizer.name"] == "adafactor":
+        yield (
+            "model.scan_layers=True: optimizer.name=adafactor takes statistics of whole arrays, "
+            "which hold several blocks; expected False, or another optimizer"
+        )
+    of_blocks = {**_UNLIKE, "scan_layers": False, "remat": "none"}
     given = _given(flat, of_blocks)
     if given and architecture.startswith("recurrent_") and not is_user_defined(architecture):
         yield f"{', '.join(given)}: {architecture} has no blocks"

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from transformer_jax.cache import with_capacity
 from transformer_jax.errors import InvalidInput
-from transformer_jax.layers.cache import with_capacity
 from transformer_jax.sampling import draw_token
 
 # (context [..., C], length, cache) -> (logits [..., V] after the first `length` tokens, new cache).

@@ -1,6 +1,6 @@
 """Laws that every component keeps inside a model, whatever it computes.
 
-    subject = Subject(Decoder(vocab_size=11, max_length=8, width=16, depth=1, num_heads=2, ...))
+    subject = Subject(Decoder.of(vocab_size=11, max_length=8, width=16, depth=1, num_heads=2, ...))
     for law in LAWS.values():
         law(subject)
 
@@ -19,6 +19,7 @@ import numpy as np
 from jax import Array
 
 from transformer_jax.models import Decoder
+from transformer_jax.models.stack import block_specs, mask_of
 from transformer_jax.paths import by_path
 
 _LENGTH = 6
@@ -84,7 +85,7 @@ class Subject:
     def _loss(self, params: Any) -> Array:
         # What is kept of a block is chosen in training alone.
         trains = {"train": True, "rngs": {"dropout": jax.random.key(0)}}
-        keeps_all = getattr(self.model, "remat", "none") == "none"
+        keeps_all = self.model.options.remat == "none"
         logits = self.apply(params, self.tokens, **({} if keeps_all else trains))
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), self.tokens[..., None], axis=-1)
         return -chosen.sum()
@@ -116,9 +117,9 @@ class Subject:
     @functools.cached_property
     def may_see(self) -> np.ndarray:
         """Which token each place may depend on, [6, 6] bool: each block's mask, and itself."""
-        models, reached = self.model.by_type(), np.eye(_LENGTH, dtype=bool)
-        for layer in self.model.layer_list():
-            mask = models[layer.type].attention_mask(jnp.arange(_LENGTH), True, None)
+        reached = np.eye(_LENGTH, dtype=bool)
+        for spec in block_specs(self.model.options):
+            mask = mask_of(spec.options, jnp.arange(_LENGTH), True, None)
             seen = np.ones((_LENGTH, _LENGTH), bool) if mask is None else np.asarray(mask.dense())
             reached = (seen | np.eye(_LENGTH, dtype=bool)) @ reached
         return reached
@@ -262,7 +263,7 @@ def one_trace(subject: Subject) -> None:
 
 def bfloat16_is_near(subject: Subject) -> None:
     """In bfloat16 the logits are near, and they and the parameters stay float32."""
-    low = subject.model.clone(dtype=jnp.bfloat16)
+    low = subject.model.with_options(dtype=jnp.bfloat16)
     logits = cast(Array, low.apply({"params": subject.params}, subject.tokens))
     assert logits.dtype == jnp.float32
     rounded = logits.astype(jnp.bfloat16).astype(jnp.float32)
@@ -277,7 +278,7 @@ def dropout_is_for_training(subject: Subject) -> None:
 
     Attention that makes no weights refuses to drop some, and keeps the law without.
     """
-    dropping = subject.model.clone(dropout_rate=0.5, stochastic_depth=0.2)
+    dropping = subject.model.with_options(dropout_rate=0.5, stochastic_depth=0.2)
     variables = {"params": subject.params}
     programs = [
         str(jax.make_jaxpr(model.apply)(variables, subject.tokens))
@@ -299,7 +300,7 @@ def dropout_is_for_training(subject: Subject) -> None:
         draws = draw_by(dropping, (0, 0, 1))
     except ValueError as error:
         assert "attention_dropout_rate" in str(error), error  # noqa: PT017
-        draws = draw_by(dropping.clone(attention_dropout_rate=0.0), (0, 0, 1))
+        draws = draw_by(dropping.with_options(attention_dropout_rate=0.0), (0, 0, 1))
     np.testing.assert_array_equal(draws[0], draws[1])
     assert not np.allclose(draws[0], draws[2])
 
@@ -354,4 +355,4 @@ def small_decoder(**fields: Any) -> Decoder:
     if fields.get("skips", "none") != "none":
         small["depth"] = 3  # there is something to skip
     small |= {"num_heads": 2, **fields}
-    return Decoder(**small)
+    return Decoder.of(**small)

@@ -3,8 +3,8 @@
 Two forms. As an array, [..., L, M] bool: row = query position, column = key position, a 0/1 grid
 that can be printed, compared and tested. As a `Mask`: a rule and the places that it is asked about,
 of which `dense()` makes the array. Nothing of size L x M exists before somebody asks, and who knows
-a faster way (layers/local.py, layers/fused.py) reads the rule's `tags`. MultiHeadAttention takes
-both, pure functions the array.
+a faster way (variants/local.py, variants/fused.py) reads the rule's `tags`. MultiHeadAttention
+takes both, pure functions the array.
 """
 
 import dataclasses
@@ -326,6 +326,19 @@ _NAMES = {rule: name for name, rule in MASKS.items()}
 def as_array(mask: Array | Mask | None) -> Array | None:
     """Returns either form of a mask as an array, [..., L, M] bool."""
     return mask.dense() if isinstance(mask, Mask) else mask
+
+
+def count_by_one(places: Places) -> Array:
+    """Returns whether places are one behind the other in each segment, [..., L] -> [...] bool.
+
+    A segment that comes back is none: what it saw before may be far from it.
+    """
+    one = jnp.diff(places.position, axis=-1) == 1
+    if places.segment is not None:
+        before = jax.lax.cummax(places.segment, axis=places.segment.ndim - 1)[..., :-1]
+        one &= jnp.diff(places.segment, axis=-1) == 0
+        one |= (places.segment[..., 1:] > before) | (places.segment[..., 1:] == 0)
+    return one.all(-1)
 
 
 def self_attention_rule(row: Any, options: Mapping[str, Any], causal: bool) -> Rule:

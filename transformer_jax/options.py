@@ -102,6 +102,20 @@ InitialSize = Annotated[float, Gt(0), FINITE, Initial()]
 InitialNumber = Annotated[float, FINITE, Initial()]
 
 
+class FrozenOptions(dict):
+    """Options by name, hashable."""
+
+    def __hash__(self) -> int:
+        """Hashes names and values."""
+        return hash(frozenset(self.items()))
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "FrozenOptions":
+        """Makes them of a mapping, and of the mappings in it."""
+        made = {k: cls.of(v) if isinstance(v, Mapping) else v for k, v in options.items()}
+        return cls({k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
+
+
 class SameAs:
     """A default that is the value of another option."""
 
@@ -336,6 +350,7 @@ def options_of_section(section: type, prefix: str) -> dict[str, Option]:
     return {
         f"{prefix}{name}": Option(f"{prefix}{name}", kind, getattr(section, name), _doc(kind))
         for name, kind in hints.items()
+        if is_option(kind)
     }
 
 

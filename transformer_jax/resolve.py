@@ -81,7 +81,8 @@ def _entries(key: str) -> Mapping[str, Any]:
 
 @functools.cache
 def _table_options(key: str, name: str) -> dict[str, Option]:
-    return _under(VARIANT_SECTIONS[key], declared_options(entry_of(_entries(key), name)))
+    entry = entry_of(_entries(key), name) if _entries(key)[name] is not None else None
+    return {} if entry is None else _under(VARIANT_SECTIONS[key], declared_options(entry))
 
 
 def _under(section: str, options: Mapping[str, Option]) -> dict[str, Option]:

@@ -146,10 +146,10 @@ class Sharding:
         """Returns where a parameter lies, or an array of the optimizer.
 
         Args:
-          path: of it; `block_0:12:1` is a stack of blocks, see stacking.
+          path: of it; `blocks/block_0` is a stack of blocks, with an axis in front.
           shape: of it.
         """
-        inner = list(shape[1:] if ":" in path else shape)
+        inner = list(shape[1:] if re.search(r"\bblocks/", path) else shape)
         for pattern, cuts in self.rules.parameters:
             if re.search(pattern, path):
                 fits = ... in cuts or len(cuts) <= len(inner)  # else a moment of fewer dimensions

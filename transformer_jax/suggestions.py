@@ -23,7 +23,7 @@ _KEYS = {
     "model.mlp_dim": ("d_ff", "ffn_dim", "intermediate_size", "dim_feedforward", "ff_dim"),
     "model.position": ("pos_emb", "pos_encoding", "position_embedding_type", "positional_encoding"),
     "model.activation": ("act", "act_fn", "activation_function", "hidden_act"),
-    "model.norm_epsilon": ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
+    "model.norm_options.epsilon": ("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
     "model.dropout_rate": ("dropout", "resid_pdrop", "hidden_dropout_prob", "drop_rate"),
     "model.attention_dropout_rate": ("attn_pdrop", "attention_dropout", "attn_dropout"),
     "model.use_bias": ("bias",),

@@ -17,12 +17,11 @@ from transformer_jax import (
     scaled_dot_product_attention,
     sinusoidal_positions,
 )
+from transformer_jax.attention import attention_weights, masked_softmax
+from transformer_jax.embeddings import lookup
+from transformer_jax.feedforward import FeedForward
 from transformer_jax.generation import feed_back
-from transformer_jax.layers.attention import attention_weights
-from transformer_jax.layers.embeddings import lookup
-from transformer_jax.layers.feedforward import FeedForward
-from transformer_jax.layers.norms import LayerNorm
-from transformer_jax.layers.weights import masked_softmax
+from transformer_jax.norms import LayerNorm
 from transformer_jax.training.losses import cross_entropy
 
 
@@ -104,7 +103,7 @@ def an_encoder_is_equivariant() -> str:
     tokens, order = jnp.arange(7)[None], jnp.array([3, 0, 6, 2, 5, 1, 4])
     sentence = ""
     for position in ("none", "sinusoidal"):
-        model = Encoder(
+        model = Encoder.of(
             vocab_size=9,
             max_length=7,
             width=16,
@@ -131,7 +130,7 @@ def one_causal_layer_is_order_blind_at_its_end() -> str:
     shuffled = tokens[:, jnp.array([2, 0, 3, 1, 4])]
     seen = {}
     for depth in (1, 2):
-        model = Decoder(
+        model = Decoder.of(
             vocab_size=9, max_length=5, width=16, depth=depth, num_heads=2, position="none"
         )
         params, apply = randomised(model, tokens), jax.jit(model.apply)
@@ -143,7 +142,7 @@ def one_causal_layer_is_order_blind_at_its_end() -> str:
 def masked_and_one_at_a_time_agree() -> str:
     """Loss and gradients of one masked pass are those of L passes over growing prefixes."""
     tokens = jax.random.randint(jax.random.key(0), (2, 5), 0, 9)
-    model = Decoder(vocab_size=9, max_length=4, width=16, depth=1, num_heads=2)
+    model = Decoder.of(vocab_size=9, max_length=4, width=16, depth=1, num_heads=2)
     params = randomised(model, tokens[:, :-1])
     ones = jnp.ones(2)
 
@@ -190,7 +189,7 @@ def norms_and_feed_forward() -> str:
     order = jnp.array([5, 3, 1, 0, 2, 4])
     same(whole[:, order], layer.apply(params, inputs[:, order]))
     same(whole[:, 2], layer.apply(params, inputs[:, 2]))
-    model = Decoder(vocab_size=9, max_length=5, width=16, depth=2, num_heads=2)
+    model = Decoder.of(vocab_size=9, max_length=5, width=16, depth=2, num_heads=2)
     drawn = randomised(model, jnp.zeros((1, 5), jnp.int32))["params"]
     kernels = [drawn[f"block_{n}"]["feed_forward"]["up"]["kernel"] for n in (0, 1)]
     assert apart_by(*kernels) > 0.01, "two layers share their weights"
@@ -312,7 +311,7 @@ def sinusoid_misprint() -> str:
 def free_running_is_no_masked_pass() -> str:
     """The loop over one's own predictions gives another loss than the masked pass."""
     tokens = jax.random.randint(jax.random.key(0), (2, 7), 0, 9)
-    model = Decoder(vocab_size=9, max_length=6, width=16, depth=2, num_heads=2)
+    model = Decoder.of(vocab_size=9, max_length=6, width=16, depth=2, num_heads=2)
     params = randomised(model, tokens[:, :-1])
     logits_of = jax.jit(functools.partial(model.apply, params))
 

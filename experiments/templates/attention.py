@@ -2,24 +2,25 @@
 
 import flax.linen as nn
 
-from transformer_jax.layers.weights import attention_weights
+from transformer_jax import AttentionVariant, attention_weights
+from transformer_jax.attention import serve_groups
 from transformer_jax.options import Positive
 
 
-class Mine(nn.Module):
+class Mine(AttentionVariant):
     """The softmax of scores whose scale is learned for each head; say here what yours computes.
 
     Attributes:
-      num_heads: heads, supplied by the model.
-      initial: the scale at the start, beside the usual one; an option of the config.
+      initial: the scale at the start, times the usual one; an option of the config.
     """
 
-    num_heads: int
     initial: Positive = 1.0
 
     @nn.compact
-    def __call__(self, query, key, *, mask, bias):
-        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
+    def weights(self, query, key, call):
+        """[..., H, L, K] and [..., G, M, K] -> weights [..., H, L, M]."""
+        heads, (mask, bias) = query.shape[-3], call.dense(query, key)
         start = nn.initializers.constant(self.initial)
-        scale = self.param("scale", start, (self.num_heads,))[:, None, None]
-        return attention_weights(query * scale.astype(query.dtype), key, mask, bias)
+        scale = self.param("scale", start, (heads,))[:, None, None]
+        scaled = query * scale.astype(query.dtype)
+        return attention_weights(scaled, serve_groups(key, heads), mask, bias, scale=call.scale)

@@ -3,24 +3,23 @@
 import flax.linen as nn
 import jax.numpy as jnp
 
-from transformer_jax.layers.position_terms import PositionTerms
 from transformer_jax.options import Positive
+from transformer_jax.position_terms import PositionTerms, Sizes
 
 
 class Mine(nn.Module):
     """Takes a learned number times the distance off the scores, for each head.
 
     Attributes:
-      num_heads: heads, supplied by the model.
       initial: that number at the start; an option of the config.
     """
 
-    num_heads: int
     initial: Positive = 0.1
 
     @nn.compact
-    def __call__(self, positions):
+    def __call__(self, positions, sizes: Sizes):
         """[..., L] int -> a bias [..., H, L, L]."""
-        slope = self.param("scale", nn.initializers.constant(self.initial), (self.num_heads,))
+        init = nn.initializers.constant(self.initial)
+        slope = self.param("scale", init, (sizes.num_heads,))
         distance = jnp.abs(positions[..., :, None] - positions[..., None, :])
         return PositionTerms(bias=-slope[:, None, None] * distance[..., None, :, :])

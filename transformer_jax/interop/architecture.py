@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flax.core import FrozenDict
-
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.layouts import Entry
-from transformer_jax.models.families import options_in_effect
+from transformer_jax.models.effect import Described, options_in_effect
+from transformer_jax.options import FrozenOptions
 
 Settings = Mapping[str, Any]
 _ACTIVATIONS = {
@@ -91,12 +90,13 @@ def with_sizes(model: Any) -> Any:
     Raises:
       ValueError: one of them is none.
     """
+    described = Described(model)
     for name in _SIZES:
-        size = getattr(model, name, 1)
+        size = getattr(described, name, 1)
         may_be_left_out = size is None and name not in NAMES_OF_TEXT
         if not may_be_left_out and not (type(size) is int and size >= 1):
             raise ValueError(f"{name}={size}: expected an integer >= 1")
-    epsilon = getattr(model, "norm_epsilon", 0.0)
+    epsilon = described.norm_epsilon
     if type(epsilon) not in (int, float):
         raise ValueError(f"norm_epsilon={epsilon}: expected a number")
     return model
@@ -122,7 +122,10 @@ def their_activation(model: Any) -> str:
 def our_fields(settings: Settings, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns the fields of our model that their config has under these names."""
     fields = {ours: settings[theirs] for ours, theirs in names.items()}
-    return fields | {"activation": our_activation(settings, names["activation"])}
+    fields |= {"activation": our_activation(settings, names["activation"])}
+    if "norm_epsilon" in fields:
+        fields["norm_options"] = {"epsilon": fields.pop("norm_epsilon")}
+    return fields
 
 
 def their_settings(model: Any, names: Mapping[str, str]) -> dict[str, Any]:
@@ -143,7 +146,7 @@ def num_labels(settings: Settings) -> int:
     return len(settings.get("id2label") or {0: "", 1: ""})
 
 
-def rotation_of(settings: Settings, partial: bool = False) -> FrozenDict:
+def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
     """Returns the options of our rotary positions for their settings, of old files or new ones.
 
     Args:
@@ -168,7 +171,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenDict:
     if kind == "llama3" and not rope["low_freq_factor"] < rope["high_freq_factor"]:
         raise InvalidInput("config.json: rope_type=llama3: low_freq_factor is not the lower one")
     more = {ours: read(rope[name]) for ours, name, read in _OF_LLAMA3 if kind == "llama3"}
-    return FrozenDict(
+    return FrozenOptions(
         {
             "max_wavelength": float(rope["rope_theta"]),
             "share": float(rope["partial_rotary_factor"]) if partial else 1.0,
@@ -196,7 +199,7 @@ def rotation_settings(model: Any) -> dict[str, Any]:
     """Returns their settings, as transformers 5 has them, of our rotary positions."""
     if model.position != "rotary":
         return {}
-    options = options_in_effect(model, "position")
+    options = options_in_effect(model.options, "position")
     theta, share = options["max_wavelength"], options["share"]
     rope = {"rope_theta": theta, "rope_type": "default", "partial_rotary_factor": share}
     if options["scaling"] != "none":

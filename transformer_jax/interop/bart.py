@@ -18,7 +18,7 @@ from transformer_jax.models import EncoderDecoder
 def _make_bart(settings: Settings) -> EncoderDecoder:
     for encoder_key in ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"):
         refuse_unlike_sides(settings, encoder_key, encoder_key.replace("encoder", "decoder"))
-    return EncoderDecoder(
+    return EncoderDecoder.of(
         vocab_size=settings["vocab_size"],
         max_length=settings["max_position_embeddings"],
         width=settings["d_model"],

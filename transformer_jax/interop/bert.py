@@ -20,7 +20,7 @@ from transformer_jax.models import Encoder
 
 def _make_bert(num_classes: Callable[[Settings], int | None]) -> Callable[[Settings], Encoder]:
     def make(settings: Settings) -> Encoder:
-        return Encoder(
+        return Encoder.of(
             **our_fields(settings, NAMES_OF_TEXT),
             num_types=settings["type_vocab_size"],
             num_classes=num_classes(settings),

@@ -6,8 +6,6 @@ Gemma team 2025, arXiv:2503.19786, section 2.
 import functools
 from typing import Any
 
-from flax.core import FrozenDict
-
 from transformer_jax.interop.architecture import (
     Architecture,
     Settings,
@@ -17,7 +15,8 @@ from transformer_jax.interop.architecture import (
 )
 from transformer_jax.interop.llama import QUERY_KEY_NORMS, block_entries, describe_llama, make_llama
 from transformer_jax.models import Decoder
-from transformer_jax.models.families import options_in_effect
+from transformer_jax.models.effect import Described, options_in_effect
+from transformer_jax.options import FrozenOptions
 
 _LETTERS = {"sliding_attention": "L", "full_attention": "G"}
 _THETA = {"sliding_attention": 10_000.0, "full_attention": 1_000_000.0}
@@ -31,14 +30,16 @@ def _make(settings: Settings) -> Decoder:
         "full_attention" if (layer + 1) % every == 0 else "sliding_attention"
         for layer in range(depth)
     ]
-    window = {"mask": "window", "mask_options": FrozenDict(size=settings["sliding_window"])}
+    window = {"mask": "window", "mask_options": FrozenOptions(size=settings["sliding_window"])}
     local = {**window, "position_options": _rotation(settings, "sliding_attention")}
     letters = "".join(_LETTERS[kind] for kind in kinds)
     plain = {"sliding_window": None, "hidden_act": settings["hidden_activation"]}
-    return make_llama({"tie_word_embeddings": True, **settings, **plain, **_NO_ROTATION}).clone(
+    return make_llama(
+        {"tie_word_embeddings": True, **settings, **plain, **_NO_ROTATION}
+    ).with_options(
         position_options=_rotation(settings, "full_attention" if "G" in letters else kinds[0]),
         layers=letters if "L" in letters else "",
-        layer_types=FrozenDict({"L": FrozenDict(local)} if "L" in letters else {}),
+        layer_types=FrozenOptions({"L": FrozenOptions(local)} if "L" in letters else {}),
         attention_scale=settings["query_pre_attn_scalar"] ** -0.5,
         query_key_norm="zero_centred_rms_norm",
         norm="zero_centred_rms_norm",
@@ -47,7 +48,7 @@ def _make(settings: Settings) -> Decoder:
     )
 
 
-def _rotation(settings: Settings, kind: str) -> FrozenDict:
+def _rotation(settings: Settings, kind: str) -> FrozenOptions:
     """The rotation of a kind of layer; old files say the global one as other models do."""
     rope = (settings.get("rope_parameters") or {}).get(kind)
     if rope is None:
@@ -58,7 +59,8 @@ def _rotation(settings: Settings, kind: str) -> FrozenDict:
 
 
 def _describe(model: Decoder) -> dict[str, Any]:
-    models = model.by_type()
+    layers = Described(model.model).layers()
+    models = dict(layers)
     kind_of = {
         letter: "sliding_attention" if one.mask == "window" else "full_attention"
         for letter, one in models.items()
@@ -66,7 +68,7 @@ def _describe(model: Decoder) -> dict[str, Any]:
     by_kind = {kind: models[letter] for letter, kind in kind_of.items()}
     ropes = {kind: rotation_settings(by_kind.get(kind, model)) for kind in _LETTERS}
     local = by_kind.get("sliding_attention")
-    window = {} if local is None else options_in_effect(local, "mask")
+    window = {} if local is None else options_in_effect(local.options, "mask")
     described = describe_llama(model)
     scale = model.attention_scale or described["head_dim"] ** -0.5
     for key in ("hidden_act", "mlp_bias", "rope_theta", "rope_parameters"):
@@ -75,7 +77,7 @@ def _describe(model: Decoder) -> dict[str, Any]:
         "model_type": "gemma3_text",
         "hidden_activation": their_activation(model),
         "query_pre_attn_scalar": round(scale**-2),
-        "layer_types": [kind_of[layer.type] for layer in model.layer_list()],
+        "layer_types": [kind_of[letter] for letter, _ in layers],
         "sliding_window": window.get("size", model.max_length),
         "rope_parameters": {k: rope.get("rope_parameters", {}) for k, rope in ropes.items()},
     }

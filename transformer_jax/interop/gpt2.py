@@ -25,7 +25,7 @@ _NAMES = NAMES_OF_TEXT | {
 
 
 def _make_gpt2(settings: Settings) -> Decoder:
-    return Decoder(
+    return Decoder.of(
         **our_fields(settings, _NAMES),
         mlp_dim=settings.get("n_inner") or 4 * settings["n_embd"],
         **dropout_fields(settings, "resid_pdrop", "attn_pdrop"),

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from transformer_jax.config import LAYER_FIELDS
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture, with_sizes
 from transformer_jax.models import Decoder
-from transformer_jax.models.families import attention_in_effect, options_in_effect
-from transformer_jax.models.layer_list import LAYER_FIELDS
+from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 
 # One row for each class of transformers that is known here.
 ARCHITECTURES = {
@@ -41,7 +41,7 @@ _OF_TRAINING = (
     "initialisation",
     "initialisation_options",
     "dtype",
-    *("scan_layers", "remat", "remat_options", "attention_chunk"),
+    *("scan_layers", "remat", "remat_options"),
     "name",
     "parent",
     "variant",
@@ -149,13 +149,13 @@ def to_huggingface(
         fields they have otherwise. Or the folder holds other weights.
     """
     name, row, model, biases = _architecture_of(model, architecture)
-    config = {"architectures": [name], **row.describe(model), "dtype": "float32"}
+    config = {"architectures": [name], **row.describe(Described(model)), "dtype": "float32"}
     if isinstance(model, Decoder):  # their defaults would end a text at some token of another model
         config |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config |= settings or {}
     flat = {path: np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items()}
     flat = biases | flat
-    entries = row.entries(model)
+    entries = row.entries(Described(model))
     _refuse_names(
         "parameters", set(flat), {path for entry in entries for path in entry.ours}, "this model"
     )
@@ -181,7 +181,7 @@ def _numbers(tensor: Any) -> np.ndarray:
 def _import(config: Mapping[str, Any], state: dict[str, np.ndarray], origin: str) -> Pretrained:
     name, model = model_of(config, origin)
     row = ARCHITECTURES[name]
-    entries = row.entries(model)
+    entries = row.entries(Described(model))
     expected = {entry.theirs for entry in entries}
     state = _plain_names(row, state, expected, origin, config.get("tie_word_embeddings"))
     _refuse_names("arrays", set(state), expected, origin)
@@ -308,10 +308,10 @@ def _architecture_of(
 def _with_zeros(model: Any) -> list[Any]:
     """A model, and those that compute the same with more parameters, which are 0."""
     models = [model]
-    if not model.use_bias:
-        models.append(model.clone(use_bias=True))
+    if not model.options.use_bias:
+        models.append(model.with_options(use_bias=True))
     if getattr(model, "num_types", None) == 0 and model.vocab_size is not None:
-        models += [made.clone(num_types=1) for made in models]
+        models += [made.with_options(num_types=1) for made in models]
     return models
 
 
@@ -326,23 +326,23 @@ def _zeros(larger: Any, model: Any) -> dict[str, np.ndarray]:
 
 def _different(model: Any, row: Architecture) -> dict[str, tuple[Any, Any]]:
     """The fields that a model would have otherwise after a way there and back: here, and there."""
-    theirs = row.make(row.describe(model))
-    by_layer = LAYER_FIELDS if model.layers or theirs.layers else ()
+    theirs = row.make(row.describe(Described(model)))
+    by_layer = LAYER_FIELDS if model.options.layers or theirs.options.layers else ()
+    names = [field.name for kind in (theirs, theirs.options) for field in dataclasses.fields(kind)]
+    here, there = Described(model), Described(theirs)
     different = {
-        field.name: (getattr(model, field.name), getattr(theirs, field.name))
-        for field in dataclasses.fields(theirs)
-        if field.name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types")
-        and _resolved(model, field.name) != _resolved(theirs, field.name)
+        name: (getattr(here, name), getattr(there, name))
+        for name in names
+        if name not in (*_OF_TRAINING, *by_layer, "layers", "layer_types", "options")
+        and _resolved(here, name) != _resolved(there, name)
     }
-    return different | (_different_layers(model, theirs) if by_layer else {})
+    return different | (_different_layers(here, there) if by_layer else {})
 
 
-def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
+def _different_layers(here: Described, there: Described) -> dict[str, tuple[Any, Any]]:
     """What the first layer that differs has otherwise: here, and there."""
-    ours, others = model.by_type(), theirs.by_type()
-    pairs = zip(model.layer_list(), theirs.layer_list(), strict=False)
-    for number, (here, there) in enumerate(pairs):
-        one, other = ours[here.type], others[there.type]
+    pairs = zip(here.layers(), there.layers(), strict=False)
+    for number, ((_, one), (_, other)) in enumerate(pairs):
         different = {
             f"{name} of block {number}": (getattr(one, name), getattr(other, name))
             for name in LAYER_FIELDS
@@ -353,23 +353,24 @@ def _different_layers(model: Any, theirs: Any) -> dict[str, tuple[Any, Any]]:
     return {}
 
 
-def _resolved(model: Any, field: str) -> Any:
+def _resolved(model: Described, field: str) -> Any:
     """A field's value, with what None stands for."""
+    options = model.options
     if field == "attention":
-        return attention_in_effect(model)
-    if field == "mask" and isinstance(model, Decoder) and model.mask == "causal":
+        return attention_in_effect(options)
+    if field == "mask" and isinstance(model.model, Decoder) and options.mask == "causal":
         return "full"  # which no decoder's mask is
     value = getattr(model, field)
     if field.endswith("_options"):
-        return options_in_effect(model, field.removesuffix("_options"))
-    maps = 8 / 3 if model.feed_forward == "gated" else 4
-    head_dim = model.head_dim or model.width // model.num_heads
+        return options_in_effect(options, field.removesuffix("_options"))
+    maps = 8 / 3 if options.feed_forward == "gated" else 4
+    head_dim = options.head_dim or options.width // options.num_heads
     defaults = {
         "attention_scale": head_dim**-0.5,
-        "mlp_dim": round(maps * model.width),
+        "mlp_dim": round(maps * options.width),
         "head_dim": head_dim,
         "value_dim": head_dim,
-        "num_kv_heads": model.num_heads,
+        "num_kv_heads": options.num_heads,
     }
     return defaults.get(field) if value is None else value
 

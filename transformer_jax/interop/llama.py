@@ -8,8 +8,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from flax.core import FrozenDict
-
 from transformer_jax.interop.architecture import (
     NAMES_OF_TEXT,
     Architecture,
@@ -21,7 +19,8 @@ from transformer_jax.interop.architecture import (
 )
 from transformer_jax.interop.layouts import Entry, embedding, kernel, output_layer, scale
 from transformer_jax.models import Decoder
-from transformer_jax.models.families import options_in_effect
+from transformer_jax.models.effect import options_in_effect
+from transformer_jax.options import FrozenOptions
 
 _NAMES = NAMES_OF_TEXT | {"norm_epsilon": "rms_norm_eps"}
 
@@ -29,7 +28,7 @@ _NAMES = NAMES_OF_TEXT | {"norm_epsilon": "rms_norm_eps"}
 def make_llama(settings: Settings) -> Decoder:
     """Returns the Decoder of their settings; Gemma's begins with it too."""
     window = settings.get("sliding_window")
-    return Decoder(
+    return Decoder.of(
         **our_fields(settings, _NAMES),
         num_kv_heads=settings.get("num_key_value_heads"),
         head_dim=settings.get("head_dim"),
@@ -37,7 +36,7 @@ def make_llama(settings: Settings) -> Decoder:
         position="rotary",
         position_options=rotation_of(settings),
         mask="full" if window is None else "window",
-        mask_options=FrozenDict({} if window is None else {"size": window}),
+        mask_options=FrozenOptions({} if window is None else {"size": window}),
         feed_forward="gated",
         norm="rms_norm",
         use_bias=False,
@@ -50,7 +49,7 @@ def _make_unwindowed(settings: Settings) -> Decoder:
 
 
 def _make_qwen3(settings: Settings) -> Decoder:
-    return _make_unwindowed(settings).clone(query_key_norm="rms_norm")
+    return _make_unwindowed(settings).with_options(query_key_norm="rms_norm")
 
 
 def describe_llama(model: Decoder) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def _make_mistral(settings: Settings) -> Decoder:
 
 
 def _describe_mistral(model: Decoder) -> dict[str, Any]:
-    window = options_in_effect(model, "mask")["size"] if model.mask == "window" else None
+    window = options_in_effect(model.options, "mask")["size"] if model.mask == "window" else None
     return describe_llama(model) | {"model_type": "mistral", "sliding_window": window}
 
 

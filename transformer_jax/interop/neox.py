@@ -30,7 +30,7 @@ _BLOOM_LENGTH = 2048  # BLOOM stores none: the length that it was trained on
 
 
 def _make_neox(settings: Settings) -> Decoder:
-    return Decoder(
+    return Decoder.of(
         **our_fields(settings, NAMES_OF_TEXT),
         mlp_dim=settings["intermediate_size"],
         position="rotary",
@@ -56,7 +56,7 @@ def _describe_neox(model: Decoder) -> dict[str, Any]:
 
 
 def _make_bloom(settings: Settings) -> Decoder:
-    return Decoder(
+    return Decoder.of(
         vocab_size=settings["vocab_size"],
         max_length=settings.get("seq_length", _BLOOM_LENGTH),
         width=settings.get("n_embed") or settings["hidden_size"],
@@ -64,7 +64,7 @@ def _make_bloom(settings: Settings) -> Decoder:
         num_heads=settings.get("num_attention_heads") or settings["n_head"],
         position="alibi",
         activation="gelu_tanh",
-        norm_epsilon=settings["layer_norm_epsilon"],
+        norm_options={"epsilon": settings["layer_norm_epsilon"]},
         embedding_norm=True,
         **dropout_fields(settings, "hidden_dropout", "attention_dropout"),
     )

@@ -6,12 +6,11 @@ In version 1.0 the output layer is the embedding, and logits are divided by sqrt
 
 from typing import Any
 
-from flax.core import FrozenDict
-
 from transformer_jax.errors import InvalidInput
 from transformer_jax.interop.architecture import Architecture, Settings, refuse_unlike_sides
 from transformer_jax.interop.layouts import Entry, embedding, kernel, scale
 from transformer_jax.models import Encoder, EncoderDecoder
+from transformer_jax.options import FrozenOptions
 
 # their feed_forward_proj -> our feed_forward and activation
 _FEED_FORWARDS = {
@@ -46,7 +45,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
         "head_dim": settings["d_kv"],
         "mlp_dim": settings["d_ff"],
         "position": "t5",
-        "position_options": FrozenDict(
+        "position_options": FrozenOptions(
             {
                 "num_buckets": settings["relative_attention_num_buckets"],
                 "max_distance": settings.get("relative_attention_max_distance", 128),
@@ -56,7 +55,7 @@ def _fields(settings: Settings) -> dict[str, Any]:
         "feed_forward": feed_forward,
         "activation": activation,
         "norm": "rms_norm",
-        "norm_epsilon": settings["layer_norm_epsilon"],
+        "norm_options": {"epsilon": settings["layer_norm_epsilon"]},
         "embedding_norm": False,
         "wiring": "pre",
         "use_bias": False,
@@ -65,14 +64,14 @@ def _fields(settings: Settings) -> dict[str, Any]:
 
 
 def _make_encoder(settings: Settings) -> Encoder:
-    return Encoder(num_classes=0, **_fields(settings))
+    return Encoder.of(num_classes=0, **_fields(settings))
 
 
 def _make_t5(settings: Settings) -> EncoderDecoder:
     refuse_unlike_sides(settings, "num_layers", "num_decoder_layers")
     # Files of transformers 5 say of every T5 that it is tied, and here which version it is.
     is_first = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
-    return EncoderDecoder(
+    return EncoderDecoder.of(
         tie_output=bool(is_first),
         scale_logits=bool(is_first),
         scale_embeddings=False,

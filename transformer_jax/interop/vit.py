@@ -24,7 +24,7 @@ def _make_vit(num_classes: Callable[[Settings], int]) -> Callable[[Settings], Vi
         patch_size, other = _sides(settings, "patch_size")
         if patch_size != other:
             raise InvalidInput(f"config.json: patch_size={patch_size}, {other}: expected a square")
-        return VisionTransformer(
+        return VisionTransformer.of(
             image_shape=(*_sides(settings, "image_size"), settings["num_channels"]),
             num_classes=num_classes(settings),
             patch_size=patch_size,

@@ -1,9 +1,8 @@
-"""Whole models: what the layers add up to. MODELS names them for configs."""
+"""Whole models: what the parts add up to. MODELS names them for configs."""
 
 from transformer_jax.models.decoder import Decoder
 from transformer_jax.models.encoder import Encoder
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.vision import VisionTransformer
 
 MODELS = {
@@ -11,6 +10,7 @@ MODELS = {
     "encoder": Encoder,
     "encoder_decoder": EncoderDecoder,
     "vision_transformer": VisionTransformer,
-    "recurrent_decoder": RecurrentDecoder,
-    "recurrent_encoder": RecurrentEncoder,
+    "recurrent_decoder": "transformer_jax.models.recurrent:RecurrentDecoder",
+    "recurrent_encoder": "transformer_jax.models.recurrent:RecurrentEncoder",
 }
+"""Architectures by name: classes, or "module:Class" that is imported when it is chosen."""

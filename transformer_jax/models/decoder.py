@@ -1,22 +1,22 @@
 """The decoder: a language model that reads from left to right."""
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.models.parts import Transformer
+from transformer_jax.models.stack import Stack
+from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
 
-class Decoder(Transformer, kw_only=True):
+class Decoder(Transformer):
     """A decoder-only language model: GPT-2's shape unless told otherwise.
 
-    Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3. The
-    fields of Transformer, and:
+    Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3.
 
     Attributes:
+      options: what the stack is made of, see Transformer.
       vocab_size: tokens, V.
       max_length: longest input, L; a longer one is refused.
       tie_embeddings: whether the output layer is the token embedding; of recurrent decoders too.
@@ -29,12 +29,13 @@ class Decoder(Transformer, kw_only=True):
     scale_embeddings: Switch = False
 
     def setup(self) -> None:
-        """Makes what `__call__` and `project` share; blocks are made in `__call__`."""
+        """Makes embedding, stack and output layer."""
         self.token_embedding = self.make_embedding(self.vocab_size)
+        self.stack = Stack(self.options, causal=True, max_length=self.max_length)
+        nn.share_scope(self, self.stack)  # blocks are parameters of the decoder itself
         if not self.tie_embeddings:
             self.output = self.make_output(self.vocab_size, use_bias=False)
 
-    @nn.compact
     def __call__(
         self,
         tokens: Array,
@@ -61,15 +62,8 @@ class Decoder(Transformer, kw_only=True):
         check_tokens(self.max_length, tokens, segments=segments, positions=positions)
         embedded_LD = self.token_embedding(tokens)
         if self.scale_embeddings:
-            embedded_LD = embedded_LD * self.width**0.5
-        hidden_LD = self.run_blocks(
-            embedded_LD,
-            positions,
-            causal=True,
-            segments=segments,
-            train=train,
-            max_length=self.max_length,
-        )
+            embedded_LD = embedded_LD * self.options.width**0.5
+        hidden_LD = self.stack(embedded_LD, positions, segments=segments, train=train)
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
@@ -80,4 +74,4 @@ class Decoder(Transformer, kw_only=True):
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
-        return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
+        return {"tokens": self.example_tokens(self.max_length)}

@@ -1,19 +1,17 @@
 """The encoder: every place sees every other."""
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.layers.blocks import Wiring
-from transformer_jax.layers.feedforward import ACTIVATIONS
-from transformer_jax.layers.linear import Linear
-from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
-from transformer_jax.models.families import row
-from transformer_jax.models.parts import Transformer
-from transformer_jax.options import Natural, Variant
+from transformer_jax.linear import Linear
+from transformer_jax.models.stack import Stack, norm_factory, variant
+from transformer_jax.models.transformer import Transformer
+from transformer_jax.options import FrozenOptions, Natural, Variant
+from transformer_jax.pooling import ClassToken, Pooling, pooling_of
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
@@ -23,9 +21,10 @@ class Encoder(Transformer, kw_only=True):
 
     Devlin et al. 2019, arXiv:1810.04805, section 3. It reads tokens, or vectors through a linear
     projection (time series, features); then `vocab_size` is None and `num_features` given. What it
-    gives is chosen by `num_classes`. The fields of Transformer, and:
+    gives is chosen by `num_classes`.
 
     Attributes:
+      options: what the stack is made of, see Transformer.
       vocab_size: tokens, V; None if the inputs are vectors.
       num_features: features of an input vector, F; None if the inputs are tokens.
       max_length: longest input, L; a longer one is refused.
@@ -42,14 +41,14 @@ class Encoder(Transformer, kw_only=True):
     max_length: int
     num_classes: int | None = None
     num_types: Natural = 0
-    pooling: Annotated[str | Callable[[], Pooling], Variant("layers.pooling:POOLINGS")] = (
-        "class_token"
-    )
-    embedding_norm: bool = True
-    wiring: str | Callable[..., Wiring] = "post"
+    pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions(embedding_norm=True, wiring="post")
 
     def setup(self) -> None:
-        """Makes what reads tokens and what gives logits."""
+        """Makes what reads tokens, the stack, and what gives logits."""
+        adds_token = self.vocab_size is None and pooling_of(self.pooling).adds_token
+        self.stack = Stack(self.options, causal=False, max_length=self.max_length + adds_token)
+        nn.share_scope(self, self.stack)  # blocks are parameters of the encoder itself
         if self.vocab_size is not None:
             self.token_embedding = self.make_embedding(self.vocab_size)
         elif self.num_classes is None:
@@ -57,8 +56,10 @@ class Encoder(Transformer, kw_only=True):
         if self.num_classes:
             self.head = self.make_output(self.num_classes, use_bias=True)
         elif self.num_classes is None:
-            self.transform = Linear(self.width, True, self.embedding_init, self.dtype)
-            self.transform_norm = self.make_norm()
+            self.transform = Linear(
+                self.options.width, True, self.embedding_init, self.options.dtype
+            )
+            self.transform_norm = norm_factory(self.options)()
             self.output_bias = OutputBias()
 
     @nn.compact
@@ -89,7 +90,7 @@ class Encoder(Transformer, kw_only=True):
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
-        pooling = row(POOLINGS, self.pooling, "pooling")()
+        pooling = pooling_of(self.pooling)
         if self.vocab_size is not None:
             if tokens is None:
                 raise ValueError("tokens: expected [..., L] int, got none; vocab_size is given")
@@ -106,17 +107,18 @@ class Encoder(Transformer, kw_only=True):
         if self.num_types:
             types = jnp.zeros(embedded_LD.shape[:-1], jnp.int32) if types is None else types
             embedded_LD += self.make_embedding(self.num_types, name="type_embedding")(types)
-        most = self.max_length + (self.vocab_size is None and pooling.adds_token)  # a class token
-        hidden_LD = self.run_blocks(
-            embedded_LD, positions, causal=False, segments=segments, train=train, max_length=most
-        )
+        hidden_LD = self.stack(embedded_LD, positions, segments=segments, train=train)
         if not self.num_classes:
             return hidden_LD if return_hidden else self.project(hidden_LD)
         pooled_D = pooling(hidden_LD, None if segments is None else segments > 0)
         if pooling.adds_token and self.vocab_size is not None:
-            pooler = Linear(self.width, True, self.embedding_init, self.dtype, name="pooler")
+            pooler = Linear(
+                self.options.width, True, self.embedding_init, self.options.dtype, name="pooler"
+            )
             pooled_D = jnp.tanh(pooler(pooled_D))
-        pooled_D = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled_D)
+        pooled_D = nn.Dropout(self.options.dropout_rate, name="pooled_dropout")(
+            pooled_D, deterministic=not train
+        )
         pooled_D = site(self, "pooled", pooled_D)
         return pooled_D if return_hidden else self.project(pooled_D)
 
@@ -130,7 +132,7 @@ class Encoder(Transformer, kw_only=True):
             return hidden
         if self.num_classes is not None:
             return site(self, "logits", self.head(self.scale_for_logits(hidden)))
-        activation = row(ACTIVATIONS, self.activation, "activation")
+        activation = variant(self.options, "activation")
         hidden_D = self.transform_norm(activation(self.transform(hidden)))
         logits_V = self.token_embedding.attend(self.scale_for_logits(hidden_D))
         return site(self, "logits", self.output_bias(logits_V))
@@ -149,7 +151,9 @@ class Encoder(Transformer, kw_only=True):
             raise ValueError(f"vectors: expected [..., L, F={self.num_features}], got {got}")
         alike = {"segments": segments, "types": types, "positions": positions}
         check_tokens(self.max_length, vectors[..., 0], **alike)
-        projection = Linear(self.width, True, self.embedding_init, self.dtype, name="projection")
+        projection = Linear(
+            self.options.width, True, self.embedding_init, self.options.dtype, name="projection"
+        )
         embedded_LD = projection(vectors)
         if not pooling.adds_token:
             return embedded_LD, segments, types, positions
@@ -162,7 +166,7 @@ class Encoder(Transformer, kw_only=True):
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
         if self.vocab_size is not None:
-            return {"tokens": jnp.zeros((1, self.max_length), jnp.int32)}
+            return {"tokens": self.example_tokens(self.max_length)}
         return {"vectors": jnp.zeros((1, self.max_length, self.num_features))}
 
 

@@ -1,26 +1,28 @@
 """The first transformer: an encoder that reads, and a decoder that looks at it while it writes."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.layers.blocks import ModuleFactory, Wiring
 from transformer_jax.masks import padding_mask
 from transformer_jax.models.encoder import OutputBias
-from transformer_jax.models.parts import Stack, Transformer, shared_fields
-from transformer_jax.options import Switch
+from transformer_jax.models.stack import Stack
+from transformer_jax.models.transformer import Transformer
+from transformer_jax.options import FrozenOptions, Switch
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
 
 
-class EncoderDecoder(Transformer, kw_only=True):
+class EncoderDecoder(Transformer):
     """An encoder–decoder: the first transformer's shape unless told otherwise.
 
-    Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary.
-    The fields of Transformer (`depth` blocks on each side), and:
+    Vaswani et al. 2017, arXiv:1706.03762, section 3. Tokens of both sides share one vocabulary, and
+    each side has `depth` blocks.
 
     Attributes:
+      options: what the stacks are made of, see Transformer.
       vocab_size: tokens, V.
       max_length: longest source and longest target, L.
       share_embeddings: whether source, target and output layer use one embedding (section 3.4);
@@ -42,18 +44,20 @@ class EncoderDecoder(Transformer, kw_only=True):
     scale_logits: Switch = False
     output_bias: Switch = False
     cross_attention: Switch = True
-    width: int = 512
-    depth: int = 6
-    num_heads: int = 8
-    position: str | ModuleFactory = "sinusoidal"
-    wiring: str | Callable[..., Wiring] = "post"
-    activation: str | Callable[[Array], Array] = "relu"
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions(
+        width=512,
+        depth=6,
+        num_heads=8,
+        position="sinusoidal",
+        wiring="post",
+        activation="relu",
+    )
 
     def setup(self) -> None:
         """Makes the two stacks and the embeddings."""
-        fields = shared_fields(self)
-        self.encoder = Stack(**fields, side="encoder")
-        self.decoder = Stack(**fields, side="decoder")
+        options, length = self.options, self.max_length
+        self.encoder = Stack(options, causal=False, max_length=length, side="encoder")
+        self.decoder = Stack(options, causal=True, max_length=length, side="decoder")
         self.token_embedding = self.make_embedding(self.vocab_size)
         if not self.share_embeddings:
             self.target_embedding = self.make_embedding(self.vocab_size)
@@ -108,9 +112,7 @@ class EncoderDecoder(Transformer, kw_only=True):
         memory_mask = None if source_segments is None else padding_mask(source_segments > 0)
         embedded_MD = self._scaled(self.token_embedding(source))
         positions = jnp.arange(source.shape[-1])
-        memory_MD = self.encoder(
-            embedded_MD, positions, False, source_segments, train, max_length=self.max_length
-        )
+        memory_MD = self.encoder(embedded_MD, positions, segments=source_segments, train=train)
         return memory_MD, memory_mask
 
     def decode(
@@ -136,17 +138,16 @@ class EncoderDecoder(Transformer, kw_only=True):
         check_tokens(self.max_length, tokens, segments=segments)
         embedding = self.token_embedding if self.share_embeddings else self.target_embedding
         embedded_LD = self._scaled(embedding(tokens))
-        seen = memory if self.cross_attention else ()
-        hidden_LD = self.decoder(
-            embedded_LD, None, True, segments, train, *seen, max_length=self.max_length
-        )
+        seen = dict(zip(("memory", "memory_mask"), memory, strict=True))
+        seen = seen if self.cross_attention else {}
+        hidden_LD = self.decoder(embedded_LD, segments=segments, train=train, **seen)
         return hidden_LD if return_hidden else self.project(hidden_LD)
 
     def project(self, hidden: Array) -> Array:
         """Returns the logits of any part of `hidden`: [..., D] -> [..., V]."""
         hidden_D, tied = self.scale_for_logits(hidden), self._is_tied()
         if self.scale_logits:
-            hidden_D = hidden_D * self.width**-0.5
+            hidden_D = hidden_D * self.options.width**-0.5
         logits_V = self.token_embedding.attend(hidden_D) if tied else self.output(hidden_D)
         return site(self, "logits", self.logits_bias(logits_V) if self.output_bias else logits_V)
 
@@ -154,9 +155,9 @@ class EncoderDecoder(Transformer, kw_only=True):
         return self.share_embeddings and self.tie_output
 
     def _scaled(self, embedded: Array) -> Array:
-        return embedded * self.width**0.5 if self.scale_embeddings else embedded
+        return embedded * self.options.width**0.5 if self.scale_embeddings else embedded
 
     def example_inputs(self) -> dict[str, Array]:
         """Returns inputs that parameters can be drawn for."""
-        tokens = jnp.zeros((1, self.max_length), jnp.int32)
+        tokens = self.example_tokens(self.max_length)
         return {"source": tokens, "tokens": tokens}

@@ -1,22 +1,21 @@
 """Recurrent baselines: the same jobs without attention, through flax's cells."""
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.layers.cache import keep_state, kept_state, uses_cache
-from transformer_jax.layers.embeddings import TokenEmbedding
-from transformer_jax.layers.linear import Linear, logits_layer
-from transformer_jax.layers.pooling import POOLINGS, Pooling
-from transformer_jax.layers.recurrence import CELLS, Recurrence, fresh_places
-from transformer_jax.models.families import row
+from transformer_jax.cache import keep_state, kept_state, uses_cache
+from transformer_jax.embeddings import TokenEmbedding
+from transformer_jax.linear import Linear, logits_layer
 from transformer_jax.options import Count, Natural, Switch, Variant
+from transformer_jax.pooling import Pooling, pooling_of
 from transformer_jax.shapes import check_tokens
 from transformer_jax.sites import site
+from transformer_jax.variants.recurrence import Recurrence, cell_of, fresh_places
 
 
 class RecurrentDecoder(nn.Module):
@@ -40,7 +39,7 @@ class RecurrentDecoder(nn.Module):
     max_length: int
     width: int = 128
     recurrent_depth: Count = 2
-    cell: Annotated[str | Callable, Variant("layers.recurrence:CELLS")] = "lstm"
+    cell: Annotated[str | Callable, Variant("variants.recurrence:CELLS")] = "lstm"
     tie_embeddings: Switch = True
     dropout_rate: float = 0.0
     init_std: float = 0.02
@@ -88,7 +87,7 @@ class RecurrentDecoder(nn.Module):
         is_fresh = None if reads_on else fresh_places(segments)
         for layer in range(self.recurrent_depth):
             recurrence = Recurrence(
-                row(CELLS, self.cell, "cell"), self.width, dtype=self.dtype, name=f"layer_{layer}"
+                cell_of(self.cell), self.width, dtype=self.dtype, name=f"layer_{layer}"
             )
             before = kept_state(self, layer, reads_on)
             state, hidden_LD = recurrence(hidden_LD, segments, before, is_fresh=is_fresh)
@@ -103,6 +102,10 @@ class RecurrentDecoder(nn.Module):
         tied = self.tie_embeddings
         logits_V = self.token_embedding.attend(hidden) if tied else self.output(hidden)
         return site(self, "logits", logits_V)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the model with other fields."""
+        return self.clone(**changes)
 
     def can_cache(self) -> bool:
         """A state is right whatever follows; see Transformer."""
@@ -141,9 +144,9 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     num_types: Natural = 0
     width: int = 128
     recurrent_depth: Count = 2
-    cell: Annotated[str | Callable, Variant("layers.recurrence:CELLS")] = "lstm"
+    cell: Annotated[str | Callable, Variant("variants.recurrence:CELLS")] = "lstm"
     bidirectional: Switch = False
-    pooling: Annotated[str | Callable[[], Pooling], Variant("layers.pooling:POOLINGS")] = "last"
+    pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "last"
     dropout_rate: float = 0.0
     init_std: float = 0.02
     dtype: DTypeLike | None = None
@@ -173,7 +176,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         Raises:
           ValueError: the input is longer than max_length, or a shape or a name is wrong.
         """
-        pooling = row(POOLINGS, self.pooling, "pooling")()
+        pooling = pooling_of(self.pooling)
         if pooling.adds_token:
             raise ValueError(
                 f"pooling: a recurrent net has no class token for {self.pooling}; expected last, "
@@ -185,7 +188,7 @@ class RecurrentEncoder(nn.Module, kw_only=True):
         dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
         hidden_LD = site(self, "embedded", dropout(hidden_LD))
         outputs = [hidden_LD]  # of each direction
-        cell = row(CELLS, self.cell, "cell")
+        cell = cell_of(self.cell)
         for layer in range(self.recurrent_depth):
             ways = {"layer": False} | ({"backward": True} if self.bidirectional else {})
             read = [
@@ -205,6 +208,10 @@ class RecurrentEncoder(nn.Module, kw_only=True):
     def project(self, hidden: Array) -> Array:
         """Returns the logits of what is pooled: [..., D or 2 D] -> [..., C]."""
         return site(self, "logits", self.head(hidden))
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the model with other fields."""
+        return self.clone(**changes)
 
     def _embed(self, tokens: Array | None, vectors: Array | None, types: Array | None) -> Array:
         """What the first layer reads, [..., L, D]."""

@@ -1,5 +1,6 @@
 """The vision transformer: an image is a sequence of patches."""
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Annotated
@@ -9,11 +10,11 @@ import jax.numpy as jnp
 from annotated_types import Predicate
 from jax import Array
 
-from transformer_jax.layers.patches import PatchEmbedding, grid_of
-from transformer_jax.layers.pooling import POOLINGS, ClassToken, Pooling
-from transformer_jax.models.families import row
-from transformer_jax.models.parts import Transformer
+from transformer_jax.models.patches import PatchEmbedding, grid_of
+from transformer_jax.models.stack import Stack
+from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import Count, Form, Variant
+from transformer_jax.pooling import ClassToken, Pooling, pooling_of
 from transformer_jax.sites import site
 
 # name -> width, depth, heads, feed-forward size. Dosovitskiy et al. 2021, table 1 (B, L, H);
@@ -53,10 +54,10 @@ def variant_fields(variant: str) -> dict[str, int]:
 class VisionTransformer(Transformer, kw_only=True):
     """Patches through a linear projection, blocks, and a classifier.
 
-    Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, with its pre-norm blocks. The fields of
-    Transformer, and:
+    Dosovitskiy et al. 2021, arXiv:2010.11929, section 3.1, with its pre-norm blocks.
 
     Attributes:
+      options: what the stack is made of, see Transformer.
       image_shape: height, width and channels of the images.
       num_classes: classes, C; 0 gives the hidden vectors of all places instead.
       patch_size: pixels along each side of a patch, a divisor of the image's sides.
@@ -68,19 +69,22 @@ class VisionTransformer(Transformer, kw_only=True):
     num_classes: int
     patch_size: Count = 4
     variant: ModelVariant | None = None
-    pooling: Annotated[str | Callable[[], Pooling], Variant("layers.pooling:POOLINGS")] = (
-        "class_token"
-    )
+    pooling: Annotated[str | Callable[[], Pooling], Variant("pooling:POOLINGS")] = "class_token"
 
     def __post_init__(self) -> None:
         """Writes the variant's values into the fields."""
         if self.variant is not None:
-            for name, value in variant_fields(self.variant).items():
-                object.__setattr__(self, name, value)
+            sizes = variant_fields(self.variant)
+            object.__setattr__(self, "patch_size", sizes.pop("patch_size"))
+            object.__setattr__(self, "options", dataclasses.replace(self.options, **sizes))
         super().__post_init__()
 
     def setup(self) -> None:
-        """Makes what gives logits."""
+        """Makes the stack and what gives logits."""
+        grid = grid_of(self.image_shape, self.patch_size)
+        length = grid[0] * grid[1] + pooling_of(self.pooling).adds_token
+        self.stack = Stack(self.options, causal=False, max_length=length, grid=grid)
+        nn.share_scope(self, self.stack)  # blocks are parameters of the model itself
         if self.num_classes:
             self.head = self.make_output(self.num_classes, use_bias=True)
 
@@ -99,27 +103,24 @@ class VisionTransformer(Transformer, kw_only=True):
         """
         if images.shape[-3:] != tuple(self.image_shape):
             raise ValueError(f"images: expected [..., {self.image_shape}], got {images.shape}")
-        pooling = row(POOLINGS, self.pooling, "pooling")()
+        pooling = pooling_of(self.pooling)
         embed = PatchEmbedding(
-            self.patch_size, self.width, self.embedding_init, self.dtype, name="patches"
+            self.patch_size,
+            self.options.width,
+            self.embedding_init,
+            self.options.dtype,
+            name="patches",
         )
         embedded_PD = embed(images)
         if pooling.adds_token:
             embedded_PD = ClassToken(self.embedding_init, name="class_token")(embedded_PD)
-        length = embedded_PD.shape[-2]
-        hidden_PD = self.run_blocks(
-            embedded_PD,
-            jnp.arange(length),
-            causal=False,
-            segments=None,
-            train=train,
-            max_length=length,
-            grid=grid_of(images, self.patch_size),
-        )
+        hidden_PD = self.stack(embedded_PD, train=train)
         if self.num_classes == 0:
             return hidden_PD
         pooled_D = pooling(hidden_PD, None)
-        pooled_D = nn.Dropout(self.dropout_rate, deterministic=not train)(pooled_D)
+        pooled_D = nn.Dropout(self.options.dropout_rate, name="pooled_dropout")(
+            pooled_D, deterministic=not train
+        )
         pooled_D = site(self, "pooled", pooled_D)
         return pooled_D if return_hidden else self.project(pooled_D)
 

@@ -24,6 +24,7 @@ _CALLS = {"while", "conditional", "call", "async-start"}
 # Parts of an op_name that are no module's.
 _OF_NAME = {
     *("while", "body", "cond", "scan", "checkpoint", "rematted_computation", "closed_call"),
+    *("stack", "blocks"),  # whose parameters are those of the model, and a scan of blocks
     *("remat", "pjit", "custom_jvp_call", "custom_vjp_call", "core_call", "eval_jaxpr", "_Alone"),
 }
 

@@ -9,7 +9,6 @@ import jax
 
 from transformer_jax.config_files import flatten, resolved
 from transformer_jax.constraints import remarks_on
-from transformer_jax.layers.fused import kernels_taken
 from transformer_jax.options import is_user_defined
 from transformer_jax.paths import by_path
 from transformer_jax.resolve import letters_of
@@ -18,6 +17,7 @@ from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.memory import peak_bytes, refuse_beyond_memory
 from transformer_jax.training.prepared import Prepared
+from transformer_jax.variants.fused import kernels_taken
 
 _LARGE = 1 << 20  # bytes of an array that is worth a word where it is not cut
 

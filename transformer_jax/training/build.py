@@ -5,20 +5,18 @@ import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.core import FrozenDict
 from ml_collections import ConfigDict
 
 from transformer_jax.config import VARIANT_SECTIONS
-from transformer_jax.config_files import flatten, options_of, options_of_variant, resolved
+from transformer_jax.config_files import flatten, options_of, resolved
 from transformer_jax.data.sources.files import OwnSource
 from transformer_jax.data.tasks import TASKS, Task
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
-from transformer_jax.models.families import make_with_known_fields
+from transformer_jax.models.transformer import OPTIONS, Transformer
 from transformer_jax.own import chosen, faults_of, names_own
 from transformer_jax.resolve import letter_of, letters_of, of_type
 from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
@@ -41,26 +39,24 @@ def make_run_sharding(
     return make_sharding({axis: config.mesh[axis] for axis in AXES}, rules, devices)
 
 
-def without_kernels(model: nn.Module) -> nn.Module:
+def without_kernels(model: Any) -> Any:
     """Returns a model that computes the same, and that XLA can cut over devices anywhere.
 
     A kernel of `attention=fused` is cut by hand, where a program is traced as a step is.
     """
-    names = ("attention", "attention_options")
-    shared: dict[str, Any] = {name: getattr(model, name, None) for name in names}
+    options = getattr(model, "options", None)
+    if options is None:
+        return model
 
-    def by_softmax(own: Mapping[str, Any]) -> FrozenDict:
-        merged = {**shared, **own}
-        if merged["attention"] != "fused":
-            return FrozenDict(own)
-        options = {k: v for k, v in merged["attention_options"].items() if k != "interpret"}
-        return FrozenDict(own, attention="softmax", attention_options=FrozenDict(options))
+    def by_softmax(fields: Mapping[str, Any]) -> dict[str, Any]:
+        if fields.get("attention") != "fused":
+            return dict(fields)
+        kept = {k: v for k, v in fields.get("attention_options", {}).items() if k != "interpret"}
+        return {**fields, "attention": "softmax", "attention_options": kept}
 
-    types = {letter: by_softmax(own) for letter, own in getattr(model, "layer_types", {}).items()}
-    changes: dict[str, Any] = dict(by_softmax({}))
-    if types:
-        changes["layer_types"] = FrozenDict(types)
-    return model.clone(**changes) if changes else model
+    whole = {"attention": options.attention, "attention_options": options.attention_options}
+    types = {letter: by_softmax(fields) for letter, fields in options.layer_types.items()}
+    return model.with_options(**by_softmax(whole), layer_types=types)
 
 
 def make_task(
@@ -142,12 +138,18 @@ def _fields(flat: Mapping[str, Any], allow: Collection[str], start: str = "model
         if section != "model":
             continue
         fields[name] = chosen({}, value, start + name, allow) if names_own(key, value) else value
-        if key in VARIANT_SECTIONS and name != "architecture":
-            fields[f"{name}_options"] = FrozenDict(options_of_variant(flat, key, value))
+    for section in VARIANT_SECTIONS.values():
+        name = section.removeprefix("model.")
+        if name != section:
+            fields[name] = {
+                key.removeprefix(f"{section}."): value
+                for key, value in flat.items()
+                if key.startswith(f"{section}.")
+            }
     return fields
 
 
-def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> FrozenDict:
+def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> dict[str, dict]:
     """The fields that each type of layer has otherwise, by its letter."""
     types = {}
     for letter in letters_of(flat):
@@ -158,10 +160,8 @@ def _layer_types(flat: Mapping[str, Any], allow: Collection[str]) -> FrozenDict:
         names = {
             key.removeprefix(start).partition(".")[0] for key in flat if letter_of(key) == letter
         }
-        families = {name.removesuffix("_options") for name in names}
-        kept = sorted(families | {f"{name}_options" for name in families})
-        types[letter] = FrozenDict({name: typed[name] for name in kept if name in typed})
-    return FrozenDict(types)
+        types[letter] = {name: typed[name] for name in names}
+    return types
 
 
 def taken_from_data(config: ConfigDict, sizes: Mapping[str, Any]) -> list[str]:
@@ -180,8 +180,15 @@ def _make(
     make = architecture
     if isinstance(architecture, str):
         make = chosen(MODELS, architecture, "model.architecture", allow)
-    dtype = jnp.dtype(fields["dtype"])
-    return make_with_known_fields(make, {**fields, "dtype": dtype, **changes})
+    values = {**fields, "dtype": jnp.dtype(fields["dtype"]), **changes}
+    own = inspect.signature(make).parameters
+    if not (isinstance(make, type) and issubclass(make, Transformer)):
+        # Its fields are what it takes of the model's options and of the data's sizes.
+        missing = [n for n, p in own.items() if p.default is p.empty and n not in values]
+        if missing:
+            raise ValueError(f"{make.__name__}: needs {missing[0]}, which this data does not have")
+        return make(**{name: values[name] for name in own if name in values})
+    return make.of(**{name: values[name] for name in (*OPTIONS, *own) if name in values})
 
 
 def _matched(

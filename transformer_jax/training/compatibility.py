@@ -15,6 +15,7 @@ from transformer_jax.data.task_traits import traits_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.models import Decoder
+from transformer_jax.models.stack import block_specs, made
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.processes import refuse_other
@@ -92,7 +93,7 @@ def refuse_unfit(prepared: Any, who: str) -> None:
 
 
 def refuse_what_is_not_kept(prepared: Any) -> None:
-    """Raises an error where blocks are no loop, or a model is to keep a site that it has not."""
+    """Raises an error where blocks cannot be scanned, or a model is to keep a site it has not."""
     model = prepared.config.model
     kept = resolved(prepared.config).get("model.remat_options.sites") or ()
     if not kept and not model.scan_layers:
@@ -103,7 +104,7 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
     def apply(params: Any) -> Any:
         return prepared.model.apply({"params": params}, **inputs, **options)
 
-    there = names_in(jax.make_jaxpr(apply)(prepared.template.params))
+    there = names_in(jax.make_jaxpr(apply)(prepared.stacked_template.params))
     missing = [name for name in kept if name not in there]
     if missing:
         raise InvalidInput(
@@ -118,15 +119,15 @@ def refuse_shown_answers(prepared: Any) -> None:
     In language modelling data.unscored says so before anything is read.
     """
     config, model, task = prepared.config, prepared.model, prepared.task
-    of_types = model.by_type().values() if isinstance(model, Decoder) else ()
-    if config.data.task == "language_modelling" or all(its.mask != "prefix" for its in of_types):
+    specs = block_specs(model.options) if isinstance(model, Decoder) else ()
+    lengths = [made(spec.options, "mask").length for spec in specs if spec.options.mask == "prefix"]
+    if config.data.task == "language_modelling" or not lengths:
         return
     batch = task.batch(0, 0)
     if not predicts_its_inputs(batch):
         return
     is_scored = np.asarray(batch["weights"])[:, :-1] > 0  # whose target is the next input
-    for its in of_types:
-        length = its.row_of("mask")(**its.mask_options).length if its.mask == "prefix" else 1
+    for length in lengths:
         if is_scored[:, : length - 1].any():
             first = int(is_scored.any(0).argmax())
             raise InvalidInput(

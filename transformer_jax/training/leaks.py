@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.core import FrozenDict
 
 from transformer_jax.config_files import own_choices
 from transformer_jax.data.laws import predicts_its_inputs
 from transformer_jax.data.tasks.batch import Batch, take_rows
 from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Decoder
+from transformer_jax.models.stack import block_specs, mask_of
 from transformer_jax.training.prepared import Prepared
 
 _NOISE = 0.3  # deviation that the parameters get: at 0 a leak would not show
@@ -39,7 +39,6 @@ def refuse_what_leaks(prepared: Prepared) -> None:
     for changed, scored, what in _hidden(prepared, batch):
         if changed.any() and scored.any():
             _refuse_difference(prepared, batch["inputs"], changed, scored, f"{who}: {what}")
-    _refuse_mixed_queries(prepared, batch["inputs"], ", ".join(own))
     _tried.add(model)
 
 
@@ -52,31 +51,6 @@ def _rows_of_most_kinds(batch: Batch) -> Batch:
     padding, documents = (rows == 0).sum(-1), np.array([len(np.unique(row)) for row in rows])
     most = [np.argsort(-counts, kind="stable")[: _ROWS // 2] for counts in (padding, documents)]
     return take_rows(batch, np.unique(most))
-
-
-def _refuse_mixed_queries(prepared: Prepared, inputs: Any, who: str) -> None:
-    """Raises InvalidInput where queries in chunks get other weights than all of them at once."""
-    model = prepared.model
-    made = model.by_type().values() if hasattr(model, "by_type") else ()
-    if not any(each.attention_chunk for each in made):
-        return
-    params = _random_params(prepared)
-    types = {
-        letter: FrozenDict(
-            {name: value for name, value in own.items() if name != "attention_chunk"}
-        )
-        for letter, own in model.layer_types.items()
-    }
-    at_once = model.clone(attention_chunk=None, layer_types=FrozenDict(types))
-    parted, whole = (
-        np.asarray(jax.jit(made.apply)({"params": params}, **inputs), np.float32)
-        for made in (model, at_once)
-    )
-    if not np.allclose(parted, whole, rtol=1e-3, atol=1e-3 * np.abs(whole).max()):
-        raise InvalidInput(
-            f"{who}: a query's weights change with other queries; expected "
-            "model.attention_chunk=None"
-        )
 
 
 def _random_params(prepared: Prepared) -> Any:
@@ -115,13 +89,11 @@ def _hidden(prepared: Prepared, batch: Batch) -> Iterator[tuple[np.ndarray, np.n
 
 def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
     """Which places may depend on the first token, by the masks of all blocks, [L] bool."""
-    models, reached = model.by_type(), np.arange(length) == 0
-    seen = {}
-    for letter, each in models.items():
-        mask = each.attention_mask(jnp.arange(length), True, None)
-        seen[letter] = np.ones((length, length), bool) if mask is None else np.asarray(mask.dense())
-    for layer in model.layer_list():
-        reached = reached | seen[layer.type][:, reached].any(1)
+    reached = np.arange(length) == 0
+    for spec in block_specs(model.options):
+        mask = mask_of(spec.options, jnp.arange(length), True, None)
+        seen = np.ones((length, length), bool) if mask is None else np.asarray(mask.dense())
+        reached = reached | seen[:, reached].any(1)
     return reached
 
 

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.models.stacking import unstack_blocks
+from transformer_jax.models.stack import unstack_blocks
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole

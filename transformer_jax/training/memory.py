@@ -15,11 +15,12 @@ from transformer_jax.config_files import changed, defaults, resolved
 from transformer_jax.errors import InvalidInput
 
 GIB = 1 << 30
+_CHUNK = 128  # places, or queries
 # Changes that make a step need less memory.
 _REMEDIES = {
-    "loss in chunks": {"training.loss_chunk": 128},
+    "loss in chunks": {"training.loss_chunk": _CHUNK},
     "bfloat16": {"model.dtype": "bfloat16"},
-    "attention in chunks": {"model.attention_chunk": 128},
+    "attention in chunks": {"model.attention": "chunked"},
     "blocks computed again": {"model.remat": "block", "model.scan_layers": True},
 }
 
@@ -98,16 +99,15 @@ def remedies_for(config: ConfigDict) -> dict[str, dict[str, Any]]:
     """Returns changes that make a config's step need less memory: name -> key -> value."""
     parts = 2 * config.training.accumulation
     remedies = _REMEDIES | {"the batch in parts": {"training.accumulation": parts}}
+    if config.data.length <= _CHUNK:
+        remedies = {n: changes for n, changes in remedies.items() if not n.endswith("in chunks")}
     return {name: changes for name, changes in remedies.items() if _can_take(config, changes)}
 
 
 def _can_take(config: ConfigDict, changes: dict[str, Any]) -> bool:
     """Whether a config has its default there now, and would be accepted with the changes."""
     stated, usual = resolved(config), resolved(defaults())
-    for key, value in changes.items():
-        is_chunk = key.endswith("_chunk")
-        if is_chunk and value >= config.data.length:
-            return False
+    for key in changes:
         if stated[key] != usual[key] and key != "training.accumulation":
             return False
     try:

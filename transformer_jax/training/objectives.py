@@ -150,4 +150,7 @@ def score_batch(
         options["return_hidden"] = True
     hidden, sown = model.apply(variables, **batch["inputs"], **options, mutable=["losses"])
     sums = objective.sums(hidden, project, batch["targets"], batch["weights"], key)
-    return sums, sum(jax.tree.leaves(sown), jnp.zeros_like(sums.loss))
+    added = jnp.zeros_like(sums.loss)
+    for leaf in jax.tree.leaves(sown):  # that of a scan has an axis of blocks in front
+        added += leaf.sum(tuple(range(leaf.ndim - added.ndim)))
+    return sums, added

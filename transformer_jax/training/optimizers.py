@@ -15,9 +15,9 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.config_files import options_of
-from transformer_jax.models.families import FAMILIES
 from transformer_jax.options import OpenShare, Positive, Share, Switch
 from transformer_jax.own import chosen
+from transformer_jax.parametrisation import PARAMETRISATIONS
 from transformer_jax.paths import begins, path_text
 from transformer_jax.training.schedules import SCHEDULES
 
@@ -323,7 +323,7 @@ def make_optimizer(config: ConfigDict, allow: Collection[str] = ()) -> optax.Gra
 
 def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
     name = config.model.parametrisation
-    width_scaling = chosen(FAMILIES["parametrisation"], name, "model.parametrisation", allow)(
+    width_scaling = chosen(PARAMETRISATIONS, name, "model.parametrisation", allow)(
         **options_of(config, "model.parametrisation")
     )
     return width_scaling.learning_rate_gain(config.model.width)

@@ -7,21 +7,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.alike import with_results_in_loops
 from transformer_jax.config_files import flatten, own_modules, report
 from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.models import Encoder
-from transformer_jax.models.parts import Transformer
-from transformer_jax.models.stacking import stack_blocks, unstack_blocks
+from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
+from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.programs import Traced, trace
@@ -58,7 +56,6 @@ from transformer_jax.training.step import (
     make_initial_state,
     make_run_steps,
     make_train_step,
-    on_stacked_blocks,
 )
 from transformer_jax.training.warm_start import refuse_unknown_prefixes, start_from
 
@@ -136,10 +133,8 @@ class Prepared:
 
         The state is as `stack` gives it.
         """
-        accumulation, optimizer = self.config.training.accumulation, self.optimizer
-        if self._unit is not None:
-            optimizer = on_stacked_blocks(optimizer, self._unit)
-        train_step = make_train_step(self.model, optimizer, seed, accumulation, self.objective)
+        accumulation = self.config.training.accumulation
+        train_step = make_train_step(self.model, self.optimizer, seed, accumulation, self.objective)
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
             return keep_placed(state), keep_everywhere(records)
@@ -176,8 +171,12 @@ class Prepared:
             there: dict[str, Any] = {}
             if self.sharding is not None:
                 there["out_shardings"] = self.sharding.of_state(self.stacked_template)
-            stack = functools.partial(_stacked, self._unit)  # which keeps no task alive
-            _DRAWS[drawn] = jax.jit(with_results_in_loops(traced, stack), **there)
+            model, optimizer, unit = self.model, self.optimizer, self._unit  # keeps no task alive
+
+            def draw(seed: Array) -> TrainState:
+                return _stacked(unit, make_initial_state(model, optimizer, seed)())
+
+            _DRAWS[drawn] = jax.jit(draw, **there)
         return _DRAWS[drawn]
 
     @functools.cached_property
@@ -190,7 +189,7 @@ class Prepared:
 
         unstack_blocks is the way back. Over several devices each array goes where it belongs.
         """
-        stacked = _stacked(self._unit, state, jnp.stack)
+        stacked = _stacked(self._unit, state)
         if self.sharding is None:
             return stacked
         return put(stacked, self.sharding.of_state(stacked))
@@ -200,17 +199,12 @@ class Prepared:
         """How many blocks are repeated in stacks; None where there are none."""
         if not (self.config.model.scan_layers and isinstance(self.model, Transformer)):
             return None
-        unit = max(1, len(self.config.model.layers))
-        try:
-            jax.eval_shape(functools.partial(stack_blocks, unit=unit), self.template)
-        except ValueError:  # the optimizer treats blocks unlike: some are frozen, say
-            return None
-        return unit
+        return unit_of(self.model.options)
 
     @functools.cached_property
     def stacked_template(self) -> TrainState:
         """Shapes of the state as `advance` takes it."""
-        stacked = jax.eval_shape(lambda s: _stacked(self._unit, s, jnp.stack), self.template)
+        stacked = jax.eval_shape(lambda s: _stacked(self._unit, s), self.template)
         return self._with_places(stacked)
 
     @functools.cached_property
@@ -373,8 +367,8 @@ class Prepared:
         return sum(leaf.size for leaf in jax.tree.leaves(self.template.params))
 
 
-def _stacked(unit: int | None, tree: Any, join: Callable) -> Any:
-    return tree if unit is None else stack_blocks(tree, unit, join)
+def _stacked(unit: int | None, tree: Any) -> Any:
+    return tree if unit is None else stack_blocks(tree, unit)
 
 
 def prepare(

@@ -82,18 +82,23 @@ def options_of_model(model: Any) -> dict[str, Any]:
     from transformer_jax.models import MODELS
 
     architecture = next(name for name, kind in MODELS.items() if type(model) is kind)
-    fields = {field.name for field in dataclasses.fields(model)} - {"dtype"}
+    made_of = {
+        field.name: getattr(owner, field.name)
+        for owner in (model, model.options)
+        for field in dataclasses.fields(owner)
+        if field.name != "dtype"
+    }
     options = {"model.architecture": architecture}
     known = (*DEFAULTS, *(variant_options("model.architecture", architecture) or {}))
     for key in known:
         section, _, field = key.rpartition(".")
-        if section == "model" and field in fields:
-            options[key] = getattr(model, field)
+        if section == "model" and field in made_of:
+            options[key] = made_of[field]
     for key, section in VARIANT_SECTIONS.items():
-        stated = getattr(model, section.removeprefix("model."), {}) if section != "model" else {}
-        if key.startswith("model."):
+        stated = made_of.get(section.removeprefix("model."), {})
+        if key.startswith("model.") and section != "model":
             options |= {f"{section}.{name}": value for name, value in stated.items()}
-    for letter, of_type in model.layer_types.items():
+    for letter, of_type in model.options.layer_types.items():
         for field, value in of_type.items():
             key_of_type = f"model.layer_types.{letter}.{field}"
             if field.endswith("_options"):

@@ -1,6 +1,5 @@
 """One optimizer update as a pure function, and many of them in one compiled program."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,9 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from transformer_jax.alike import on_stacks
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.models.stacking import stack_blocks, unstack_blocks
 from transformer_jax.sharding import cut_examples
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 from transformer_jax.training.sums import Sums, safe_mean, total
@@ -181,28 +178,3 @@ def make_run_steps(train_step: Callable) -> Callable:
         return jax.lax.while_loop(goes_on, take_step, start)[2:]
 
     return run_steps
-
-
-def on_stacked_blocks(
-    optimizer: optax.GradientTransformation, unit: int
-) -> optax.GradientTransformation:
-    """Returns an optimizer of parameters block by block as one of stacked ones; see stacking.
-
-    What it does alike to every block it does to the stack, so a deep model compiles as fast as a
-    shallow one.
-
-    Args:
-      optimizer: from optax.
-      unit: how many blocks are repeated.
-    """
-    stack = functools.partial(stack_blocks, unit=unit)
-
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        def by_block(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-            return optimizer.update(gradients, state, params)
-
-        joining = lambda tree, join: stack(tree, join=join)  # noqa: E731
-        return on_stacks(by_block, joining, unstack_blocks)(updates, state, params)
-
-    init = lambda params: stack(optimizer.init(unstack_blocks(params)))  # noqa: E731
-    return optax.GradientTransformation(init, update)

@@ -16,7 +16,7 @@ from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
-from transformer_jax.models.families import attention_in_effect, options_in_effect
+from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 from transformer_jax.paths import begins, by_path
 from transformer_jax.processes import whole
 from transformer_jax.runs.files import entries, inside
@@ -34,7 +34,6 @@ _UNSEEN_IN_SHAPES = (
     "wiring",
     "parametrisation",
     "norm",
-    "norm_epsilon",
     "embedding_norm",
     "activation",
     "position",
@@ -224,15 +223,13 @@ def _is_same(theirs: Any, ours: Any) -> bool:
 
 def _different(theirs: Any, ours: Any) -> list[str]:
     """Lines about what two models compute otherwise; the first block of layers that differ."""
-    patterns = [getattr(model, "layers", None) for model in (theirs, ours)]
-    if None in patterns or not any(patterns):  # recurrent models have none
+    options = [getattr(model, "options", None) for model in (theirs, ours)]
+    if not any(each is not None and each.layers for each in options):  # recurrent models have none
         return _different_fields(theirs, ours)
     lines = _different_fields(theirs, ours, without=LAYER_FIELDS)
-    there, here = theirs.by_type(), ours.by_type()
-    pairs = zip(theirs.layer_list(), ours.layer_list(), strict=False)
-    of_blocks = (_different_fields(there[one.type], here[other.type]) for one, other in pairs)
-    for number, of_block in enumerate(of_blocks):
-        if of_block:
+    pairs = zip(Described(theirs).layers(), Described(ours).layers(), strict=False)
+    for number, ((_, there), (_, here)) in enumerate(pairs):
+        if of_block := _different_fields(there, here):
             return lines + [f"{line}, in block {number}" for line in of_block]
     return lines
 
@@ -250,14 +247,16 @@ def _different_fields(theirs: Any, ours: Any, without: Collection[str] = ()) -> 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
     """What no shape shows of how a model computes, by the option of a config."""
-    fields = {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
-    if "attention" in fields:
-        fields["attention"] = attention_in_effect(model)
+    if not hasattr(model, "options"):
+        return {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
+    described = model if isinstance(model, Described) else Described(model)
+    options = described.options
+    fields = {n: getattr(described, n) for n in _UNSEEN_IN_SHAPES if hasattr(described, n)}
+    fields["attention"] = attention_in_effect(options)
     for family in _OPTIONS_UNSEEN:
-        if hasattr(model, f"{family}_options"):
-            options = options_in_effect(model, family).items()
-            place = f"{family}_options.{fields[family]}"
-            fields |= {f"{place}.{name}": v for name, v in options if name not in _STRETCHING}
+        in_effect = options_in_effect(options, family).items()
+        place = f"{family}_options"
+        fields |= {f"{place}.{name}": v for name, v in in_effect if name not in _STRETCHING}
     return fields
 
 

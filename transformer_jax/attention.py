@@ -1,0 +1,442 @@
+"""Attention: the pure function, and the module that owns the projections and calls it.
+
+Less common kinds of attention stand in `variants/` and are imported when they are chosen: an
+`AttentionVariant` takes the place of the pure function inside the same module.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from transformer_jax.cache import CacheSlot, append_to_cache
+from transformer_jax.linear import Initializer, Linear
+from transformer_jax.masks import Mask, as_array
+from transformer_jax.options import Positive, nearest_divisor
+from transformer_jax.position_terms import NO_TERMS, Bias, PositionTerms, bias_for, rotate
+from transformer_jax.shapes import check_shapes
+from transformer_jax.sites import show, site
+
+ModuleFactory = Callable[..., nn.Module]
+
+
+def scaled_dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+    adjust: Callable[[Array], Array] = lambda weights: weights,
+) -> Array:
+    """Returns for each query the mean of the values, weighted by how well query and key agree.
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k) + bias) V.
+    Vaswani et al. 2017, arXiv:1706.03762, equation 1. The softmax runs over the keys that the mask
+    allows. A query that may attend to nothing gives exactly 0, with zero gradient (flax and jax.nn
+    give the mean of the forbidden values).
+
+    Args:
+      query: [..., L, K].
+      key: [..., M, K].
+      value: [..., M, V]; V may differ from K.
+      mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
+      bias: [..., L, M], added to the scores; -inf is allowed; broadcasts to the weights.
+      scale: Multiplies the products of queries and keys; 1 / sqrt(d_k) if None.
+      adjust: Applied to the weights before the mean is taken: dropout for example.
+
+    Returns:
+      [..., L, V] in the dtype of the values; leading axes of query, key and value broadcast.
+
+    Raises:
+      ValueError: The shapes disagree, or the mask is not bool; the text names the argument.
+    """
+    check_shapes(query=(query, "... L K"), key=(key, "... M K"), value=(value, "... M V"))
+    weights_LM = attention_weights(query, key, mask, bias, scale=scale)
+    return weighted_sum(adjust(weights_LM), value)
+
+
+def attention_weights(
+    query: Array,
+    key: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Array:
+    """Returns softmax(Q K^T / sqrt(d_k) + bias) over the keys that the mask allows.
+
+    Args:
+      query: [..., L, K].
+      key: [..., M, K].
+      mask: [..., L, M] bool, True = may attend; broadcasts to the weights.
+      bias: [..., L, M], added to the scores; broadcasts to the weights.
+      scale: Multiplies the products of queries and keys; 1 / sqrt(d_k) if None.
+      soft_cap: See attention_scores.
+
+    Returns:
+      [..., L, M], float32 or wider; every row sums to 1, or is exactly 0 if fully masked.
+
+    Raises:
+      ValueError: The shapes disagree, or the mask is not bool.
+    """
+    return masked_softmax(attention_scores(query, key, mask, bias, scale=scale, soft_cap=soft_cap))
+
+
+def attention_scores(
+    query: Array,
+    key: Array,
+    mask: Array | None = None,
+    bias: Array | None = None,
+    *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+) -> Array:
+    """Returns Q K^T / sqrt(d_k) + bias, and -inf where the mask forbids; see attention_weights.
+
+    With `soft_cap` c the products become c tanh(product / c), before the bias, so that none is
+    beyond c (Gemma 2, arXiv:2408.00118, section 2).
+    """
+    check_shapes(query=(query, "... L K"), key=(key, "... M K"))
+    shape = weights_shape(query, key)
+    _check_broadcasts(shape, mask=mask, bias=bias)
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise ValueError(
+            f"mask: expected bool, True = may attend, got {mask.dtype}; "
+            "numbers that are added to the scores go into bias"
+        )
+    wide = jnp.promote_types(query.dtype, jnp.float32)
+    # Scaling the query costs L*K products, scaling the scores would cost L*M.
+    scaled_LK = query / math.sqrt(query.shape[-1]) if scale is None else query * scale
+    scores_LM = _product("...LK,...MK->...LM", scaled_LK, key, preferred_element_type=wide)
+    if soft_cap is not None:
+        scores_LM = soft_cap * jnp.tanh(scores_LM / soft_cap)
+    if bias is not None:
+        scores_LM = scores_LM + bias.astype(wide)
+    return scores_LM if mask is None else jnp.where(mask, scores_LM, -jnp.inf)
+
+
+def masked_softmax(scores: Array) -> Array:
+    """Softmax over the last axis in which a row of -inf gives zeros, with zero gradient."""
+    largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    exponentials = jnp.exp(scores - jnp.where(jnp.isneginf(largest), 0, largest))
+    total = exponentials.sum(-1, keepdims=True)
+    return exponentials / jnp.where(total == 0, 1, total)
+
+
+def weighted_sum(weights: Array, value: Array) -> Array:
+    """[..., L, M] and [..., M, V] -> [..., L, V], in the dtype of the values."""
+    return _product("...LM,...MV->...LV", weights.astype(value.dtype), value)
+
+
+def serve_groups(array: Array, num_heads: int) -> Array:
+    """[..., G, M, K] -> [..., H, M, K]: a head of keys or values serves H / G heads of queries."""
+    served = num_heads // array.shape[-3]
+    return array if served == 1 else jnp.repeat(array, served, axis=-3)
+
+
+def weights_shape(query: Array, key: Array) -> tuple[int, ...]:
+    """Returns the shape of the weights of [..., L, K] and [..., M, K]: (..., L, M)."""
+    leading = jnp.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    return (*leading, query.shape[-2], key.shape[-2])
+
+
+def _product(axes: str, left: Array, right: Array, **options: Any) -> Array:
+    """Returns jnp.einsum of matrices.
+
+    For one query, leading axes that both share are made one. With more of them XLA on CPU copies,
+    for each token, all keys and values that a cache keeps: products over 24 arrays of 96 heads and
+    1,024 places took 282 ms instead of 59.
+    """
+    leading = left.shape[:-2]
+    if left.shape[-2] != 1 or right.shape[:-2] != leading:
+        return jnp.einsum(axes, left, right, **options)
+    flat = [array.reshape(math.prod(leading), *array.shape[-2:]) for array in (left, right)]
+    made = jnp.einsum(axes, *flat, **options)
+    return made.reshape(*leading, *made.shape[-2:])
+
+
+def _check_broadcasts(shape: tuple[int, ...], **arrays: Array | None) -> None:
+    """Raises ValueError if an array would not broadcast to the weights, or would make more of them.
+
+    A mask [B, 1, L, L] beside queries [B, L, K] would give every example the masks of all.
+    """
+    for name, array in arrays.items():
+        if array is None:
+            continue
+        axes = zip(reversed(array.shape), reversed(shape), strict=False)
+        if not 2 <= array.ndim <= len(shape) or any(size not in (1, of) for size, of in axes):
+            raise ValueError(
+                f"{name}: expected [..., L={shape[-2]}, M={shape[-1]}] that broadcasts to the "
+                f"weights {shape}, got {array.shape}"
+            )
+
+
+# ---------------------------------------------------------------- the module
+
+
+class MultiHeadAttention(nn.Module):
+    """Several attentions side by side, each over its own projections, and one output matrix.
+
+    MultiHead(X) = Concat(Z^1 ... Z^H) W_O with W_O in [H * d_v, D], which equals the sum over heads
+    of Z^h W_O^h. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. With fewer key and value
+    heads each serves a group of queries: one is multi-query attention (Shazeer 2019,
+    arXiv:1911.02150), several are grouped-query attention (Ainslie et al. 2023, arXiv:2305.13245).
+
+    Each projection is one matrix [D, H * K] whatever the number of heads, so the same seed draws
+    the same values when only `num_heads` changes.
+
+    Attributes:
+      num_heads: Heads, H.
+      num_kv_heads: Heads of keys and values, G, a divisor of H; H if None.
+      head_dim: Query and key features of one head, K; width / num_heads if None.
+      value_dim: Value features of one head, V; head_dim if None.
+      use_bias: Whether the four projections have a bias.
+      dropout_rate: Share of the attention weights that is dropped in training.
+      scale: Multiplies the scores; 1 / sqrt(K) if None.
+      variant: Makes what takes the place of scaled_dot_product_attention, or None.
+      query_key_norm: Makes the norm of each head's queries and keys, before the rotation (Henry et
+        al. 2020, arXiv:2010.04245), or None.
+      kernel_init: Initial values of the query, key and value kernels.
+      value_init: Initial values of the value kernel; kernel_init if None.
+      out_init: Initial values of the output kernel; kernel_init if None.
+      dtype: Of the computation; that of inputs and parameters together if None.
+    """
+
+    num_heads: int
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    value_dim: int | None = None
+    use_bias: bool = True
+    dropout_rate: float = 0.0
+    scale: float | None = None
+    variant: ModuleFactory | None = None
+    query_key_norm: ModuleFactory | None = None
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    value_init: Initializer | None = None
+    out_init: Initializer | None = None
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        memory: Array | None = None,
+        *,
+        mask: Array | Mask | None = None,
+        terms: PositionTerms = NO_TERMS,
+        slot: CacheSlot | None = None,
+        layer: int | Array = 0,
+        train: bool = False,
+    ) -> Array:
+        """Attends from the inputs to the memory, or to the inputs themselves.
+
+        Args:
+          inputs: [..., L, D], from which queries are made.
+          memory: [..., M, D], from which keys and values are made; the inputs if None.
+          mask: [..., L, M] bool, True = may attend, the same for all heads; or [..., H or 1, L, M];
+            or a Mask, which becomes an array only if the variant needs one.
+          terms: What a position encoding gives to attention.
+          slot: Place in a KV cache of the keys and values of the inputs; M is then its capacity.
+          layer: Number of the block, for variants that differ by depth.
+          train: Whether dropout is on; then apply needs rngs={'dropout': key}.
+
+        Returns:
+          [..., L, D].
+
+        Raises:
+          ValueError: Width, num_heads and num_kv_heads do not fit, or a shape is wrong.
+        """
+        memory = inputs if memory is None else memory
+        heads, (groups, head_dim, value_dim) = self.num_heads, self._sizes(inputs.shape[-1])
+        value_init = self.value_init or self.kernel_init
+        query_HLK = self._project("query", inputs, heads, head_dim, self.kernel_init)
+        key_GMK = self._project("key", memory, groups, head_dim, self.kernel_init)
+        value_GMV = self._project("value", memory, groups, value_dim, value_init)
+        if self.query_key_norm is not None:
+            query_HLK = self.query_key_norm(name="query_norm")(query_HLK)
+            key_GMK = self.query_key_norm(name="key_norm")(key_GMK)
+        if terms.rotation is not None:
+            query_HLK, key_GMK = rotate(query_HLK, terms.rotation), rotate(key_GMK, terms.rotation)
+        query_HLK, key_GMK = site(self, "query", query_HLK), site(self, "key", key_GMK)
+        value_GMV = site(self, "value", value_GMV)
+        dropout = nn.Dropout(self.dropout_rate, deterministic=not train)
+
+        def adjust(weights_HLM: Array) -> Array:
+            return dropout(site(self, "weights", weights_HLM))
+
+        if self.variant is None:
+            key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+            value_GMV = append_to_cache(self, "values", value_GMV, slot)
+            mask_HLM, bias_HLM = dense_terms(query_HLK, key_GMK, mask, terms.bias)
+            key_HMK, value_HMV = serve_groups(key_GMK, heads), serve_groups(value_GMV, heads)
+            arrays = (query_HLK, key_HMK, value_HMV, mask_HLM, bias_HLM)
+            mixed_HLV = scaled_dot_product_attention(*arrays, scale=self.scale, adjust=adjust)
+        else:
+            variant = self.variant(name="variant")
+            rate = self.dropout_rate if train else 0.0
+            call = AttentionCall(inputs, mask, terms.bias, self.scale, adjust, rate, slot, layer)
+            if not variant.keeps_state(call):
+                key_GMK = append_to_cache(self, "keys", key_GMK, slot)
+                value_GMV = append_to_cache(self, "values", value_GMV, slot)
+                if variant.hides_weights:
+                    show(self, "weights", lambda: variant.weights(query_HLK, key_GMK, call))
+            mixed_HLV = variant(query_HLK, key_GMK, value_GMV, call)
+        mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
+        concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], heads * value_dim)
+        out_init = self.out_init or self.kernel_init
+        out = Linear(inputs.shape[-1], self.use_bias, out_init, self.dtype, name="out")
+        return out(concatenated)
+
+    @nn.nowrap
+    def _project(
+        self, name: str, inputs: Array, heads: int, features: int, init: Initializer
+    ) -> Array:
+        """[..., L, D] -> [..., heads, L, features]."""
+        linear = Linear(heads * features, self.use_bias, init, self.dtype, name=name)
+        return split_heads(linear(inputs), heads)
+
+    @nn.nowrap
+    def _sizes(self, width: int) -> tuple[int, int, int]:
+        """Heads of keys and values G, and features K and V."""
+        heads, groups = self.num_heads, self.num_kv_heads or self.num_heads
+        if self.head_dim is None and width % heads:
+            raise ValueError(
+                f"num_heads: expected a divisor of width {width}, got {heads}, nearest "
+                f"{nearest_divisor(width, heads)}; or give head_dim"
+            )
+        if heads % groups:
+            raise ValueError(
+                f"num_kv_heads: expected a divisor of num_heads {heads}, got {groups}, nearest "
+                f"{nearest_divisor(heads, groups)}"
+            )
+        head_dim = self.head_dim or width // heads
+        return groups, head_dim, self.value_dim or head_dim
+
+
+def split_heads(flat: Array, heads: int) -> Array:
+    """[..., L, heads * features] -> [..., heads, L, features]."""
+    features = flat.shape[-1] // heads  # reshape cannot infer it for an empty array
+    return jnp.swapaxes(flat.reshape(*flat.shape[:-1], heads, features), -3, -2)
+
+
+# ---------------------------------------------------------------- variants
+
+
+class AttentionCall(NamedTuple):
+    """What a variant of attention may know of the call, besides queries, keys and values.
+
+    Attributes:
+      inputs: [..., L, D], what the layer reads.
+      mask: What may be seen; None hides nothing.
+      bias: Added to the scores, or makes what is added; see PositionTerms.
+      scale: Multiplies the scores; 1 / sqrt(K) if None.
+      adjust: To be applied to the weights before values are mixed: dropout, and the site.
+      dropout_rate: Share of the weights that is dropped; 0 outside training.
+      slot: Place in a KV cache of these tokens, or None.
+      layer: Number of the block.
+    """
+
+    inputs: Array
+    mask: Array | Mask | None = None
+    bias: Bias | None = None
+    scale: float | None = None
+    adjust: Callable[[Array], Array] = lambda weights: weights
+    dropout_rate: float = 0.0
+    slot: CacheSlot | None = None
+    layer: int | Array = 0
+
+    def dense(self, query: Array, key: Array) -> tuple[Array | None, Array | None]:
+        """Returns mask and bias as arrays that broadcast to the weights [..., H, L, M]."""
+        return dense_terms(query, key, self.mask, self.bias)
+
+
+class AttentionVariant(nn.Module):
+    """Another way from queries, keys and values to what attention gives; an entry of ATTENTIONS.
+
+    A subclass has options as typed fields. It computes `weights`, of which the sum over values is
+    taken; or it mixes the values itself in `__call__`, and sets `hides_weights` if it can say its
+    weights to those who want to see them.
+    """
+
+    hides_weights = False
+
+    def keeps_state(self, call: AttentionCall) -> bool:
+        """Whether it reads on from a state of its own, and needs no earlier keys and values."""
+        return False
+
+    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        raise NotImplementedError
+
+    def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
+        weights_HLM = self.weights(query, key, call)
+        expected = (*query.shape[:-1], key.shape[-2])
+        if weights_HLM.shape != expected:  # of user-defined code; what broadcasts would be taken
+            raise ValueError(f"attention: expected weights {expected}, got {weights_HLM.shape}")
+        return weighted_sum(call.adjust(weights_HLM), serve_groups(value, query.shape[-3]))
+
+
+class SoftmaxAttention(AttentionVariant):
+    """Weights that sum to 1: softmax(Q K^T / sqrt(d_k) + bias).
+
+    Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+
+    Attributes:
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap), as in Gemma 2; None: not at all.
+    """
+
+    soft_cap: Positive | None = None
+
+    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        mask_HLM, bias_HLM = call.dense(query, key)
+        key_HMK, cap = serve_groups(key, query.shape[-3]), self.soft_cap
+        return attention_weights(query, key_HMK, mask_HLM, bias_HLM, scale=call.scale, soft_cap=cap)
+
+
+def dense_terms(
+    query: Array, key: Array, mask: Array | Mask | None, bias: Bias | None
+) -> tuple[Array | None, Array | None]:
+    """Returns a mask and a bias as arrays that broadcast to the weights [..., H, L, M].
+
+    Args:
+      query: [..., H, L, K].
+      key: [..., G, M, K].
+      mask: A Mask or an array, with an axis of heads or without.
+      bias: An array, or what makes it.
+
+    Raises:
+      ValueError: The shape of the mask is wrong.
+    """
+    shape, mask = (*query.shape[:-1], key.shape[-2]), as_array(mask)
+    if mask is not None:
+        with_heads = mask.ndim == len(shape)
+        _check_broadcasts(shape if with_heads else (*shape[:-3], *shape[-2:]), mask=mask)
+        mask = mask if with_heads else mask[..., None, :, :]
+    return mask, bias_for(bias, query, serve_groups(key, query.shape[-3]), mask)
+
+
+_VARIANTS = "transformer_jax.variants"
+ATTENTIONS = {
+    "softmax": SoftmaxAttention,
+    "chunked": f"{_VARIANTS}.chunked:ChunkedAttention",
+    "fused": f"{_VARIANTS}.fused:FusedAttention",
+    "local": f"{_VARIANTS}.local:LocalAttention",
+    "sink": f"{_VARIANTS}.sink:SinkAttention",
+    "sigmoid": f"{_VARIANTS}.sigmoid:SigmoidAttention",
+    "linear": f"{_VARIANTS}.linear_attention:LinearAttention",
+    "gated_delta": f"{_VARIANTS}.gated_delta:GatedDeltaRule",
+    "talking_heads": f"{_VARIANTS}.talking_heads:TalkingHeadsAttention",
+    "differential": f"{_VARIANTS}.differential:DifferentialAttention",
+    "diff_transformer": f"{_VARIANTS}.diff_transformer:DiffTransformer",
+}
+"""Kinds of attention by name: classes, or "module:Class" that is imported when it is chosen."""

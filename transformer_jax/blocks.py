@@ -1,0 +1,240 @@
+"""The residual block: attention, feed-forward layer and norms, wired together.
+
+Each wiring is a class whose `__call__` reads from top to bottom; WIRINGS names them. A block gets
+what it may need to know in a `Context`, and hands on to later blocks what it puts into the carry.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.cache import CacheSlot
+from transformer_jax.linear import Initializer
+from transformer_jax.masks import Mask
+from transformer_jax.position_terms import NO_TERMS, PositionTerms, Sizes
+from transformer_jax.sites import site
+
+ModuleFactory = Callable[..., nn.Module]
+Carry = dict[str, Any]  # what earlier blocks hand on, by name; the same names in each of a scan
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a block may need to know besides its input.
+
+    Attributes:
+      mask: [..., L, L] or [..., H, L, L] bool, True = may attend; or a Mask.
+      terms: What the position encoding gives to self-attention.
+      memory: [..., M, D], the output of an encoder; without it there is no cross-attention.
+      memory_mask: [..., L, M] or [..., H, L, M] bool, what may be seen of the memory.
+      slot: Place in a KV cache of the keys and values of the inputs, for self-attention.
+      layer: Number of the block.
+      sizes: What a mixer may know of the model.
+      train: Whether dropout is on.
+    """
+
+    mask: Array | Mask | None = None
+    terms: PositionTerms = NO_TERMS
+    memory: Array | None = None
+    memory_mask: Array | None = None
+    slot: CacheSlot | None = None
+    layer: int | Array = 0
+    sizes: Sizes = dataclasses.field(default=Sizes(1), metadata={"static": True})
+    train: bool = dataclasses.field(default=False, metadata={"static": True})
+
+
+class Block(nn.Module):
+    """The parts of a block; subclasses wire them.
+
+    The parts come as factories (a class, or a partial of one) and are named here, so the paths of
+    the parameters are the same whatever the wiring.
+
+    Attributes:
+      attention: Makes the attention module, for the memory too.
+      feed_forward: Makes the feed-forward module; None for a block without one.
+      norm: Makes a norm.
+      mixer: Makes what takes the place of self-attention: a module from inputs [..., L, D] and a
+        Context to [..., L, D]; None if attention does.
+      dropout_rate: Share of each branch's output that is dropped in training.
+      stochastic_depth: Share of the examples for which a branch of the last block is left out in
+        training; earlier blocks have proportionally less (Huang et al. 2016, arXiv:1603.09382).
+      depth: Number of blocks, N.
+      side: "encoder" or "decoder" in a model that has both.
+      final_norm: Whether the stack ends with a norm: the sum of its last block is not normalised.
+    """
+
+    attention: ModuleFactory
+    feed_forward: ModuleFactory | None
+    norm: ModuleFactory
+    mixer: ModuleFactory | None = None
+    dropout_rate: float = 0.0
+    stochastic_depth: float = 0.0
+    depth: int = 1
+    side: str = ""
+    final_norm: ClassVar[bool] = True
+
+    @classmethod
+    def branch_gain(cls, depth: int, side: str) -> float:
+        """Factor on the initial standard deviation of value kernels and of those that write out."""
+        return 1.0
+
+    def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
+        """Sends the stream [..., L, D] through the block; returns it and what is handed on."""
+        raise NotImplementedError
+
+    # The parts, to be called inside the compact `__call__` of a wiring. They are not wrapped by
+    # flax, so that profilers show `block_0/attention` and not `block_0.mix/attention`.
+
+    @nn.nowrap
+    def mix(self, hidden: Array, context: Context) -> Array:
+        """Self-attention, or the mixer: [..., L, D] -> [..., L, D]."""
+        hidden = site(self, f"{self.kind}.input", hidden)
+        if self.mixer is not None:
+            return site(self, "mixer.out", self.mixer(name="mixer")(hidden, context))
+        mixed = self.attention(name="attention")(
+            hidden,
+            mask=context.mask,
+            terms=context.terms,
+            slot=context.slot,
+            layer=context.layer,
+            train=context.train,
+        )
+        return site(self, "attention.out", mixed)
+
+    @nn.nowrap
+    def attend_memory(self, hidden: Array, context: Context) -> Array:
+        """Cross-attention over the memory (Vaswani et al. 2017, section 3.1)."""
+        hidden = site(self, "cross_attention.input", hidden)
+        attention = self.attention(name="cross_attention")
+        mixed = attention(
+            hidden,
+            context.memory,
+            mask=context.memory_mask,
+            layer=context.layer,
+            train=context.train,
+        )
+        return site(self, "cross_attention.out", mixed)
+
+    @nn.nowrap
+    def feed(self, hidden: Array) -> Array:
+        """The feed-forward layer: [..., L, D] -> [..., L, D]."""
+        assert self.feed_forward is not None
+        hidden = self.feed_forward(name="feed_forward")(site(self, "feed_forward.input", hidden))
+        return site(self, "feed_forward.out", hidden)
+
+    @nn.nowrap
+    def normed(self, branch: str, hidden: Array) -> Array:
+        """The norm of a branch: [..., L, D] -> [..., L, D]."""
+        return self.norm(name=f"{branch}_norm")(hidden)
+
+    @property
+    def kind(self) -> str:
+        """What lets places exchange what they know, "attention" or "mixer"; it names its norm."""
+        return "attention" if self.mixer is None else "mixer"
+
+    @nn.nowrap
+    def dropping(self, context: Context) -> Callable[[Array], Array]:
+        """Returns what stands behind each branch: dropout, and leaving it out altogether."""
+        dropout = nn.Dropout(self.dropout_rate, deterministic=not context.train)
+        if not self.stochastic_depth or not context.train:
+            return dropout
+        drop_branch = BranchDropout()
+        rate = self.stochastic_depth * (context.layer + 1) / self.depth
+        return lambda branch: drop_branch(dropout(branch), rate)
+
+
+class BranchDropout(nn.Module):
+    """Leaves a branch out for a share of the examples, and scales it up for the others."""
+
+    @nn.compact
+    def __call__(self, branch: Array, rate: float | Array) -> Array:
+        """[..., L, D] and a share in [0, 1) -> [..., L, D]."""
+        shape = (*branch.shape[:-2], 1, 1)
+        is_kept = jax.random.bernoulli(self.make_rng("dropout"), 1 - rate, shape)
+        return jnp.where(is_kept, branch / (1 - rate), 0).astype(branch.dtype)
+
+
+class PreNorm(Block):
+    """x + f(norm(x)): GPT-2's and ViT's wiring (Xiong et al. 2020, arXiv:2002.04745, section 3)."""
+
+    @nn.compact
+    def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
+        """[..., L, D] -> [..., L, D]."""
+        drop = self.dropping(context)
+        hidden = hidden + drop(self.mix(self.normed(self.kind, hidden), context))
+        if context.memory is not None:
+            normed = self.normed("cross_attention", hidden)
+            hidden = hidden + drop(self.attend_memory(normed, context))
+        if self.feed_forward is not None:
+            hidden = hidden + drop(self.feed(self.normed("feed_forward", hidden)))
+        return site(self, "residual", hidden), carry
+
+
+class PostNorm(Block):
+    """norm(x + f(x)): the first transformer's wiring (Vaswani et al. 2017, section 3.1)."""
+
+    final_norm: ClassVar[bool] = False
+
+    @nn.compact
+    def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
+        """[..., L, D] -> [..., L, D]."""
+        drop = self.dropping(context)
+        hidden = self.normed(self.kind, hidden + drop(self.mix(hidden, context)))
+        if context.memory is not None:
+            attended = drop(self.attend_memory(hidden, context))
+            hidden = self.normed("cross_attention", hidden + attended)
+        if self.feed_forward is not None:
+            hidden = self.normed("feed_forward", hidden + drop(self.feed(hidden)))
+        return site(self, "residual", hidden), carry
+
+
+_VARIANTS = "transformer_jax.variants"
+WIRINGS = {
+    "pre": PreNorm,
+    "post": PostNorm,
+    "sandwich": f"{_VARIANTS}.sandwich:SandwichNorm",
+    "parallel": f"{_VARIANTS}.parallel:Parallel",
+    "no_residual": f"{_VARIANTS}.no_residual:NoResidual",
+    "rezero": f"{_VARIANTS}.rezero:ReZero",
+    "layer_scale": f"{_VARIANTS}.layer_scale:LayerScale",
+    "deep_norm": f"{_VARIANTS}.deep_norm:DeepNorm",
+}
+"""Wirings by name: classes, or "module:Class" that is imported when it is chosen."""
+
+MIXERS = {
+    "attention": "transformer_jax.attention:MultiHeadAttention",
+    "state_space": f"{_VARIANTS}.mamba:StateSpace",
+}
+"""What may take the place of self-attention, made and called alike.
+
+Made with use_bias, the initial values kernel_init and out_init of its kernels, and dtype; called
+with inputs [..., L, D] and a Context.
+"""
+
+
+class Gain(nn.Module):
+    """Multiplies each feature, or all by the same number, with something learned."""
+
+    features: int
+    initial: Initializer
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        gain = self.param("gain", self.initial, (self.features,))
+        return inputs * gain.astype(inputs.dtype)
+
+
+def refuse_terms_of_scores(who: str, context: Context) -> None:
+    """Raises ValueError if a mixer without scores is given a rotation or a bias."""
+    if context.terms.rotation is not None or context.terms.bias is not None:
+        raise ValueError(
+            f"position: {who} has no scores to which positions could be added; expected positions "
+            "that are added to the embeddings, or none"
+        )

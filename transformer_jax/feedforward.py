@@ -1,0 +1,133 @@
+"""The layer that acts on each position alone."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from transformer_jax.linear import Initializer, Linear
+from transformer_jax.sites import site
+
+
+def gelu(inputs: Array) -> Array:
+    """Returns x * Phi(x), Phi the normal distribution function: BERT's and ViT's form.
+
+    Hendrycks and Gimpel 2016, arXiv:1606.08415, section 2.
+    """
+    return jax.nn.gelu(inputs, approximate=False)
+
+
+def gelu_tanh(inputs: Array) -> Array:
+    """Returns 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's approximate GELU."""
+    return jax.nn.gelu(inputs, approximate=True)
+
+
+def relu(inputs: Array) -> Array:
+    """Returns max(x, 0), as in Vaswani et al. 2017, equation 2."""
+    return jnp.maximum(inputs, 0)
+
+
+def relu_squared(inputs: Array) -> Array:
+    """Returns max(x, 0)^2 (So et al. 2021, arXiv:2109.08668, section 3)."""
+    return jnp.square(relu(inputs))
+
+
+def silu(inputs: Array) -> Array:
+    """Returns x * sigmoid(x), also called swish (Ramachandran et al. 2017, arXiv:1710.05941)."""
+    return jax.nn.silu(inputs)
+
+
+ACTIVATIONS = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "relu": relu,
+    "relu_squared": relu_squared,
+    "silu": silu,
+}
+
+
+class FeedForward(nn.Module):
+    """Two affine maps with an activation between them, the same at every position.
+
+    FFN(x) = activation(x W_1 + b_1) W_2 + b_2. Vaswani et al. 2017, equation 2.
+
+    Attributes:
+      mlp_dim: features between the two maps, F; 4 * width if not given.
+      activation: the function between the two maps.
+      use_bias: whether the maps have a bias.
+      kernel_init: initial values of the first kernel.
+      out_init: initial values of the second kernel; kernel_init if not given.
+      dtype: dtype of the computation; None takes that of inputs and parameters together.
+    """
+
+    mlp_dim: int | None = None
+    activation: Callable[[Array], Array] = gelu
+    use_bias: bool = True
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    out_init: Initializer | None = None
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        width = inputs.shape[-1]
+        mlp_dim = self.mlp_dim or 4 * width
+        hidden = Linear(mlp_dim, self.use_bias, self.kernel_init, self.dtype, name="up")(inputs)
+        out_init = self.out_init or self.kernel_init
+        down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
+        return down(site(self, "hidden", self.activation(hidden)))
+
+
+class GatedFeedForward(nn.Module):
+    """Three affine maps, of which one opens gates: SwiGLU with silu, GEGLU with gelu.
+
+    FFN(x) = (activation(x W_gate) * (x W_up)) W_down. Shazeer 2020, arXiv:2002.05202, equation 6.
+
+    Attributes:
+      mlp_dim: features inside, F; if not given, 8/3 of the width, which has as many parameters as
+        two maps of 4 * width.
+      activation: the function of the gates.
+      use_bias: whether the maps have a bias.
+      kernel_init: initial values of the kernels that read.
+      out_init: initial values of the last kernel; kernel_init if not given.
+      dtype: dtype of the computation; None takes that of inputs and parameters together.
+    """
+
+    mlp_dim: int | None = None
+    activation: Callable[[Array], Array] = silu
+    use_bias: bool = True
+    kernel_init: Initializer = nn.initializers.normal(0.02)
+    out_init: Initializer | None = None
+    dtype: DTypeLike | None = None
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        width = inputs.shape[-1]
+        mlp_dim = self.mlp_dim or round(8 * width / 3)
+        read = [
+            Linear(mlp_dim, self.use_bias, self.kernel_init, self.dtype, name=name)(inputs)
+            for name in ("gate", "up")
+        ]
+        out_init = self.out_init or self.kernel_init
+        down = Linear(width, self.use_bias, out_init, self.dtype, name="down")
+        return down(site(self, "hidden", self.activation(read[0]) * read[1]))
+
+
+def no_feed_forward(**_: object) -> None:
+    """Nothing: a block is attention alone (Dong et al. 2021, arXiv:2103.03404)."""
+
+
+FEED_FORWARDS = {
+    "mlp": FeedForward,
+    "gated": GatedFeedForward,
+    "mixture": "transformer_jax.variants.experts:MixtureOfExperts",
+    "none": no_feed_forward,
+}
+"""Feed-forward layers by name: classes, or "module:Class" that is imported when it is chosen.
+
+Each is made with mlp_dim, activation, use_bias, kernel_init, out_init and dtype.
+"""

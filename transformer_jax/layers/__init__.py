@@ -1,1 +1,0 @@
-"""The parts of a transformer: pure functions, and the Linen modules that own their parameters."""

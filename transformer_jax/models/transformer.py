@@ -1,0 +1,86 @@
+"""What all transformers here share: their options, and how they are made from names."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.config import ModelOptions
+from transformer_jax.embeddings import TokenEmbedding
+from transformer_jax.linear import Initializer, Linear, logits_layer
+from transformer_jax.models.stack import can_cache, hides_what_follows, initializers, scaling
+from transformer_jax.options import FrozenOptions
+from transformer_jax.suggestions import suggest
+
+OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
+
+
+class Transformer(nn.Module):
+    """A model with a stack of blocks; abstract.
+
+    Attributes:
+      options: What it is made of, the section `model` of a config; see config.ModelOptions.
+    """
+
+    options: ModelOptions
+    usual: ClassVar[Mapping[str, Any]] = FrozenOptions()  # options that are not at their default
+
+    @classmethod
+    def of(cls, **fields: Any) -> Self:
+        """Makes a model from options and fields by name: `Decoder.of(vocab_size=65, width=128)`.
+
+        A variant is named, or given as a class or a partial of one: position="rotary",
+        position=RotaryPositions, or position=partial(RotaryPositions, share=0.5).
+        """
+        options = {**cls.usual, **{k: v for k, v in fields.items() if k in OPTIONS}}
+        own = {name: value for name, value in fields.items() if name not in OPTIONS}
+        known = [field.name for field in dataclasses.fields(cls)]  # ty: ignore
+        for name in own:
+            if name not in known:
+                raise ValueError(f"{name}: no such option{suggest(name, [*OPTIONS, *known])}")
+        return cls(options=ModelOptions.of(**options), **own)
+
+    def with_options(self, **changes: Any) -> Self:
+        """Returns the model with other options, or other fields of its own."""
+        fields = {name: getattr(self.options, name) for name in OPTIONS}
+        of_stack = {name: value for name, value in changes.items() if name in OPTIONS}
+        own = {name: value for name, value in changes.items() if name not in OPTIONS}
+        return self.clone(options=ModelOptions.of(**{**fields, **of_stack}), **own)
+
+    # ---- parts
+
+    @property
+    def embedding_init(self) -> Initializer:
+        """Initial values of embeddings and of kernels outside the blocks."""
+        return initializers(self.options).embedding
+
+    def make_embedding(self, vocab_size: int, name: str | None = None) -> TokenEmbedding:
+        """Makes a token embedding of this width."""
+        options = self.options
+        return TokenEmbedding(
+            vocab_size, options.width, self.embedding_init, options.dtype, name=name
+        )
+
+    def make_output(self, features: int, use_bias: bool) -> Linear:
+        """Makes the map to logits, whose sums are float32 or wider whatever the dtype."""
+        return logits_layer(features, use_bias, self.embedding_init, self.options.dtype)
+
+    def scale_for_logits(self, hidden: Array) -> Array:
+        """Multiplies by the parametrisation's gain what the output layer reads, [..., D]."""
+        gain = scaling(self.options).logits_gain(self.options.width)
+        return hidden if gain == 1 else hidden * gain
+
+    def hides_what_follows(self) -> bool:
+        """Whether no position sees what comes after it, among the first 256."""
+        return hides_what_follows(self.options)
+
+    def can_cache(self) -> bool:
+        """Whether what a position has computed surely stays right when tokens follow it."""
+        return can_cache(self.options)
+
+    def example_tokens(self, max_length: int) -> Array:
+        """Returns tokens that parameters can be drawn for."""
+        return jnp.zeros((1, max_length), jnp.int32)

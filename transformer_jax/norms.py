@@ -1,0 +1,128 @@
+"""Normalisation over the features of each position."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.options import Positive
+
+
+def layer_norm(
+    inputs: Array, scale: Array | None = None, bias: Array | None = None, epsilon: float = 1e-5
+) -> Array:
+    """Returns (x - mean) / sqrt(variance + epsilon) * scale + bias over the last axis.
+
+    Ba et al. 2016, arXiv:1607.06450, equation 3. Statistics are taken in float32 or wider, the
+    variance from centred values (E[x^2] - E[x]^2 loses digits).
+
+    Args:
+      inputs: [..., D].
+      scale: [D]; 1 if not given.
+      bias: [D]; 0 if not given.
+      epsilon: added to the variance; 1e-5 as in GPT-2 and PyTorch.
+    Returns:
+      [..., D], dtype of the inputs.
+    """
+    wide = widen(inputs)
+    centred = wide - wide.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    return affine(centred * jax.lax.rsqrt(variance + epsilon), scale, bias, inputs.dtype)
+
+
+def rms_norm(inputs: Array, scale: Array | None = None, epsilon: float = 1e-5) -> Array:
+    """Returns x / sqrt(mean(x^2) + epsilon) * scale over the last axis.
+
+    Zhang and Sennrich 2019, arXiv:1910.07467, equation 4. Statistics in float32 or wider.
+
+    Args:
+      inputs: [..., D].
+      scale: [D]; 1 if not given.
+      epsilon: added to the mean square.
+    Returns:
+      [..., D], dtype of the inputs.
+    """
+    wide = widen(inputs)
+    mean_square = jnp.square(wide).mean(-1, keepdims=True)
+    return affine(wide * jax.lax.rsqrt(mean_square + epsilon), scale, None, inputs.dtype)
+
+
+def widen(inputs: Array) -> Array:
+    """Returns the inputs as float32, or wider if they are."""
+    return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+
+
+def affine(normed: Array, scale: Array | None, bias: Array | None, dtype: jnp.dtype) -> Array:
+    """Applies [D] parameters to [..., D] and returns to the dtype that came in."""
+    if scale is not None:
+        normed = normed * scale
+    if bias is not None:
+        normed = normed + bias
+    return normed.astype(dtype)
+
+
+class LayerNorm(nn.Module):
+    """Layer norm (Ba et al. 2016, arXiv:1607.06450), learned scale from 1 and bias from 0.
+
+    Attributes:
+      epsilon: Added to the variance.
+      use_bias: Whether there is a bias.
+    """
+
+    epsilon: Positive = 1e-5
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        width = inputs.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones, width)
+        bias = self.param("bias", nn.initializers.zeros, width) if self.use_bias else None
+        return layer_norm(inputs, scale, bias, self.epsilon)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm (Zhang and Sennrich 2019, arXiv:1910.07467), learned scale, from 1.
+
+    Attributes:
+      epsilon: Added to the mean square.
+      use_bias: Ignored: every norm is made with it, and this one has no bias.
+    """
+
+    epsilon: Positive = 1e-5
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        scale = self.param("scale", nn.initializers.ones, inputs.shape[-1:])
+        return rms_norm(inputs, scale, self.epsilon)
+
+
+class NoNorm(nn.Module):
+    """Gives what it gets.
+
+    Attributes:
+      use_bias: Ignored: every norm is made with it.
+    """
+
+    use_bias: bool = False
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., D] -> [..., D]."""
+        return inputs
+
+
+_VARIANTS = "transformer_jax.variants"
+NORMS = {
+    "layer_norm": LayerNorm,
+    "rms_norm": RMSNorm,
+    "zero_centred_rms_norm": f"{_VARIANTS}.zero_centred_rms_norm:ZeroCentredRMSNorm",
+    "dynamic_tanh": f"{_VARIANTS}.dynamic_tanh:DynamicTanh",
+    "none": NoNorm,
+}
+"""Norms by name: classes, or "module:Class" that is imported when it is chosen.
+
+Each is made with use_bias.
+"""

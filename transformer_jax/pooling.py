@@ -1,0 +1,119 @@
+"""From the vectors of all places to one vector of the whole."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar, Protocol
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.linear import Initializer
+
+
+class Pooling(Protocol):
+    """How one vector is taken; a row of POOLINGS.
+
+    Attributes:
+      adds_token: whether a class token has to stand first.
+    """
+
+    adds_token: ClassVar[bool] = False
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] and [..., L] bool, False where there is padding -> [..., D]."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstPlace(Pooling):
+    """The vector of the class token, which stands first (Devlin et al. 2019, section 3)."""
+
+    adds_token: ClassVar[bool] = True
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        return hidden[..., 0, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class LastPlace(Pooling):
+    """The vector of the last place that is no padding, which has read all where one reads from the
+    left (Radford et al. 2018, section 3.2). 0 where all is padding.
+    """
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        if is_token is None:
+            return hidden[..., -1, :]
+        places = jnp.arange(hidden.shape[-2])
+        last = jnp.where(is_token, places, -1).max(-1, keepdims=True)
+        return jnp.where((places == last)[..., None], hidden, 0).sum(-2)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanOfPlaces(Pooling):
+    """The mean over all places that are no padding (Reimers and Gurevych 2019, section 3).
+
+    0 where all is padding. Sums in float32 or wider.
+    """
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        wide_LD = hidden.astype(jnp.promote_types(hidden.dtype, jnp.float32))
+        if is_token is None:
+            return wide_LD.mean(-2).astype(hidden.dtype)
+        kept_D = jnp.where(is_token[..., None], wide_LD, 0).sum(-2)
+        count = is_token.sum(-1, keepdims=True)
+        return (kept_D / jnp.maximum(count, 1)).astype(hidden.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class LargestOfPlaces(Pooling):
+    """The largest value of each feature over the places (Conneau et al. 2017, arXiv:1705.02364).
+
+    0 where all is padding.
+    """
+
+    def __call__(self, hidden: Array, is_token: Array | None = None) -> Array:
+        """[..., L, D] -> [..., D]."""
+        if is_token is None:
+            return hidden.max(-2)
+        largest_D = jnp.where(is_token[..., None], hidden, -jnp.inf).max(-2)
+        return jnp.where(is_token.any(-1, keepdims=True), largest_D, 0)
+
+
+POOLINGS = {
+    "class_token": FirstPlace,
+    "last": LastPlace,
+    "mean": MeanOfPlaces,
+    "max": LargestOfPlaces,
+}
+
+
+def pooling_of(choice: str | Callable[[], Pooling]) -> Pooling:
+    """Returns the pooling of a name; a class stands for itself.
+
+    Raises:
+      ValueError: There is no such name.
+    """
+    if isinstance(choice, str) and choice not in POOLINGS:
+        raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}, got {choice!r}")
+    return POOLINGS[choice]() if isinstance(choice, str) else choice()
+
+
+class ClassToken(nn.Module):
+    """A learned vector in front of a sequence (Dosovitskiy et al. 2021, arXiv:2010.11929, eq. 1).
+
+    Attributes:
+      embedding_init: its initial values.
+    """
+
+    embedding_init: Initializer = nn.initializers.normal(0.02)
+
+    @nn.compact
+    def __call__(self, inputs: Array) -> Array:
+        """[..., L, D] -> [..., L + 1, D]."""
+        vector = self.param("embedding", self.embedding_init, (1, inputs.shape[-1]))
+        repeated = jnp.broadcast_to(vector, (*inputs.shape[:-2], 1, inputs.shape[-1]))
+        return jnp.concatenate([repeated.astype(inputs.dtype), inputs], axis=-2)

@@ -1,0 +1,178 @@
+"""Position encodings: what tells a transformer where a token stands.
+
+Every encoding is a module from position numbers to `PositionTerms`: something added to the
+embeddings, a rotation of queries and keys, or a bias on the scores, which may depend on what the
+queries and keys hold. Nothing else in the model knows which encoding it was. Encodings of absolute
+positions have a stated root mean square, the same for learned and sinusoidal: the sign of a
+comparison between the two flips with that amplitude.
+"""
+
+import math
+from typing import Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.embeddings import lookup
+from transformer_jax.options import AboveOne, Count, InitialSize, Positive, PositiveShare
+from transformer_jax.position_terms import NO_TERMS, PositionTerms, Rotation, Sizes
+
+
+def sinusoidal_positions(length: int, width: int, max_wavelength: float = 10_000.0) -> Array:
+    """Returns the fixed sine and cosine table that marks each position.
+
+    p[i, 2k] = sin(i / max_wavelength^(2k / width)) and p[i, 2k+1] = cos of the same angle.
+    Vaswani et al. 2017, arXiv:1706.03762, section 3.5. (Notes in circulation print
+    (i / max_wavelength)^(2k / width), a misprint that loses the shift property.)
+
+    Args:
+      length: number of positions, L.
+      max_wavelength: longest wavelength over 2 pi, in positions.
+    Returns:
+      [L, D] float32, values in [-1, 1].
+    Raises:
+      ValueError: width is odd.
+    """
+    return sinusoids(jnp.arange(length), width, max_wavelength)
+
+
+def sinusoids(positions: Array, width: int, max_wavelength: float) -> Array:
+    """[..., L] positions -> [..., L, width], sines and cosines taking turns."""
+    if width % 2:
+        raise ValueError(f"width: sinusoids come in pairs; expected an even number, got {width}")
+    angles = _at(positions, _frequencies(width, max_wavelength))  # float32 whatever the dtype
+    pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+    return pairs.reshape(*positions.shape, width)
+
+
+def _frequencies(width: int, max_wavelength: float) -> Array:
+    """[width / 2] radians a position, the largest first."""
+    return max_wavelength ** (-jnp.arange(0, width, 2, dtype=jnp.float32) / width)
+
+
+def _at(positions: Array, frequencies: Array) -> Array:
+    return positions.astype(jnp.float32)[..., None] * frequencies
+
+
+class NoPositions(nn.Module):
+    """Says nothing about positions; only a causal mask tells order (Haviv et al. 2022)."""
+
+    @nn.compact
+    def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
+        """[..., L] int -> no terms."""
+        return NO_TERMS
+
+
+class LearnedPositions(nn.Module):
+    """Adds a learned vector for each absolute position (Gehring et al. 2017, section 3.1).
+
+    Attributes:
+      rms: root mean square of what is added to the embeddings, at the start if it is learned.
+    """
+
+    rms: InitialSize = 0.02
+
+    @nn.compact
+    def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
+        """[..., L] int -> an embedding [..., L, D]."""
+        init = nn.initializers.normal(self.rms)
+        table = self.param("embedding", init, (sizes.max_length, sizes.width))
+        return PositionTerms(embedding=lookup(table, positions))
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds the sinusoidal table, scaled to a root mean square; no parameters.
+
+    The unscaled table of the paper has a root mean square of sqrt(1/2).
+
+    Attributes:
+      rms: root mean square of what is added to the embeddings, at the start if it is learned.
+      max_wavelength: longest wavelength over 2 pi, in positions.
+    """
+
+    rms: Positive = 0.02
+    max_wavelength: AboveOne = 10_000.0
+
+    @nn.compact
+    def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
+        """[..., L] int -> an embedding [..., L, D]."""
+        table = sinusoids(positions, sizes.width, self.max_wavelength)
+        return PositionTerms(embedding=table * (self.rms * math.sqrt(2)))
+
+
+class RotaryPositions(nn.Module):
+    """Rotates queries and keys by their position (Su et al. 2021, arXiv:2104.09864).
+
+    For contexts longer than those of training, `linear` divides the positions by the factor (Chen
+    et al. 2023, arXiv:2306.15595, equation 4); `ntk` leaves the shortest wavelength as it is and
+    stretches the longest by the factor (Peng et al. 2023, arXiv:2309.00071, section 3.1). `llama3`
+    stretches by the factor what turns at most `low_freq_factor` times within `original_length`,
+    nothing that turns `high_freq_factor` times or more, and in part what lies between (Llama Team
+    2024, arXiv:2407.21783, as in its reference code).
+
+    Attributes:
+      max_wavelength: longest wavelength over 2 pi, in positions; the "base" or "theta".
+      share: of the features that are rotated, the first ones; GPT-NeoX has 0.25.
+      scaling: how a longer context is reached.
+      factor: how much longer it is.
+      original_length: positions of the shorter context, of llama3.
+      low_freq_factor: turns within it up to which all is stretched, of llama3.
+      high_freq_factor: turns within it from which on nothing is, of llama3; above the other.
+    """
+
+    max_wavelength: AboveOne = 10_000.0
+    share: PositiveShare = 1.0
+    scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
+    factor: Positive = 1.0
+    original_length: Count = 8192
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+
+    @nn.compact
+    def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
+        """[..., L] int -> a rotation of [..., L, R/2], R = share * K.
+
+        Raises:
+          ValueError: R is odd or 0, or there is no such scaling.
+        """
+        features = int(self.share * sizes.head_dim)
+        if features % 2 or not features:
+            raise ValueError(
+                f"head_dim: rotary positions turn pairs; {self.share} of {sizes.head_dim} features "
+                f"are {features}"
+            )
+        if self.scaling not in ("none", "linear", "ntk", "llama3"):
+            raise ValueError(f"scaling: expected none, linear, ntk or llama3, got {self.scaling}")
+        base = self.max_wavelength
+        if self.scaling == "linear":
+            positions = positions / self.factor
+        elif self.scaling == "ntk":
+            base *= self.factor ** (features / max(features - 2, 1))
+        frequencies = _frequencies(features, base)
+        if self.scaling == "llama3":
+            frequencies *= self._gains(frequencies)
+        angles = _at(positions, frequencies)
+        return PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
+
+    def _gains(self, frequencies: Array) -> Array:
+        """What llama3 multiplies frequencies by: 1 for fast ones, 1 / factor for slow ones."""
+        turns = frequencies * (self.original_length / (2 * math.pi))
+        low, high = self.low_freq_factor, self.high_freq_factor
+        kept = jnp.clip((turns - low) / (high - low), 0, 1)
+        return kept + (1 - kept) / self.factor
+
+
+_VARIANTS = "transformer_jax.variants"
+POSITIONS = {
+    "none": NoPositions,
+    "learned": LearnedPositions,
+    "sinusoidal": SinusoidalPositions,
+    "sinusoidal_2d": f"{_VARIANTS}.sinusoidal_2d:Sinusoidal2DPositions",
+    "rotary": RotaryPositions,
+    "alibi": f"{_VARIANTS}.alibi:ALiBiPositions",
+    "t5": f"{_VARIANTS}.t5:T5Positions",
+    "shaw": f"{_VARIANTS}.shaw:ShawPositions",
+    "contextual": f"{_VARIANTS}.contextual:ContextualPositions",
+}
+"""Position encodings by name: classes, or "module:Class" that is imported when it is chosen."""

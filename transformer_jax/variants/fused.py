@@ -1,0 +1,244 @@
+"""Softmax attention by a kernel of the device's own, so that no weight reaches main memory.
+
+Dao et al. 2022, arXiv:2205.14135. The kernels are jax's: splash attention, in Pallas, on a TPU, and
+cuDNN's on an NVIDIA GPU. Which of them a program has is decided when it is compiled, by what for.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Generator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.attention import AttentionCall, AttentionVariant, SoftmaxAttention
+from transformer_jax.masks import Mask, count_by_one
+from transformer_jax.options import Positive
+from transformer_jax.sharding import cuts_heads_apart, cuts_sequence, over_devices
+
+_BLOCK = 128  # splash attention's lengths are multiples of this
+_RULES = {"full", "causal", "unmasked", "window", "segment"}  # that a kernel may know
+_SIZES = (  # of splash attention: of blocks of queries, of keys
+    ("block_q", "block_q_dkv", "block_q_dq"),
+    ("block_kv", "block_kv_compute", "block_kv_dkv", "block_kv_dkv_compute", "block_kv_dq"),
+)
+_TELL: ContextVar[Callable[[Mapping[str, str]], None]] = ContextVar(
+    "tell", default=lambda why: None
+)
+
+
+class FusedAttention(AttentionVariant):
+    """Softmax attention by splash attention on a TPU, by cuDNN on an NVIDIA GPU.
+
+    Weights stay on the chip (Dao et al. 2022, arXiv:2205.14135). Both kernels know causal masks and
+    windows that end at the query, splash attention other windows, documents and padding too.
+    Elsewhere, and where a kernel cannot do what is required (a bias, dropout of weights, a mask
+    of another kind, a length that is no multiple of 128 in splash attention, a cache, in cuDNN
+    float32), all weights are made as in `softmax`. Equal numbers up to the rounding of the dtype,
+    and exactly 0 for a query that sees nothing. If there is a window, positions have to count the
+    tokens of each document one by one; if they do not and a kernel might be taken, it is NaN.
+
+    Attributes:
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); not in cuDNN.
+      interpret: Whether splash attention is computed step by step on any device, to test it.
+    """
+
+    soft_cap: Positive | None = None
+    interpret: bool = False
+    hides_weights = True
+
+    @nn.compact
+    def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
+        softmax = SoftmaxAttention(self.soft_cap, parent=None)
+
+        def plain(query: Array, key: Array, value: Array) -> Array:
+            return softmax(query, key, value, call)
+
+        scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
+        why_none = _why_none(query, key, call)
+        rule = call.mask if isinstance(call.mask, Mask) else None
+        options: Any = {"mask": rule, "scale": scale, "soft_cap": self.soft_cap}
+        kernels = {
+            "splash": functools.partial(_splash, interpret=self.interpret, **options),
+            "cudnn": functools.partial(_cudnn, **options),
+        }
+        why = dict.fromkeys(kernels, why_none) if why_none else {}
+        for name, kernel in kernels.items() if not why else ():
+            try:
+                jax.eval_shape(kernel, query, key, value)
+            except (ValueError, NotImplementedError, RuntimeError) as error:
+                why[name] = str(error).partition("\n")[0]
+        _TELL.get()(why)
+        platforms = {"tpu": "splash", "cuda": "cudnn"}
+        ways = {p: kernels[name] for p, name in platforms.items() if name not in why}
+        if self.interpret and "splash" not in why:
+            mixed = kernels["splash"](query, key, value)
+        elif ways:
+            mixed = jax.lax.platform_dependent(query, key, value, **ways, default=plain)
+        else:
+            return plain(query, key, value)
+        if rule is not None and "window" in rule.names:  # kernels count places, not positions
+            counts = count_by_one(rule.query)[..., None, None, None]
+            mixed = jnp.where(counts, mixed, jnp.nan)
+        return mixed
+
+    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
+
+
+@contextlib.contextmanager
+def kernels_taken(platform: str) -> Generator[list[str]]:
+    """Collects, while something is traced, what each fused attention is computed by.
+
+    Args:
+      platform: what for: cpu, gpu or tpu.
+    Yields:
+      A list that grows by "splash", "cudnn", or "all weights: WHY".
+    """
+    name = {"tpu": "splash", "gpu": "cudnn", "cuda": "cudnn"}.get(platform, "")
+    taken: list[str] = []
+
+    def tell(why: Mapping[str, str]) -> None:
+        reason = why.get(name) if name else f"no kernel for a {platform}"
+        taken.append(name if reason is None else f"all weights: {reason}")
+
+    token = _TELL.set(tell)
+    try:
+        yield taken
+    finally:
+        _TELL.reset(token)
+
+
+def _why_none(query: Array, key: Array, call: AttentionCall) -> str | None:
+    """Returns why no kernel can do it, or None if one may."""
+    mask = call.mask
+    if call.bias is not None:
+        return "a bias is added to scores"
+    if call.dropout_rate:
+        return "weights are dropped"
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask):
+        return "the mask is an array"
+    unknown = mask.names - _RULES
+    if unknown:
+        return f"no kernel knows the mask {', '.join(sorted(unknown))}"
+    windows = [options for name, options in mask.tags if name == "window"]
+    if len(windows) > 1 or any(window["sinks"] for window in windows):
+        return "several windows, or one with sinks"
+    if query.shape[-2] != key.shape[-2]:
+        return "there are not as many keys as queries"
+    return None
+
+
+def _reach(mask: Mask | None) -> tuple[int | None, int | None]:
+    """How many keys before and after its own place a query sees; None: all."""
+    if mask is None:
+        return None, None
+    size = dict(mask.tags).get("window", {}).get("size")
+    before = None if size is None else size - 1
+    return before, 0 if "causal" in mask.names else before
+
+
+def _splash(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Mask | None,
+    scale: float,
+    soft_cap: float | None,
+    interpret: bool,
+) -> Array:
+    """[..., H, L, K], [..., G, M, K], [..., G, M, V] -> [..., H, L, V]."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    shape, (length, key_length) = query.shape, (query.shape[-2], key.shape[-2])
+    groups = key.shape[-3]
+    if length % _BLOCK or key_length % _BLOCK:
+        raise ValueError(f"lengths {length} and {key_length} are no multiples of {_BLOCK}")
+    if value.shape[-1] != key.shape[-1]:
+        raise ValueError("values have other features than keys")
+    if cuts_sequence():
+        raise ValueError("places of a text are on several devices")
+    before, after = _reach(mask)
+    if before is None and after is None:
+        shown = splash.FullMask((length, key_length))
+    elif before is None:
+        shown = splash.CausalMask((length, key_length))
+    else:
+        shown = splash.LocalMask((length, key_length), (before, after), 0)
+    sizes = [next(s for s in (512, 256, 128) if n % s == 0) for n in (length, key_length)]
+    of_query, of_key = map(dict.fromkeys, _SIZES, sizes)
+    kernel = splash.make_splash_mqa_single_device(
+        splash.MultiHeadMask([shown] * (shape[-3] // groups)),
+        block_sizes=splash.BlockSizes(**of_query, **of_key),
+        attn_logits_soft_cap=soft_cap,
+        interpret=interpret,
+    )
+    lead, count = shape[:-3], math.prod(shape[:-3])
+    # [..., H, L, K] -> [N, G, H / G, L, K]: the queries that one head of keys serves
+    queries = (query * scale).astype(query.dtype).reshape(count, groups, -1, *shape[-2:])
+    keys, values = (a.reshape(count, groups, *a.shape[-2:]) for a in (key, value))
+    segments = [] if mask is None else [mask.query.segment, mask.key.segment]
+    segments = [each for each in segments if each is not None]
+    over_heads = ("batch", "tensor", ...)  # of queries, keys, values and what is mixed
+    if not segments:
+        over_texts = over_devices(jax.vmap(jax.vmap(kernel)), *[over_heads] * 4)
+        mixed = over_texts(queries, keys, values)
+    else:
+        ours, theirs = (
+            jnp.broadcast_to(s, (*lead, s.shape[-1])).reshape(count, -1).astype(jnp.int32)
+            for s in segments
+        )
+        over_groups = jax.vmap(kernel, (0, 0, 0, None))
+
+        def of_documents(queries: Array, keys: Array, values: Array, *ids: Array) -> Array:
+            return jax.vmap(over_groups)(queries, keys, values, splash.SegmentIds(*ids))
+
+        cuts = (*[over_heads] * 3, *[("batch", None)] * 2, over_heads)
+        mixed = over_devices(of_documents, *cuts)(queries, keys, values, ours, theirs)
+        sees = (ours[:, :, None] == theirs[:, None, :]).any(-1) & (ours != 0)
+        mixed = jnp.where(sees[:, None, None, :, None], mixed, 0)
+    return mixed.reshape(*shape[:-1], value.shape[-1]).astype(value.dtype)
+
+
+def _cudnn(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Mask | None,
+    scale: float,
+    soft_cap: float | None,
+) -> Array:
+    """[..., H, L, K], [..., G, M, K], [..., G, M, V] -> [..., H, L, V]."""
+    if soft_cap is not None:
+        raise ValueError("scores have a soft cap")
+    if cuts_sequence() or cuts_heads_apart(query.shape[-3], key.shape[-3]):
+        raise ValueError("queries are cut over devices otherwise than keys")
+    if mask is not None and mask.query.segment is not None:
+        raise ValueError("there are documents or padding")
+    before, after = _reach(mask)
+    lead = query.shape[:-3]
+
+    def with_heads_behind(array: Array) -> Array:
+        return jnp.swapaxes(array.reshape(-1, *array.shape[-3:]), -3, -2)
+
+    mixed = jax.nn.dot_product_attention(
+        with_heads_behind(query),
+        with_heads_behind(key),
+        with_heads_behind(value),
+        scale=scale,
+        is_causal=after == 0,
+        local_window_size=None if before is None else (before, after or 0),
+        implementation="cudnn",
+    )
+    return jnp.swapaxes(mixed, -3, -2).reshape(*lead, *query.shape[-3:-1], value.shape[-1])

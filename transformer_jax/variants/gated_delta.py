@@ -1,0 +1,96 @@
+"""The gated delta rule: a memory that forgets, and is corrected where it answers wrongly."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.attention import AttentionCall, AttentionVariant, serve_groups, split_heads
+from transformer_jax.cache import keep_state, kept_state
+from transformer_jax.linear import Linear
+from transformer_jax.options import InitialSize
+from transformer_jax.variants.running_sums import (
+    document_starts,
+    logs_of_counts,
+    segments_of_a_causal_mask,
+    time_steps,
+)
+
+
+class GatedDeltaRule(AttentionVariant):
+    """A memory that forgets, and is corrected where it answers wrongly; there are no weights.
+
+    S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T, and S_t^T q_t / sqrt(d) is what a query
+    gets, with queries and keys of length 1. Yang et al. 2025, arXiv:2412.06464, equation 10, with
+    Mamba-2's decay a_t = exp(-exp(A) softplus(x W_decay + c)), section 3.4, which starts as there:
+    at e^A = 1, 2, ... over the heads, and c for steps of 0.001 to 0.1. b_t = sigmoid(x W_write).
+    Read token by token. A document (a run of equal segments) begins with an empty memory.
+
+    Attributes:
+      gate_bias: Whether the maps behind decay and write have a bias.
+      std: Standard deviation of the initial kernels of these maps.
+    """
+
+    gate_bias: bool = False
+    std: InitialSize = 0.02
+
+    def keeps_state(self, call: AttentionCall) -> bool:
+        """Reading on; the state is [..., H, K, V], float32 or wider."""
+        return call.slot is not None
+
+    @nn.compact
+    def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V].
+
+        Raises:
+          ValueError: The mask is not causal, or is more than that, or there is a bias or dropout.
+        """
+        segment = segments_of_a_causal_mask(call.mask, "the gated delta rule")
+        if call.bias is not None:
+            raise ValueError("bias: the gated delta rule has no scores that it could be added to")
+        if call.scale is not None:
+            raise ValueError("attention_scale: the gated delta rule has no scale")
+        if call.dropout_rate:
+            raise ValueError(
+                "attention_dropout_rate: the gated delta rule has no weights to be dropped; "
+                "expected 0"
+            )
+        heads, wide = query.shape[-3], jnp.promote_types(query.dtype, jnp.float32)
+        dtype, root = value.dtype, query.shape[-1] ** 0.5
+        query, key = (_of_length_one(array.astype(wide)) for array in (query, key))
+        key, value = (serve_groups(array, heads) for array in (key, value.astype(wide)))
+        rate_H = self.param("rate", logs_of_counts, (heads,))
+        offset_H = self.param("offset", time_steps, (heads,))
+        decay, write = (self._gate(name, heads, call.inputs, wide) for name in ("decay", "write"))
+        step_HL = jax.nn.softplus(decay + offset_H[:, None])
+        decay_HL, write_HL = jnp.exp(-jnp.exp(rate_H)[:, None] * step_HL), jax.nn.sigmoid(write)
+        if segment is not None:
+            decay_HL = jnp.where(document_starts(segment)[..., None, :], 0, decay_HL)
+            write_HL = write_HL * (segment != 0)[..., None, :]
+
+        def read(state: Array, token: tuple[Array, ...]) -> tuple[Array, Array]:
+            query_K, key_K, value_V, decay_H, write_H = token
+            state = state * decay_H[..., None, None]
+            wrong_V = value_V - jnp.einsum("...K,...KV->...V", key_K, state)
+            state = state + write_H[..., None, None] * key_K[..., :, None] * wrong_V[..., None, :]
+            return state, jnp.einsum("...K,...KV->...V", query_K, state)
+
+        tokens = [jnp.moveaxis(array, -2, 0) for array in (query, key, value)]
+        tokens += [jnp.moveaxis(array, -1, 0) for array in (decay_HL, write_HL)]
+        empty = jnp.zeros((*key.shape[:-2], key.shape[-1], value.shape[-1]), wide)
+        reads_on = self.keeps_state(call)
+        state = kept_state(self, 0, reads_on, empty)
+        state, mixed_HLV = jax.lax.scan(read, state, tuple(tokens))
+        keep_state(self, 0, reads_on, state)
+        return (jnp.moveaxis(mixed_HLV, 0, -2) / root).astype(dtype)
+
+    def _gate(self, name: str, heads: int, inputs: Array, dtype: jnp.dtype) -> Array:
+        """[..., L, D] -> [..., H, L]."""
+        init = nn.initializers.normal(self.std)
+        flat = Linear(heads, self.gate_bias, init, inputs.dtype, name=f"{name}_gate")(inputs)
+        return split_heads(flat, heads)[..., 0].astype(dtype)
+
+
+def _of_length_one(array: Array) -> Array:
+    """[..., K] -> [..., K], 0 stays 0."""
+    return array * jax.lax.rsqrt((array**2).sum(-1, keepdims=True) + 1e-6)

@@ -1,0 +1,85 @@
+"""Linear attention: running sums take the place of all weights."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.attention import AttentionCall, AttentionVariant, serve_groups, weighted_sum
+from transformer_jax.cache import keep_state, kept_state
+from transformer_jax.masks import Mask
+from transformer_jax.options import Count
+from transformer_jax.variants.running_sums import running_sums
+
+
+class LinearAttention(AttentionVariant):
+    """Weights phi(q) . phi(k) over their sum, phi(x) = elu(x) + 1, without making them.
+
+    Katharopoulos et al. 2020, arXiv:2006.16236, equations 5, 7 and 9 to 12: sums of phi(k) v and of
+    phi(k) stand for all that was read, so time grows with the length and a cache does not. In a
+    causal model the sums run on chunk by chunk, with all weights inside a chunk. If no sum can
+    stand for what is seen (windows, prefixes, packed documents, dropped weights), all weights are
+    made, which gives the same numbers in quadratic time.
+
+    Attributes:
+      chunk: Tokens that are read at once.
+    """
+
+    chunk: Count = 64
+    hides_weights = True
+
+    def keeps_state(self, call: AttentionCall) -> bool:
+        """Reading on under a causal mask and no other; the state is [..., H, K, V + 1]."""
+        return call.slot is not None and not call.dropout_rate and _is_causal(call.mask)
+
+    def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V].
+
+        Raises:
+          ValueError: There is a bias or a scale; without a softmax there are no scores.
+        """
+        _refuse_terms_of_scores(call)
+        heads, reads_on = query.shape[-3], self.keeps_state(call)
+        value = serve_groups(value, heads)
+        runs_on = _is_causal(call.mask) and key.shape[-2] == query.shape[-2]
+        if call.dropout_rate or not (call.mask is None or runs_on):
+            return weighted_sum(call.adjust(self.weights(query, key, call)), value)
+        query, key = _elu_plus_one(query), _elu_plus_one(serve_groups(key, heads))
+        # A further value of 1 sums up the weights.
+        counted_MV = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1).astype(key.dtype)
+        if call.mask is None:
+            state = jnp.einsum("...MK,...MV->...KV", key, counted_MV)
+            mixed_LV = jnp.einsum("...LK,...KV->...LV", query, state)
+        else:
+            empty = jnp.zeros((*key.shape[:-2], key.shape[-1], counted_MV.shape[-1]), key.dtype)
+            state = kept_state(self, 0, reads_on, empty)
+            mixed_LV, state = running_sums(query, key, counted_MV, state, chunk=self.chunk)
+            keep_state(self, 0, reads_on, state)
+        total_L1 = mixed_LV[..., -1:]
+        mean_LV = mixed_LV[..., :-1] / jnp.where(total_L1 == 0, 1, total_L1)
+        return mean_LV.astype(value.dtype)
+
+    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        _refuse_terms_of_scores(call)
+        mask, _ = call.dense(query, key)
+        key = serve_groups(key, query.shape[-3])
+        agreement_LM = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
+        kept_LM = agreement_LM if mask is None else jnp.where(mask, agreement_LM, 0)
+        total_L1 = kept_LM.sum(-1, keepdims=True)
+        return kept_LM / jnp.where(total_L1 == 0, 1, total_L1)
+
+
+def _is_causal(mask: Array | Mask | None) -> bool:
+    return isinstance(mask, Mask) and mask.names == {"causal"}
+
+
+def _refuse_terms_of_scores(call: AttentionCall) -> None:
+    if call.bias is not None:
+        raise ValueError("bias: linear attention has no scores that a bias could be added to")
+    if call.scale is not None:
+        raise ValueError("attention_scale: linear attention has no scale")
+
+
+def _elu_plus_one(inputs: Array) -> Array:
+    """elu(x) + 1 > 0, float32 or wider; as a sum, what is far below 0 would be lost."""
+    wide = inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
+    return jnp.where(wide > 0, wide + 1, jnp.exp(jnp.minimum(wide, 0)))

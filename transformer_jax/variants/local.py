@@ -1,0 +1,92 @@
+"""Softmax attention that computes the neighbourhood of a window and nothing else."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.attention import (
+    AttentionCall,
+    AttentionVariant,
+    SoftmaxAttention,
+    attention_weights,
+    serve_groups,
+    weighted_sum,
+)
+from transformer_jax.masks import Mask, count_by_one
+from transformer_jax.options import Positive
+from transformer_jax.shapes import in_blocks
+
+
+class LocalAttention(AttentionVariant):
+    """Softmax attention in blocks as long as the mask's window, each with its neighbours' keys.
+
+    Time and memory then grow with length x window (Beltagy et al. 2020, arXiv:2004.05150, section
+    3.1; the blocks of Ainslie et al. 2020, arXiv:2004.08483, appendix A). Under other masks, with
+    sinks, behind a cache and with a bias it is softmax attention of all keys: equal numbers, up to
+    rounding, and nothing saved. Positions have to count the tokens of each document one by one;
+    if they do not, it gives NaN.
+
+    Attributes:
+      soft_cap: Bends scores to soft_cap * tanh(score / soft_cap); None: not at all.
+    """
+
+    soft_cap: Positive | None = None
+    hides_weights = True
+
+    def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
+        mask, heads = call.mask, query.shape[-3]
+        is_square = call.bias is None and query.shape[-2] == key.shape[-2]
+        window = _window_of(mask) if is_square else None
+        if window is None or 2 * window >= query.shape[-2]:
+            return weighted_sum(
+                call.adjust(self.weights(query, key, call)), serve_groups(value, heads)
+            )
+        assert isinstance(mask, Mask)
+        key, value = serve_groups(key, heads), serve_groups(value, heads)
+        after = 0 if "causal" in mask.names else 1
+        query_NCK, key_NCK = (in_blocks(array, window, -2) for array in (query, key))
+        ours, theirs = jax.tree.map(
+            lambda part: in_blocks(part, window, -1), (mask.query, mask.key)
+        )
+        is_token_NC = in_blocks(jnp.ones(query.shape[-2], bool), window, -1)
+        near = jax.tree.map(lambda part: _near(part, after, -1), theirs)
+        allowed_NCM = (
+            Mask(ours, near, mask.rule).dense() & _near(is_token_NC, after, -1)[:, None, :]
+        )
+        allowed_NCM = allowed_NCM[..., None, :, :, :]  # an axis of heads before the blocks
+        keys_NMK, cap = _near(key_NCK, after, -2), self.soft_cap
+        weights_NCM = attention_weights(
+            query_NCK, keys_NMK, allowed_NCM, scale=call.scale, soft_cap=cap
+        )
+        values_NMV = _near(in_blocks(value, window, -2), after, -2)
+        mixed_NCV = weighted_sum(call.adjust(weights_NCM), values_NMV)
+        mixed_LV = mixed_NCV.reshape(*value.shape[:-2], -1, value.shape[-1])
+        mixed_LV = mixed_LV[..., : query.shape[-2], :]
+        counts = count_by_one(mask.query)[..., None, None, None]
+        return jnp.where(counts, mixed_LV, jnp.nan)
+
+    def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
+        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
+
+
+def _window_of(mask: Array | Mask | None) -> int | None:
+    """The size of a window in which all that is seen lies; None where there is none."""
+    if not isinstance(mask, Mask):
+        return None
+    tags = dict(mask.tags)
+    if not tags.keys() <= {"causal", "window", "segment"} or tags.get("window", {}).get("sinks", 1):
+        return None
+    return tags["window"]["size"]
+
+
+def _near(array: Array, after: int, axis: int) -> Array:
+    """[..., blocks, size, ...] -> each block behind the one before it, and before the next."""
+    blocks = array.ndim + axis - 1
+    count = array.shape[blocks]
+    ahead = [(0, 0)] * array.ndim
+    ahead[blocks] = (1, after)
+    wide = jnp.pad(array, ahead)
+    take = lambda first: jnp.take(wide, jnp.arange(first, first + count), axis=blocks)  # noqa: E731
+    return jnp.concatenate([take(first) for first in range(2 + after)], axis=axis)

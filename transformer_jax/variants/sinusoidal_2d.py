@@ -1,0 +1,42 @@
+"""Sinusoidal positions in two dimensions, for patches of images."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+
+from transformer_jax.options import AboveOne, Positive
+from transformer_jax.position_terms import PositionTerms, Sizes
+from transformer_jax.positions import sinusoids
+
+
+class Sinusoidal2DPositions(nn.Module):
+    """Adds sinusoids of a patch's row to half of the features, of its column to the other half.
+
+    As in MAE (He et al. 2022, arXiv:2111.06377) and big_vision. Tokens in front of the patches, a
+    class token say, have no place in the image and get 0.
+
+    Attributes:
+      rms: root mean square of what is added to the embeddings, at the start if it is learned.
+      max_wavelength: longest wavelength over 2 pi, in patches.
+    """
+
+    rms: Positive = 0.02
+    max_wavelength: AboveOne = 10_000.0
+
+    @nn.compact
+    def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
+        """[..., L] int -> an embedding [..., L, D]."""
+        if sizes.grid is None:
+            raise ValueError("position: sinusoidal_2d needs rows and columns of patches")
+        if sizes.width % 4:
+            raise ValueError(f"width: 2-d positions need a multiple of 4, got {sizes.width}")
+        rows, columns = sizes.grid
+        patches = positions - (sizes.max_length - rows * columns)
+        halves = [
+            sinusoids(places, sizes.width // 2, self.max_wavelength)
+            for places in jnp.divmod(jnp.maximum(patches, 0), columns)
+        ]
+        table = jnp.concatenate(halves, axis=-1) * (self.rms * math.sqrt(2))
+        return PositionTerms(embedding=jnp.where(patches[..., None] < 0, 0, table))

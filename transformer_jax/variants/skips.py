@@ -1,0 +1,79 @@
+"""Skips: earlier streams that a block reads besides the one that reaches it.
+
+An entry of SKIPS has `initial`, the learned factor of each stream at the start, and
+`reads(block, depth)`: the streams that a block reads. Stream 0 is what is embedded, stream n that
+behind block n - 1; n < block.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import flax.linen as nn
+from jax import Array
+
+from transformer_jax.options import InitialNumber
+
+
+@dataclasses.dataclass(frozen=True)
+class MirroredSkips:
+    """The second half reads what the first half read, in reverse, as in a U-Net.
+
+    Ronneberger et al. 2015, arXiv:1505.04597, figure 1; for language models in modded-nanogpt
+    (Jordan et al. 2024). Block i of N reads what block N - 1 - i read.
+
+    Attributes:
+      initial: Factor of a stream at the start.
+    """
+
+    initial: InitialNumber = 1.0
+
+    def reads(self, block: int, depth: int) -> tuple[int, ...]:
+        """Returns the stream of the mirror image, in the second half."""
+        mirrored = depth - 1 - block
+        return (mirrored,) if mirrored < block else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingSkips:
+    """Every block reads what is embedded, as in modded-nanogpt (Jordan et al. 2024).
+
+    Attributes:
+      initial: Factor of a stream at the start.
+    """
+
+    initial: InitialNumber = 0.0
+
+    def reads(self, block: int, depth: int) -> tuple[int, ...]:
+        """Returns the first stream, if it is not the block's own."""
+        return (0,) if block else ()
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseSkips:
+    """Every block reads all earlier streams (Pagliardini et al. 2024, arXiv:2402.02622, eq. 2).
+
+    In the paper the block's own stream has a factor too, and the last block is followed by a sum.
+
+    Attributes:
+      initial: Factor of a stream at the start.
+    """
+
+    initial: InitialNumber = 0.0
+
+    def reads(self, block: int, depth: int) -> tuple[int, ...]:
+        """Returns all streams before the block's own."""
+        return tuple(range(block))
+
+
+class Skip(nn.Module):
+    """Adds earlier streams to a block's input, each times a learned number."""
+
+    initial: float
+
+    @nn.compact
+    def __call__(self, hidden: Array, earlier: Sequence[Array]) -> Array:
+        """[..., L, D] and as many again -> [..., L, D]."""
+        gains = self.param("gain", nn.initializers.constant(self.initial), (len(earlier),))
+        for gain, stream in zip(gains.astype(hidden.dtype), earlier, strict=True):
+            hidden = hidden + gain * stream
+        return hidden
