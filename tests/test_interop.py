@@ -224,11 +224,12 @@ def test_a_folder_of_theirs_is_a_config_of_the_same_model(torch, theirs, rng, tm
     np.testing.assert_array_equal(made.apply({"params": params}, **inputs), expected)
     assert made.options.dropout_rate == model.options.dropout_rate
     from transformer_jax.interop.architecture import attention_dropout
+    from transformer_jax.models.effect import Described
 
     rates = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob", "dropout_rate")
     asked = next((r for name in rates if (r := getattr(theirs.config, name, None)) is not None), 0)
     if model.options.dropout_rate or asked:
-        assert attention_dropout(made) == asked
+        assert attention_dropout(Described(made)) == asked
 
 
 def test_their_auto_classes_write_the_words_of_a_run(torch, tiny_run, tmp_path):
