@@ -17,7 +17,7 @@ import optax
 
 from transformer_jax import causal_mask
 from transformer_jax.attention import MultiHeadAttention
-from transformer_jax.data.tasks import LanguageModelling
+from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.generation import generate_from
 from transformer_jax.models import Decoder
 from transformer_jax.training.evaluation import evaluate, make_score

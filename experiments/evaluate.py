@@ -47,7 +47,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     use_compilation_cache()
 
     from transformer_jax.config_files import own_modules
-    from transformer_jax.data.tasks import SyntheticTask
+    from transformer_jax.data.tasks.synthetic import SyntheticTask
     from transformer_jax.training.build import make_task
     from transformer_jax.training.compatibility import refuse_missing_packages
     from transformer_jax.training.evaluation import evaluate, score_of

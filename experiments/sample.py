@@ -8,7 +8,7 @@ Example:
 import sys
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.data.task_traits import traits_of
+from transformer_jax.data.tasks import traits_of
 from transformer_jax.errors import InvalidInput
 
 

@@ -19,7 +19,7 @@ from experiments.command import Parser, default_workdir, execute, use_compilatio
 from transformer_jax.config_files import changed, flatten, resolved
 from transformer_jax.constraints import ENDING
 from transformer_jax.data.sources.files import refuse_missing
-from transformer_jax.data.task_traits import traits_of
+from transformer_jax.data.tasks import traits_of
 from transformer_jax.errors import InvalidInput
 from transformer_jax.own import names_own
 from transformer_jax.resolve import unread

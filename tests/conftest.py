@@ -37,12 +37,8 @@ from jax._src.interpreters import mlir
 
 from experiments.command import execute, use_compilation_cache
 from transformer_jax.config_files import flatten, load_config
-from transformer_jax.data.tasks import (
-    TASKS,
-    Translation,
-    language_modelling,
-    masked_language_modelling,
-)
+from transformer_jax.data.tasks import classification, language_modelling, masked_language_modelling
+from transformer_jax.data.tasks.translation import Translation
 from transformer_jax.runs.progress import Silent
 from transformer_jax.runs.provenance import surroundings
 
@@ -129,8 +125,7 @@ _OF_PACKAGE = ("shakespeare", "movie_snippets", "tatoeba_en_es")
 for _module in (language_modelling, masked_language_modelling):
     _module.load_text = _read_once(_module.load_text)
 Translation.load = classmethod(_read_once(Translation.load.__func__))
-TASKS["translation"] = Translation.load
-TASKS["text_classification"] = _read_once(TASKS["text_classification"])
+classification.text_classification = _read_once(classification.text_classification)
 
 
 @pytest.hookimpl(tryfirst=True)

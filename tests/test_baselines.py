@@ -16,7 +16,7 @@ from tests.test_studies import study_file
 from transformer_jax.config_files import load_config
 from transformer_jax.data.baselines import baselines_of
 from transformer_jax.data.ngrams import NOTHING, NGrams
-from transformer_jax.data.tasks import Classification
+from transformer_jax.data.tasks.classification import Classification
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies.asking.design import load_design

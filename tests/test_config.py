@@ -15,7 +15,7 @@ from tests.conftest import ROOT, TINY, attempt, command, refused, tiny_config
 from transformer_jax import config_files as configs
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import flatten, load_config
-from transformer_jax.data.task_traits import TRAITS
+from transformer_jax.data.tasks import TRAITS
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import (
     Count,
@@ -138,7 +138,7 @@ def test_tables_of_tasks_are_complete():
     from transformer_jax.data.tokenizers import TOKENIZERS
     from transformer_jax.models import MODELS
     from transformer_jax.models.vision import VARIANTS
-    from transformer_jax.training.showcases import DEMONSTRATIONS
+    from transformer_jax.training.showcases import Demonstration, demonstration_of
 
     assert OPTIONS["data.tokenizer"].allowed == (
         f"one of: {', '.join(TOKENIZERS)}, the path of a tokenizer.json, or your own MODULE:NAME"
@@ -147,7 +147,8 @@ def test_tables_of_tasks_are_complete():
     assert option("model.variant").accepts(f"{next(iter(VARIANTS))}/4")
     assert f"({sizes})" == "(Ti|S|B|L|H)"
     # A task without a row there takes any architecture and source, and shows its guesses.
-    assert set(TRAITS) == set(DEMONSTRATIONS) <= set(TASKS)
+    assert set(TRAITS) <= set(TASKS)
+    assert all(isinstance(demonstration_of(task), Demonstration) for task in TASKS)
     assert {name for traits in TRAITS.values() for name in traits.architectures} == set(MODELS)
     assert {traits.source for traits in TRAITS.values()} == set(EMBEDDED)
 

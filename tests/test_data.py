@@ -16,7 +16,7 @@ from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import first_texts, load_text, read_pieces
-from transformer_jax.data.tasks import LanguageModelling
+from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
     BPETokenizer,

@@ -12,7 +12,10 @@ import pytest
 
 from tests.conftest import ROOT
 
-CONFIG = ("options", "config", "suggestions", "own", "constraints", "resolve", "config_files")
+CONFIG = (
+    *("options", "model_options", "config", "suggestions", "own", "constraints", "resolve"),
+    "config_files",
+)
 CORE = (
     *("linear", "cache", "position_terms", "norms", "initialisation", "parametrisation", "remat"),
     *("pooling", "embeddings", "feedforward", "positions", "attention", "blocks"),
@@ -22,11 +25,15 @@ ALLOWED = {
     "errors": (),
     "console": (),
     "options": ("errors",),
-    "config": ("options", "suggestions"),
+    "model_options": ("options", "suggestions"),
+    "config": ("model_options", "options"),
     "suggestions": (),
     "own": ("config", "errors", "options", "suggestions"),
     "constraints": ("data", "options"),
-    "resolve": ("config", "constraints", "errors", "metrics", "options", "own", "suggestions"),
+    "resolve": (
+        *("config", "constraints", "errors", "metrics", "model_options", "options", "own"),
+        "suggestions",
+    ),
     "config_files": ("config", "errors", "options", "own", "resolve", "suggestions"),
     "shapes": (),
     "masks": ("options",),
@@ -48,7 +55,16 @@ ALLOWED = {
     "attention": (*("cache", "linear", "masks", "options", "position_terms", "shapes", "sites"),),
     "blocks": ("cache", "linear", "masks", "position_terms", "sites"),
     "variants": (*CORE, "masks", "options", "shapes", "sharding", "sites"),
-    "models": (*CORE, "config", "options", "shapes", "masks", "sites", "suggestions", "variants"),
+    "models": (
+        *CORE,
+        "model_options",
+        "options",
+        "shapes",
+        "masks",
+        "sites",
+        "suggestions",
+        "variants",
+    ),
     "sampling": (),
     "generation": ("cache", "errors", "sampling"),
     "inspection": ("errors", "sites"),
@@ -56,7 +72,7 @@ ALLOWED = {
     "paths": (),
     "processes": ("errors",),
     "hub": ("errors",),
-    "interop": ("config", "errors", "hub", "models", "options"),
+    "interop": ("model_options", "errors", "hub", "models", "options"),
     "data": ("errors", "options"),
     "runs": (*CONFIG, "errors", "data", "paths", "processes"),
     "training": (
@@ -77,6 +93,7 @@ LIBRARIES = {
     "hub": {"huggingface_hub"},
     "interop": {"numpy", "jax", "flax", "safetensors"},
     "options": {"annotated_types", "typing_extensions", "pydantic"},
+    "model_options": {"annotated_types", "typing_extensions"},
     "config": {"annotated_types", "typing_extensions"},
     "config_files": {"ml_collections"},
     "shapes": {"jax"},

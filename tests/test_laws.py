@@ -10,9 +10,10 @@ import pytest
 
 from experiments import new
 from tests.conftest import a_few_of
-from transformer_jax.config import OPTIONS, ModelOptions
+from transformer_jax.config import OPTIONS
 from transformer_jax.laws import LAWS, Subject, small_decoder
 from transformer_jax.masks import MASKS, Full, self_attention_rule
+from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import FAMILIES
 
 OTHERS = {

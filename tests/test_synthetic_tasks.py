@@ -11,7 +11,7 @@ from tests.conftest import attempt, refused, tiny_config
 from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
 from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.synthetic import LANGUAGES, load_language
-from transformer_jax.data.tasks import SyntheticTask
+from transformer_jax.data.tasks.synthetic import SyntheticTask
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back
 from transformer_jax.training.build import make_task

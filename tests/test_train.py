@@ -371,7 +371,7 @@ def test_c67_changed_data_is_refused(tmp_path, one_step_a_call):
 def test_c45_a_loss_that_is_not_finite_stops_before_the_update_and_says_where(
     tmp_path, monkeypatch
 ):
-    from transformer_jax.data.tasks import LanguageModelling
+    from transformer_jax.data.tasks.language_modelling import LanguageModelling
 
     honest = LanguageModelling.batch
 

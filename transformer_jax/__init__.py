@@ -21,7 +21,8 @@ what a new component, task, metric or optimizer needs.
                       examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
                       baselines: simple methods on the same data
-  options, config     types of options; every option of a run: type, default, meaning
+  options, config     types of options; every option of a run: type, default, meaning;
+                      model_options: those that a model takes as one value
   resolve, constraints  what is read, stated and refused; combinations that make no sense
   config_files        from a file and the command line to values; stored configs
   own, suggestions    user-defined code by MODULE:NAME; the name that was probably meant

@@ -7,7 +7,7 @@ variants read.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from transformer_jax.data.task_traits import traits_of
+from transformer_jax.data.tasks import traits_of
 from transformer_jax.options import is_user_defined, nearest_divisor
 
 # Schedules that end with the run, which has to be longer than their warm-up.

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.options import is_number, is_user_defined
-from transformer_jax.own import check_arguments, find
 
 # What a metric may declare as its arguments, see above.
 ARGUMENTS = (
@@ -99,6 +98,8 @@ def metric_facts(name: str) -> MetricFacts:
             "it has no mark; expected @metric('its unit', larger_is_better=...) above it, from "
             "transformer_jax import metric"
         )
+    from transformer_jax.own import check_arguments
+
     facts: Any = function.facts
     check_arguments(function, "metric", ARGUMENTS)
     if not (isinstance(facts.unit, str) and facts.unit):
@@ -127,7 +128,11 @@ def measured_by(name: str, code: str, target: float | None) -> str:
 
 
 def _function(name: str) -> Callable | None:
-    return find(name) if is_user_defined(name) else METRICS.get(name)
+    if not is_user_defined(name):
+        return METRICS.get(name)
+    from transformer_jax.own import find
+
+    return find(name)
 
 
 # ---------------------------------------------------------------- what every run has

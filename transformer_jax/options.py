@@ -58,7 +58,7 @@ class Variant:
 
     def entries(self) -> Mapping[str, Any]:
         """Returns the table: name -> class or function, or "module:NAME", imported on use."""
-        return _imported(f"transformer_jax.{self.table}")
+        return imported(f"transformer_jax.{self.table}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +71,11 @@ class Initial:
     """Marks an option that decides where parameters start, and nothing else."""
 
 
-def _imported(place: str) -> Any:
+def imported(place: str) -> Any:
+    """Returns what stands at "module:NAME"."""
     module, _, name = place.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        return functools.reduce(getattr, name.split("."), importlib.import_module(module))
     except ModuleNotFoundError as error:
         install = how_to_install("train")
         raise InvalidInput(f"this needs the package {error.name}: {install}") from error
@@ -83,7 +84,7 @@ def _imported(place: str) -> Any:
 def entry_of(table: Mapping[str, Any], name: str) -> Any:
     """Returns an entry of a table of variants; imports it if it stands there as "module:NAME"."""
     entry = table[name]
-    return _imported(entry) if isinstance(entry, str) else entry
+    return imported(entry) if isinstance(entry, str) else entry
 
 
 Positive = Annotated[float, Gt(0), FINITE]

@@ -8,10 +8,11 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from transformer_jax.config import DEFAULTS, LAYER_FIELDS, OPTIONS, VARIANT_SECTIONS
+from transformer_jax.config import DEFAULTS, OPTIONS, VARIANT_SECTIONS
 from transformer_jax.constraints import problems_between
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import metric_facts
+from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.options import (
     Option,
     SameAs,

@@ -16,14 +16,11 @@ import numpy as np
 
 from transformer_jax.data.ngrams import NOTHING, NGrams, rows_before
 from transformer_jax.data.order import Part
-from transformer_jax.data.tasks import (
-    Batch,
-    Classification,
-    LanguageModelling,
-    MaskedLanguageModelling,
-    Task,
-    Translation,
-)
+from transformer_jax.data.tasks import Batch, Task
+from transformer_jax.data.tasks.classification import Classification
+from transformer_jax.data.tasks.language_modelling import LanguageModelling
+from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer_jax.data.tasks.translation import Translation
 
 Scores = dict[str, dict[str, float]]  # split -> metric -> score
 LONGEST = 6  # n-gram

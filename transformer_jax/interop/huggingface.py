@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer_jax.config import LAYER_FIELDS
 from transformer_jax.errors import InvalidInput, in_one_line, require
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.interop import bart, bert, gemma3, gpt2, llama, neox, t5, vit
 from transformer_jax.interop.architecture import Architecture, with_sizes
+from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models import Decoder
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 

@@ -1,16 +1,24 @@
 """Whole models: what the parts add up to. MODELS names them for configs."""
 
-from transformer_jax.models.decoder import Decoder
-from transformer_jax.models.encoder import Encoder
-from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.models.vision import VisionTransformer
+from typing import Any
 
+from transformer_jax.options import imported
+
+_HERE = "transformer_jax.models"
 MODELS = {
-    "decoder": Decoder,
-    "encoder": Encoder,
-    "encoder_decoder": EncoderDecoder,
-    "vision_transformer": VisionTransformer,
-    "recurrent_decoder": "transformer_jax.models.recurrent:RecurrentDecoder",
-    "recurrent_encoder": "transformer_jax.models.recurrent:RecurrentEncoder",
+    "decoder": f"{_HERE}.decoder:Decoder",
+    "encoder": f"{_HERE}.encoder:Encoder",
+    "encoder_decoder": f"{_HERE}.encoder_decoder:EncoderDecoder",
+    "vision_transformer": f"{_HERE}.vision:VisionTransformer",
+    "recurrent_decoder": f"{_HERE}.recurrent:RecurrentDecoder",
+    "recurrent_encoder": f"{_HERE}.recurrent:RecurrentEncoder",
 }
-"""Architectures by name: classes, or "module:Class" that is imported when it is chosen."""
+"""Architectures by name: "module:Class" that is imported when it is chosen."""
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a model when it is first used: `from transformer_jax.models import Decoder`."""
+    for place in MODELS.values():
+        if place.endswith(f":{name}"):
+            return imported(place)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

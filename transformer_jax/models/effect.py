@@ -3,7 +3,7 @@
 import inspect
 from typing import Any
 
-from transformer_jax.config import ModelOptions
+from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import block_specs, own_options, variant
 from transformer_jax.options import declared_options
 

@@ -22,10 +22,10 @@ from transformer_jax.attention import (
 )
 from transformer_jax.blocks import MIXERS, WIRINGS, Block, Carry, Context, ModuleFactory
 from transformer_jax.cache import advance_cache, nan_on_overflow
-from transformer_jax.config import LAYER_FIELDS, ModelOptions
 from transformer_jax.feedforward import ACTIVATIONS, FEED_FORWARDS, no_feed_forward
 from transformer_jax.initialisation import INITIALISATIONS, Initializers
 from transformer_jax.masks import MASKS, Full, Mask, Places, Rule, Unmasked, self_attention_rule
+from transformer_jax.model_options import LAYER_FIELDS, ModelOptions
 from transformer_jax.norms import NORMS, NoNorm
 from transformer_jax.options import FrozenOptions, declared_options, entry_of
 from transformer_jax.parametrisation import PARAMETRISATIONS, Standard

@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.config import ModelOptions
 from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.linear import Initializer, Linear, logits_layer
+from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import can_cache, hides_what_follows, initializers, scaling
 from transformer_jax.options import FrozenOptions
 from transformer_jax.suggestions import suggest

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config_files import own_modules
 from transformer_jax.data.sources.files import EMBEDDED, OwnSource, is_there
-from transformer_jax.data.task_traits import traits_of
+from transformer_jax.data.tasks import traits_of
 from transformer_jax.data.tokenizers import ByteTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.own import names_own

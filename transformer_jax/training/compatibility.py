@@ -11,8 +11,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config_files import own_choices, resolved
 from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
-from transformer_jax.data.task_traits import traits_of
-from transformer_jax.data.tasks import Task
+from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.models import Decoder
 from transformer_jax.models.stack import block_specs, made

@@ -10,19 +10,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
 from transformer_jax.config_files import ConfigFile, changed, defaults
+from transformer_jax.data.tasks import task_of_head, traits_of
 from transformer_jax.hub import folder_of, read_settings
 from transformer_jax.resolve import variant_options
-
-# What a model's head is for -> the task, and embedded data to try it on.
-_TASKS = {
-    "MaskedLM": ("masked_language_modelling", "shakespeare"),
-    "ImageClassification": ("image_classification", "digits"),
-    "ViTModel": ("image_classification", "digits"),
-    "ConditionalGeneration": ("translation", "tatoeba_en_es"),
-    "SequenceClassification": ("text_classification", "movie_snippets"),
-    "BertModel": ("text_classification", "movie_snippets"),
-    "T5EncoderModel": ("text_classification", "movie_snippets"),
-}
 
 _LONGEST = 512  # tokens of a text of a model that is used as it is, if the model reads so many
 _ROWS = 8  # texts that are scored at once: their logits have a large vocabulary
@@ -45,14 +35,13 @@ def config_from_huggingface(source: str | Path) -> ConfigDict:
 
     folder = folder_of(source, weights=False)
     name, model = model_of(read_settings(folder), str(source))
-    of_task = [task_there for end, task_there in _TASKS.items() if name.endswith(end)]
-    task, data = of_task[0] if of_task else ("language_modelling", "shakespeare")
+    task = task_of_head(name)
     options = options_of_model(model)
     longest = options.get("model.max_length", DEFAULTS["data.length"])
     changes = {
         **options,
         "data.task": task,
-        "data.source": data,
+        "data.source": traits_of(task).tried_on,
         "data.length": min(DEFAULTS["data.length"], longest),
         "initial.weights": str(source),
     }
@@ -81,7 +70,8 @@ def options_of_model(model: Any) -> dict[str, Any]:
     """
     from transformer_jax.models import MODELS
 
-    architecture = next(name for name, kind in MODELS.items() if type(model) is kind)
+    place = f"{type(model).__module__}:{type(model).__name__}"
+    architecture = next(name for name, there in MODELS.items() if there == place)
     made_of = {
         field.name: getattr(owner, field.name)
         for owner in (model, model.options)

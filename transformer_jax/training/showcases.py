@@ -1,33 +1,34 @@
 """What a trained model shows of itself: a text, translations, guesses; and scores of what it wrote.
 
-One row for each task; the loop, `sample` and `evaluate` look the row up.
+A Demonstration for each task; the loop, `sample` and `evaluate` ask for it.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.tasks import (
-    Classification,
-    LanguageModelling,
-    SyntheticTask,
-    Task,
-    Translation,
-)
-from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
+from transformer_jax.options import imported
 from transformer_jax.processes import whole
 from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import without_kernels
 from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.run import Run, logits_of
+
+if TYPE_CHECKING:
+    from transformer_jax.data.tasks.classification import Classification
+    from transformer_jax.data.tasks.language_modelling import LanguageModelling
+    from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
+    from transformer_jax.data.tasks.synthetic import SyntheticTask
+    from transformer_jax.data.tasks.translation import Translation
 
 _SHOWN = 5
 _FEWEST_SENTENCES = 20  # that a BLEU is taken of
@@ -53,7 +54,7 @@ def no_scores(run: Run, task: Any, split: str) -> GenerationScores:
     return GenerationScores({}, {})
 
 
-def translation_scores(run: Run, task: Translation, split: str) -> GenerationScores:
+def translation_scores(run: Run, task: "Translation", split: str) -> GenerationScores:
     """BLEU and chrF by sacrebleu over greedy translations of a split.
 
     Each source sentence is translated once and compared with all its translations in the split
@@ -106,7 +107,7 @@ def _writes_answers(model: Any) -> Callable[..., Any]:
     return jax.jit(write)
 
 
-def free_running_scores(run: Run, task: SyntheticTask, split: str) -> GenerationScores:
+def free_running_scores(run: Run, task: "SyntheticTask", split: str) -> GenerationScores:
     """Share of right answers where the model reads its own and not the true ones before them.
 
     None where chance decides the answer.
@@ -130,7 +131,7 @@ def free_running_scores(run: Run, task: SyntheticTask, split: str) -> Generation
     return GenerationScores(means, {"generated": "greedy"}, {"by_distance": by_distance})
 
 
-def show_answers(run: Run, task: SyntheticTask) -> str:
+def show_answers(run: Run, task: "SyntheticTask") -> str:
     """Some examples of the test split, and what the model writes."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     written = np.asarray(whole(_writes_answers(run.model)(run.params, batch)))
@@ -143,7 +144,7 @@ def show_answers(run: Run, task: SyntheticTask) -> str:
     return "\n".join(lines)
 
 
-def show_continuation(run: Run, task: LanguageModelling) -> str:
+def show_continuation(run: Run, task: "LanguageModelling") -> str:
     """The first token of the test split, continued."""
     options = run.config.sample
     prompt = task.tokenizer.decode(task.splits["test"].windows(np.array([0]), 1)[0])
@@ -156,7 +157,7 @@ def show_continuation(run: Run, task: LanguageModelling) -> str:
     return prompt + _glue(run) + drawn
 
 
-def show_translations(run: Run, task: Translation) -> str:
+def show_translations(run: Run, task: "Translation") -> str:
     """Some sentences of the test split, what the model writes, and what people wrote."""
     references = list(task.references("test").items())
     picked = [references[i] for i in np.linspace(0, len(references) - 1, _SHOWN).astype(int)]
@@ -167,7 +168,7 @@ def show_translations(run: Run, task: Translation) -> str:
     )
 
 
-def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
+def show_filled_places(run: Run, task: "MaskedLanguageModelling") -> str:
     """Hidden tokens of the test split with the model's guesses."""
     batch = next(iter(task.evaluation_batches("test", _SHOWN)))
     logits = np.asarray(logits_of(run.model)(run.params, batch["inputs"]))
@@ -183,7 +184,7 @@ def show_filled_places(run: Run, task: MaskedLanguageModelling) -> str:
     return "\n".join(lines).replace("\n\n", "\n")
 
 
-def show_confusions(run: Run, task: Classification) -> str:
+def show_confusions(run: Run, task: "Classification") -> str:
     """How many examples of each class of the test split the model gives to which."""
     counts = np.zeros((len(task.classes), len(task.classes)), int)
     for batch in task.evaluation_batches("test", 64):
@@ -284,13 +285,13 @@ class Writing(NamedTuple):
     example: Any
 
 
-def writing_of_answers(model: Any, task: SyntheticTask) -> Writing | None:
+def writing_of_answers(model: Any, task: "SyntheticTask") -> Writing | None:
     """Returns what free_running_scores have computed; None where they write nothing."""
     batch = next(iter(task.evaluation_batches("test", 1)))
     return None if task.language.floor else Writing(_writes_answers(model), batch)
 
 
-def writing_of_translations(model: Any, task: Translation) -> Writing:
+def writing_of_translations(model: Any, task: "Translation") -> Writing:
     """Returns what translation_scores have computed."""
     inputs = task.batch(0, 0)["inputs"]
     source = {name: inputs[name][:1] for name in ("source", "source_segments")}
@@ -321,8 +322,8 @@ class Demonstration(NamedTuple):
 
 
 def demonstration_of(task: str) -> Demonstration:
-    """Returns the row of a task, by its name in a config; those without a row share one."""
-    return DEMONSTRATIONS.get(task, _PLAIN)
+    """Returns what a task's models show, by the name of the task in a config."""
+    return imported(traits_of(task).shown_by)
 
 
 def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], task: Any) -> str:
@@ -341,21 +342,17 @@ def show_within_memory(demonstration: Demonstration, run_of: Callable[[], Run], 
         return "no sample: there is no memory for one beside the training state"
 
 
-_PLAIN = Demonstration(show_guesses, answer_of_own)
-DEMONSTRATIONS = {
-    "language_modelling": Demonstration(show_continuation, continue_prompt),
-    "masked_language_modelling": Demonstration(show_filled_places, fill_prompt),
-    "synthetic": Demonstration(
-        show_answers, answer_nothing, free_running_scores, writing_of_answers
-    ),
-    "translation": Demonstration(
-        show_translations,
-        translate_prompt,
-        translation_scores,
-        writing_of_translations,
-        needs=("sacrebleu",),
-    ),
-    "text_classification": Demonstration(show_confusions, classify_prompt),
-    "image_classification": Demonstration(show_confusions, answer_nothing),
-    "vector_classification": Demonstration(show_confusions, answer_nothing),
-}
+# Named in the traits of tasks, data/tasks/__init__.py.
+GUESSES = Demonstration(show_guesses, answer_of_own)
+CONTINUATION = Demonstration(show_continuation, continue_prompt)
+FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)
+ANSWERS = Demonstration(show_answers, answer_nothing, free_running_scores, writing_of_answers)
+TRANSLATIONS = Demonstration(
+    show_translations,
+    translate_prompt,
+    translation_scores,
+    writing_of_translations,
+    needs=("sacrebleu",),
+)
+CLASSES_OF_TEXTS = Demonstration(show_confusions, classify_prompt)
+CLASSES = Demonstration(show_confusions, answer_nothing)

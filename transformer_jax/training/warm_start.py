@@ -11,11 +11,11 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from ml_collections import ConfigDict
 
-from transformer_jax.config import LAYER_FIELDS
 from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
+from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 from transformer_jax.paths import begins, by_path
 from transformer_jax.processes import whole

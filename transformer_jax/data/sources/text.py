@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer_jax.data.sources.files import OwnSource, find_files, is_table, lines_of
-from transformer_jax.data.sources.shards import open_shards
 from transformer_jax.data.sources.stream import LoadedText, Piece, TokenStream, narrowest_dtype
-from transformer_jax.data.sources.tables import read_texts
 from transformer_jax.data.tokenizers import Tokenizer, make_tokenizer
 from transformer_jax.errors import InvalidInput
 
@@ -43,6 +41,8 @@ def load_text(
       InvalidInput: the source is missing, empty, or not UTF-8.
     """
     if (Path(source) / "index.json").is_file():
+        from transformer_jax.data.sources.shards import open_shards
+
         return open_shards(Path(source), document_separator)
     tokenizer = make_tokenizer(
         tokenizer, lambda: first_texts(source, train_share), vocab_size, lambda: first_texts(source)
@@ -111,5 +111,7 @@ def read_pieces(source: str, document_separator: str | None = None) -> Iterator[
 def _lines_of(path: Path) -> Iterable[str]:
     """The lines of a text file; of a table, the texts of its rows."""
     if is_table(path):
+        from transformer_jax.data.sources.tables import read_texts
+
         return (f"{text}\n" for text in read_texts(path))
     return lines_of(path)

@@ -1,41 +1,134 @@
 """What is learned: examples of a source become Batches, and nothing downstream asks how.
 
-Each row of TASKS makes a Task from options of a config; it declares those that it takes.
+TASKS makes a task from options of a config, which it declares as a variant of any family does;
+TRAITS says what the rest of the package has to know of it. Both import it when it is chosen.
 """
 
-from collections.abc import Callable
+from typing import NamedTuple
 
 from transformer_jax.data.tasks.batch import Batch, Task, batch_rows, count_of_batch
-from transformer_jax.data.tasks.classification import (
-    Classification,
-    image_classification,
-    text_classification,
-    vector_classification,
-)
-from transformer_jax.data.tasks.language_modelling import LanguageModelling
-from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
-from transformer_jax.data.tasks.synthetic import SyntheticTask
-from transformer_jax.data.tasks.translation import Translation
 
-TASKS: dict[str, Callable[..., Task]] = {
-    "language_modelling": LanguageModelling.load,
-    "masked_language_modelling": MaskedLanguageModelling.load,
-    "synthetic": SyntheticTask.load,
-    "translation": Translation.load,
-    "text_classification": text_classification,
-    "image_classification": image_classification,
-    "vector_classification": vector_classification,
+_HERE, _SHOWN = "transformer_jax.data.tasks", "transformer_jax.training.showcases"
+TASKS = {
+    "language_modelling": f"{_HERE}.language_modelling:LanguageModelling.load",
+    "masked_language_modelling": f"{_HERE}.masked_language_modelling:MaskedLanguageModelling.load",
+    "synthetic": f"{_HERE}.synthetic:SyntheticTask.load",
+    "translation": f"{_HERE}.translation:Translation.load",
+    "text_classification": f"{_HERE}.classification:text_classification",
+    "image_classification": f"{_HERE}.classification:image_classification",
+    "vector_classification": f"{_HERE}.classification:vector_classification",
 }
+
+
+class TaskTraits(NamedTuple):
+    """What configs, checks and judges have to know of a task without making it.
+
+    The defaults are those of a task of your own, of which nothing is known.
+
+    Attributes:
+      architectures: Take its inputs and give what it scores; empty: any may.
+      source: The kind that it reads, as data/sources/files.py names them; None: any.
+      needs: Methods and fields of a model that it uses beside training it.
+      rereads: Whether a model reads what was written before, token by token.
+      running_text: Whether its examples are windows of texts, so that neighbours are alike.
+      framed: What stands around a text that its models read, in the words of
+        data/huggingface_tokenizers.as_huggingface.
+      shown_by: The Demonstration of what its models show, "module:NAME".
+      heads: How names of Hugging Face's classes end whose heads are for it.
+      tried_on: An embedded source to try such a model on.
+    """
+
+    architectures: tuple[str, ...] = ()
+    source: str | None = None
+    needs: tuple[str, ...] = ()
+    rereads: bool = False
+    running_text: bool = False
+    framed: str = "$A"
+    shown_by: str = f"{_SHOWN}:GUESSES"
+    heads: tuple[str, ...] = ()
+    tried_on: str = ""
+
+
+TRAITS = {
+    "language_modelling": TaskTraits(
+        ("decoder", "recurrent_decoder"),
+        "text",
+        ("max_length",),
+        rereads=True,
+        running_text=True,
+        shown_by=f"{_SHOWN}:CONTINUATION",
+        heads=("",),
+        tried_on="shakespeare",
+    ),
+    "masked_language_modelling": TaskTraits(
+        ("encoder",),
+        "text",
+        ("max_length",),
+        running_text=True,
+        framed="{begin} $A",
+        shown_by=f"{_SHOWN}:FILLED_PLACES",
+        heads=("MaskedLM",),
+        tried_on="shakespeare",
+    ),
+    "synthetic": TaskTraits(
+        ("decoder", "recurrent_decoder"),
+        "made-up languages",
+        ("max_length",),
+        rereads=True,
+        shown_by=f"{_SHOWN}:ANSWERS",
+    ),
+    "translation": TaskTraits(
+        ("encoder_decoder",),
+        "pairs",
+        ("max_length", "encode", "decode"),
+        rereads=True,
+        framed="$A {end}",
+        shown_by=f"{_SHOWN}:TRANSLATIONS",
+        heads=("ConditionalGeneration",),
+        tried_on="tatoeba_en_es",
+    ),
+    "text_classification": TaskTraits(
+        ("encoder", "recurrent_encoder"),
+        "labelled text",
+        framed="{begin} $A {end}",
+        shown_by=f"{_SHOWN}:CLASSES_OF_TEXTS",
+        heads=("SequenceClassification", "BertModel", "T5EncoderModel"),
+        tried_on="movie_snippets",
+    ),
+    "image_classification": TaskTraits(
+        ("vision_transformer",),
+        "images",
+        shown_by=f"{_SHOWN}:CLASSES",
+        heads=("ImageClassification", "ViTModel"),
+        tried_on="digits",
+    ),
+    "vector_classification": TaskTraits(
+        ("encoder", "recurrent_encoder"), "vectors", shown_by=f"{_SHOWN}:CLASSES"
+    ),
+}
+
+
+def traits_of(task: str) -> TaskTraits:
+    """Returns what is known of a task, by its name in a config."""
+    return TRAITS.get(task, TaskTraits())
+
+
+def task_of_head(name: str) -> str:
+    """Returns the task that a class of Hugging Face is for: the one whose ending is the longest."""
+    fits = {
+        end: task for task, traits in TRAITS.items() for end in traits.heads if name.endswith(end)
+    }
+    return fits[max(fits, key=len)]
+
 
 __all__ = [
     "TASKS",
+    "TRAITS",
     "Batch",
-    "Classification",
-    "LanguageModelling",
-    "MaskedLanguageModelling",
-    "SyntheticTask",
     "Task",
-    "Translation",
+    "TaskTraits",
     "batch_rows",
     "count_of_batch",
+    "task_of_head",
+    "traits_of",
 ]

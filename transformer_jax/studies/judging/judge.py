@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.config_files import flatten
-from transformer_jax.data.task_traits import traits_of
+from transformer_jax.data.tasks import traits_of
 from transformer_jax.metrics import arguments_of_metric
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import inside, write_json
