@@ -223,8 +223,8 @@ def _is_same(theirs: Any, ours: Any) -> bool:
 
 def _different(theirs: Any, ours: Any) -> list[str]:
     """Lines about what two models compute otherwise; the first block of layers that differ."""
-    options = [getattr(model, "options", None) for model in (theirs, ours)]
-    if not any(each is not None and each.layers for each in options):  # recurrent models have none
+    patterns = [model.options.layers for model in (theirs, ours) if _has_blocks(model)]
+    if len(patterns) < 2 or not any(patterns):
         return _different_fields(theirs, ours)
     lines = _different_fields(theirs, ours, without=LAYER_FIELDS)
     pairs = zip(Described(theirs).layers(), Described(ours).layers(), strict=False)
@@ -232,6 +232,11 @@ def _different(theirs: Any, ours: Any) -> list[str]:
         if of_block := _different_fields(there, here):
             return lines + [f"{line}, in block {number}" for line in of_block]
     return lines
+
+
+def _has_blocks(model: Any) -> bool:
+    """Recurrent models have none."""
+    return hasattr(model, "options")
 
 
 def _different_fields(theirs: Any, ours: Any, without: Collection[str] = ()) -> list[str]:
@@ -247,7 +252,7 @@ def _different_fields(theirs: Any, ours: Any, without: Collection[str] = ()) -> 
 
 def _unseen_in_shapes(model: Any) -> dict[str, Any]:
     """What no shape shows of how a model computes, by the option of a config."""
-    if not hasattr(model, "options"):
+    if not _has_blocks(model):
         return {name: getattr(model, name) for name in _UNSEEN_IN_SHAPES if hasattr(model, name)}
     described = model if isinstance(model, Described) else Described(model)
     options = described.options
