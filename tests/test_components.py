@@ -171,19 +171,19 @@ def test_linear_attention_equals_all_its_weights_in_float64(rule, chunk, query_k
     """In chunks, in one, and where no running sum can stand for what is seen; gradients too."""
     mask = None if rule is None else rule_mask(rule)
     seen = np.ones((LENGTH, LENGTH), bool) if mask is None else np.asarray(mask.dense())
-    core = LinearAttention(chunk)
+    variant = LinearAttention(chunk)
     query, key, value = map(double, query_key_value)
     agreement = np.einsum("...LK,...MK->...LM", elu_plus_one(query), elu_plus_one(key)) * seen
     expected = agreement / agreement.sum(-1, keepdims=True) @ value
-    mixed = mixed_by(core, query_key_value, mask)
+    mixed = mixed_by(variant, query_key_value, mask)
     np.testing.assert_allclose(mixed, expected, atol=2e-6)
 
     def loss(arrays, by_weights):
         if not by_weights:
-            return (mixed_by(core, arrays, mask) ** 2).sum()
+            return (mixed_by(variant, arrays, mask) ** 2).sum()
         dense = None if mask is None else mask.dense()
         call = AttentionCall(arrays[0], dense)
-        weights = core.apply({}, *arrays[:2], call, method=core.weights)
+        weights = variant.apply({}, *arrays[:2], call, method=variant.weights)
         return (weighted_sum(weights, arrays[2]) ** 2).sum()
 
     ours, theirs = (jax.grad(loss)(query_key_value, by_weights) for by_weights in (False, True))
@@ -490,13 +490,13 @@ def test_shaw_equals_a_loop_in_float64(query_key_value, rng):
 def test_diff_transformer_equals_a_loop_in_float64(rng):
     with jax.enable_x64(True):
         query, key, value = (rng.normal(size=(2, 4, 6, size)) for size in (SIZE, SIZE, 3))
-        core = DiffTransformer(epsilon=1e-6)
+        variant = DiffTransformer(epsilon=1e-6)
         vectors, scale = rng.normal(size=(4, SIZE)) * 0.5, rng.normal(size=6)
         params = {"lambda": jnp.asarray(vectors), "norm": {"scale": jnp.asarray(scale)}}
         mask = np.tril(np.ones((6, 6), bool))
         call = AttentionCall(query, jnp.asarray(mask), layer=2)
-        found = core.apply({"params": params}, query, key, value, call)
-        seen = core.apply({"params": params}, query, key, call, method="weights")
+        found = variant.apply({"params": params}, query, key, value, call)
+        seen = variant.apply({"params": params}, query, key, call, method="weights")
     assert found.shape == value.shape
     start = 0.8 - 0.6 * math.exp(-0.6)
     taken = np.exp(vectors[0] @ vectors[1]) - np.exp(vectors[2] @ vectors[3]) + start

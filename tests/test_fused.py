@@ -130,14 +130,14 @@ def test_what_a_kernel_cannot_do_is_computed_by_all_weights(rng):
 
 @pytest.mark.thorough
 def test_a_decoder_in_a_scan_takes_the_kernel(rng):
-    core = functools.partial(FusedAttention, interpret=True)
+    variant = functools.partial(FusedAttention, interpret=True)
     sizes = {"vocab_size": 11, "max_length": 128, "width": 16, "depth": 2, "num_heads": 2}
     tokens = jnp.asarray(rng.integers(0, 11, (2, 128)))
     losses = {}
     for name, options in {
         "softmax": {},
-        "fused": {"attention": core},
-        "scan": {"attention": core, "remat": "block"},
+        "fused": {"attention": variant},
+        "scan": {"attention": variant, "remat": "block"},
     }.items():
         model = Decoder.of(**sizes, **options)
         params = model.init(jax.random.key(0), tokens)["params"]

@@ -49,9 +49,9 @@ def test_cudnn_gives_the_numbers_of_all_weights(rng, name, length, features, gro
     mask = None if RULES[name] is None else Mask(places, places, RULES[name])
     assert taken("gpu", *given, mask=mask) == ["cudnn"]
 
-    def found(core, given):
+    def found(variant, given):
         def loss(given):
-            mixed = mix(core, *given, mask).astype(jnp.float32)
+            mixed = mix(variant, *given, mask).astype(jnp.float32)
             return (mixed * jnp.cos(jnp.arange(features))).sum(), mixed
 
         gradients, mixed = jax.jit(jax.grad(loss, has_aux=True))(given)
