@@ -84,7 +84,7 @@ def test_the_page_on_loops_of_ones_own_does_what_it_says(what_a_page_makes):
 @pytest.mark.thorough
 def test_the_recipes_for_looking_inside_do_what_they_say(what_a_page_makes):
     held = what_a_page_makes("inside.md")
-    run, heads = held["run"], held["run"].model.num_heads
+    run, heads = held["run"], held["run"].model.options.num_heads
     assert held["before"].shape == held["to_itself"].shape == (heads,)
     assert all(scores.shape == (heads,) for scores in held["induction"].values())
     logits = run.model.apply({"params": run.params}, **held["inputs"])

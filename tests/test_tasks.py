@@ -428,7 +428,7 @@ def test_a_matched_baseline_has_as_many_parameters(kind, cell):
     wanted = count_parameters(make_model(plain, sizes))
     assert count_parameters(model) == pytest.approx(wanted, rel=0.01)
     widths = [model.width + step for step in (-1, 0, 1)]
-    off = [abs(count_parameters(model.with_options(width=width)) - wanted) for width in widths]
+    off = [abs(count_parameters(model.clone(width=width)) - wanted) for width in widths]
     assert off[1] == min(off)
 
 
