@@ -11,6 +11,7 @@ from jax.test_util import check_grads
 
 from transformer_jax import MultiHeadAttention, causal_mask, scaled_dot_product_attention
 from transformer_jax.attention import AttentionVariant, attention_weights
+from transformer_jax.position_terms import PositionTerms, Rotation
 
 
 def loop_attention(query, key, value, mask=None, bias=None):
@@ -254,6 +255,21 @@ def test_masks_of_other_shapes_are_refused_naming_the_shape(rng, shape):
     module, variables, inputs = make_module(rng)
     with pytest.raises(ValueError, match=rf"mask: expected .*got {re.escape(str(shape))}"):
         module.apply(variables, inputs, mask=jnp.ones(shape, bool))
+
+
+def test_no_keys_at_all_give_exactly_0(rng):
+    query, key = jnp.asarray(rng.normal(size=(1, 3, 4))), jnp.zeros((1, 0, 4))
+    mixed, pullback = jax.vjp(lambda q: scaled_dot_product_attention(q, key, key), query)
+    np.testing.assert_array_equal(mixed, jnp.zeros((1, 3, 4)))
+    np.testing.assert_array_equal(*pullback(jnp.ones_like(mixed)), jnp.zeros_like(query))
+
+
+def test_keys_of_a_memory_are_not_rotated_by_places_of_the_inputs(rng):
+    module, variables, inputs = make_module(rng)
+    angles = jnp.zeros((inputs.shape[-2], 2))
+    terms = PositionTerms(rotation=Rotation(jnp.cos(angles), jnp.sin(angles)))
+    with pytest.raises(ValueError, match="not for a memory's"):
+        module.apply(variables, inputs, inputs, terms=terms)
 
 
 class OneColumn(AttentionVariant):

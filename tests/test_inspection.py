@@ -53,6 +53,30 @@ def test_maps_are_the_weights_of_each_layer(decoder):
         attention_maps(recurrent, params, {"tokens": TOKENS})
 
 
+def test_maps_are_whole_where_a_variant_mixes_values_itself():
+    """Of local attention not its blocks, of fused attention what its kernels never hold."""
+    window = {"mask": "window", "mask_options": {"size": 2}}
+    tokens = jnp.arange(128).reshape(1, 128) % 11
+    for variant, length, options in (("local", 11, window), ("fused", 128, {})):
+        given = {"tokens": tokens[:, :length]}
+        plain = Decoder.of(**SMALL | {"max_length": 128}, num_kv_heads=1, **options)
+        params = drawn(plain, **given)
+        ours = attention_maps(plain.with_options(attention=variant), params, given)
+        for name, expected in attention_maps(plain, params, given).items():
+            np.testing.assert_allclose(ours[name], expected, atol=1e-5)
+
+
+def test_maps_of_differential_attention_are_differences():
+    """Their rows sum to 1 - lambda, one number of the layer, and not to 1."""
+    model = Decoder.of(**SMALL, attention="diff_transformer")
+    maps = attention_maps(model, drawn(model, tokens=TOKENS), {"tokens": TOKENS})
+    for weights in maps.values():
+        assert weights.shape == (3, 2, 6, 6)
+        sums = weights.sum(-1)
+        np.testing.assert_allclose(sums, sums[0, 0, 0], atol=1e-5)
+        assert abs(sums[0, 0, 0] - 1) > 0.01
+
+
 def test_similarity_of_heads_is_one_minus_total_variation():
     same, other = [[1.0, 0, 0], [0.5, 0.5, 0]], [[0.0, 1, 0], [0.5, 0, 0.5]]
     weights = jnp.array([same, same, other])

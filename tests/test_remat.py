@@ -265,6 +265,10 @@ def test_code_that_a_scan_cannot_repeat_is_refused():
     own = f"{ByBranch.__module__}:ByBranch"
     with pytest.raises(InvalidInput, match=r"scan_layers"):
         prepare(tiny_config(model__attention=own, model__scan_layers=True))
+    model = Decoder.of(**TEXT, width=8, num_heads=2, depth=4, skips="dense")
+    params = random_params(model)
+    with pytest.raises(ValueError, match="read earlier streams cannot be"):
+        model.apply({"params": stack_blocks(params, 1)}, TOKENS)
 
 
 def test_options_that_would_do_nothing_are_refused():

@@ -6,7 +6,7 @@ Less common kinds of attention stand in `variants/` and are imported when they a
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -125,7 +125,7 @@ def attention_scores(
 
 def masked_softmax(scores: Array) -> Array:
     """Softmax over the last axis in which a row of -inf gives zeros, with zero gradient."""
-    largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    largest = jax.lax.stop_gradient(scores.max(-1, keepdims=True, initial=-jnp.inf))
     exponentials = jnp.exp(scores - jnp.where(jnp.isneginf(largest), 0, largest))
     total = exponentials.sum(-1, keepdims=True)
     return exponentials / jnp.where(total == 0, 1, total)
@@ -136,7 +136,7 @@ def weighted_sum(weights: Array, value: Array) -> Array:
     return _product("...LM,...MV->...LV", weights.astype(value.dtype), value)
 
 
-def serve_groups(array: Array, num_heads: int) -> Array:
+def repeat_kv(array: Array, num_heads: int) -> Array:
     """[..., G, M, K] -> [..., H, M, K]: a head of keys or values serves H / G heads of queries."""
     served = num_heads // array.shape[-3]
     return array if served == 1 else jnp.repeat(array, served, axis=-3)
@@ -204,7 +204,7 @@ class MultiHeadAttention(nn.Module):
       variant: Makes what takes the place of scaled_dot_product_attention, or None.
       query_key_norm: Makes the norm of each head's queries and keys, before the rotation (Henry et
         al. 2020, arXiv:2010.04245), or None.
-      kernel_init: Initial values of the query, key and value kernels.
+      kernel_init: Initial values of the query and key kernels.
       value_init: Initial values of the value kernel; kernel_init if None.
       out_init: Initial values of the output kernel; kernel_init if None.
       dtype: Of the computation; that of inputs and parameters together if None.
@@ -241,8 +241,9 @@ class MultiHeadAttention(nn.Module):
         Args:
           inputs: [..., L, D], from which queries are made.
           memory: [..., M, D], from which keys and values are made; the inputs if None.
-          mask: [..., L, M] bool, True = may attend, the same for all heads; or [..., H or 1, L, M];
-            or a Mask, which becomes an array only if the variant needs one.
+          mask: [..., L, M] bool, True = may attend, the same for all heads; or, with one axis more
+            than the inputs, [..., H or 1, L, M]; or a Mask, which becomes an array only if the
+            variant needs one.
           terms: What a position encoding gives to attention.
           slot: Place in a KV cache of the keys and values of the inputs; M is then its capacity.
           layer: Number of the block, for variants that differ by depth.
@@ -252,8 +253,11 @@ class MultiHeadAttention(nn.Module):
           [..., L, D].
 
         Raises:
-          ValueError: Width, num_heads and num_kv_heads do not fit, or a shape is wrong.
+          ValueError: Width, num_heads and num_kv_heads do not fit, or a shape is wrong; keys of a
+            memory would be rotated.
         """
+        if memory is not None and terms.rotation is not None:
+            raise ValueError("terms: a rotation is for places of the inputs, not for a memory's")
         memory = inputs if memory is None else memory
         heads, (groups, head_dim, value_dim) = self.num_heads, self._sizes(inputs.shape[-1])
         value_init = self.value_init or self.kernel_init
@@ -275,20 +279,27 @@ class MultiHeadAttention(nn.Module):
         if self.variant is None:
             key_GMK = append_to_cache(self, "keys", key_GMK, slot)
             value_GMV = append_to_cache(self, "values", value_GMV, slot)
-            mask_HLM, bias_HLM = dense_terms(query_HLK, key_GMK, mask, terms.bias)
-            key_HMK, value_HMV = serve_groups(key_GMK, heads), serve_groups(value_GMV, heads)
+            key_HMK, value_HMV = repeat_kv(key_GMK, heads), repeat_kv(value_GMV, heads)
+            mask_HLM, bias_HLM = dense_terms(query_HLK, key_HMK, mask, terms.bias)
             arrays = (query_HLK, key_HMK, value_HMV, mask_HLM, bias_HLM)
             mixed_HLV = scaled_dot_product_attention(*arrays, scale=self.scale, adjust=adjust)
         else:
             variant = self.variant(name="variant")
             rate = self.dropout_rate if train else 0.0
-            call = AttentionCall(inputs, mask, terms.bias, self.scale, adjust, rate, slot, layer)
-            if not variant.keeps_state(call):
+            # Weights that it hides are shown below: what it makes of them inside may be parts.
+            change = dropout if variant.hides_weights else adjust
+            call = AttentionCall(inputs, mask, terms.bias, self.scale, change, rate, slot, layer)
+            reads_cache = not variant.keeps_state(call)
+            if reads_cache:
                 key_GMK = append_to_cache(self, "keys", key_GMK, slot)
                 value_GMV = append_to_cache(self, "values", value_GMV, slot)
-                if variant.hides_weights:
-                    show(self, "weights", lambda: variant.weights(query_HLK, key_GMK, call))
-            mixed_HLV = variant(query_HLK, key_GMK, value_GMV, call)
+            key_HMK, value_HMV = repeat_kv(key_GMK, heads), repeat_kv(value_GMV, heads)
+            if reads_cache and variant.hides_weights:
+                show(self, "weights", lambda: variant.weights(query_HLK, key_HMK, call))
+            if variant.takes_groups:
+                mixed_HLV = variant(query_HLK, key_GMK, value_GMV, call)
+            else:
+                mixed_HLV = variant(query_HLK, key_HMK, value_HMV, call)
         mixed_LHV = jnp.swapaxes(site(self, "mixed", mixed_HLV), -3, -2)
         concatenated = mixed_LHV.reshape(*mixed_LHV.shape[:-2], heads * value_dim)
         out_init = self.out_init or self.kernel_init
@@ -362,27 +373,33 @@ class AttentionVariant(nn.Module):
     """Another way from queries, keys and values to what attention gives; an entry of ATTENTIONS.
 
     A subclass has options as typed fields. It computes `weights`, of which the sum over values is
-    taken; or it mixes the values itself in `__call__`, and sets `hides_weights` if it can say its
-    weights to those who want to see them.
+    taken; or it mixes the values itself in `__call__`.
+
+    Attributes:
+      hides_weights: Whether `__call__` makes no weights [..., H, L, M], and `weights` says them to
+        those who want to see them.
+      takes_groups: Whether keys and values come as [..., G, M, K], not repeated for the H heads of
+        queries.
     """
 
-    hides_weights = False
+    hides_weights: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
 
     def keeps_state(self, call: AttentionCall) -> bool:
         """Whether it reads on from a state of its own, and needs no earlier keys and values."""
         return False
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         raise NotImplementedError
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
         weights_HLM = self.weights(query, key, call)
         expected = (*query.shape[:-1], key.shape[-2])
         if weights_HLM.shape != expected:  # of user-defined code; what broadcasts would be taken
             raise ValueError(f"attention: expected weights {expected}, got {weights_HLM.shape}")
-        return weighted_sum(call.adjust(weights_HLM), serve_groups(value, query.shape[-3]))
+        return weighted_sum(call.adjust(weights_HLM), value)
 
 
 class SoftmaxAttention(AttentionVariant):
@@ -397,10 +414,10 @@ class SoftmaxAttention(AttentionVariant):
     soft_cap: Positive | None = None
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         mask_HLM, bias_HLM = call.dense(query, key)
-        key_HMK, cap = serve_groups(key, query.shape[-3]), self.soft_cap
-        return attention_weights(query, key_HMK, mask_HLM, bias_HLM, scale=call.scale, soft_cap=cap)
+        told = {"scale": call.scale, "soft_cap": self.soft_cap}
+        return attention_weights(query, key, mask_HLM, bias_HLM, **told)
 
 
 def dense_terms(
@@ -410,8 +427,8 @@ def dense_terms(
 
     Args:
       query: [..., H, L, K].
-      key: [..., G, M, K].
-      mask: A Mask or an array, with an axis of heads or without.
+      key: [..., H, M, K].
+      mask: A Mask or an array; with as many axes as the queries it has one of heads.
       bias: An array, or what makes it.
 
     Raises:
@@ -422,7 +439,7 @@ def dense_terms(
         with_heads = mask.ndim == len(shape)
         _check_broadcasts(shape if with_heads else (*shape[:-3], *shape[-2:]), mask=mask)
         mask = mask if with_heads else mask[..., None, :, :]
-    return mask, bias_for(bias, query, serve_groups(key, query.shape[-3]), mask)
+    return mask, bias_for(bias, query, key, mask)
 
 
 _VARIANTS = "transformer_jax.variants"

@@ -26,8 +26,8 @@ class PositionTerms(NamedTuple):
 
     Attributes:
       embedding: [..., L, D], added to the token embeddings.
-      rotation: Applied to queries and keys in every attention.
-      bias: Added to the scores of every attention.
+      rotation: Applied to queries and keys of self-attention.
+      bias: Added to the scores of self-attention.
     """
 
     embedding: Array | None = None

@@ -83,12 +83,6 @@ _IN_BLOCK = re.compile(r"\b(?:block|layer)_\d+\.(.*)")
 _BEHIND_A_MODULE = "."  # ends a name in flax's collection that a submodule has already
 
 
-def is_looked_into(module: nn.Module) -> bool:
-    """Whether parameters are drawn, or values at sites are read or changed."""
-    captures = module.is_mutable_collection("intermediates")
-    return module.is_initializing() or captures or bool(_active.get())
-
-
 def site(module: nn.Module, name: str, value: Array) -> Array:
     """Names a value; to be called where it is ready, inside the module's call.
 

@@ -3,7 +3,6 @@
 import flax.linen as nn
 
 from transformer_jax import AttentionVariant, attention_weights
-from transformer_jax.attention import serve_groups
 from transformer_jax.options import Positive
 
 
@@ -18,9 +17,9 @@ class Mine(AttentionVariant):
 
     @nn.compact
     def weights(self, query, key, call):
-        """[..., H, L, K] and [..., G, M, K] -> weights [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> weights [..., H, L, M]."""
         heads, (mask, bias) = query.shape[-3], call.dense(query, key)
         start = nn.initializers.constant(self.initial)
         scale = self.param("scale", start, (heads,))[:, None, None]
         scaled = query * scale.astype(query.dtype)
-        return attention_weights(scaled, serve_groups(key, heads), mask, bias, scale=call.scale)
+        return attention_weights(scaled, key, mask, bias, scale=call.scale)

@@ -97,7 +97,8 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
         others = [declared_options(entry_of(table, n)) for n in table if table[n] is not None]
         if not any(name in other for other in others):
             names = sorted({option for other in others for option in other})
-            raise ValueError(f"{family}_options: {name}: no such option{suggest(name, names)}")
+            section = _SECTION.get(family, family)
+            raise ValueError(f"{section}_options: {name}: no such option{suggest(name, names)}")
     return {name: value for name, value in stated.items() if name in known}
 
 
@@ -424,7 +425,14 @@ class Stack(nn.Module):
             hidden = norm_factory(options)(name="embedding_norm")(hidden)
         hidden = nn.Dropout(options.dropout_rate, deterministic=not train)(hidden)
         hidden = site(self, "embedded", hidden)
-        hidden = self._run(specs, hidden, contexts, made(options, "remat") if train else None)
+        policy = made(options, "remat") if train else None
+        try:
+            hidden = self._run(specs, hidden, contexts, policy)
+        except (errors.ConcretizationTypeError, errors.TracerIntegerConversionError) as error:
+            raise ValueError(
+                "scan_layers, remat: a block branches in Python on its number, say, which they "
+                "trace; expected jnp.where and the like, or neither option"
+            ) from error
         if _wiring(options).final_norm:
             hidden = norm_factory(options)(name="final_norm")(hidden)
         return site(self, "hidden", nan_on_overflow(hidden, slot))
@@ -449,6 +457,11 @@ class Stack(nn.Module):
         """
         done, carry, streams = 0, Carry(), list[Array]()
         if "blocks" in self.variables.get("params", {}):
+            if any(spec.reads or spec.owner != number for number, spec in enumerate(specs)):
+                raise ValueError(
+                    "scan_layers: blocks that share parameters or read earlier streams cannot be "
+                    "scanned; expected parameters of each block by itself"
+                )
             hidden, carry, done = self._scan(specs, hidden, contexts, policy)
         for number, spec in enumerate(specs[done:], done):
             streams.append(hidden)
@@ -489,13 +502,7 @@ class Stack(nn.Module):
         )
         numbers = jnp.arange(whole).reshape(-1, unit)
         units = scan(tuple(makes), letters, name="blocks")
-        try:
-            (hidden, carry), _ = units((hidden, Carry()), numbers, dict(contexts))
-        except (errors.ConcretizationTypeError, errors.TracerIntegerConversionError) as error:
-            raise ValueError(
-                "scan_layers: a block branches on its number in Python, but a scan traces one for "
-                "all; expected False, or jnp.where and the like"
-            ) from error
+        (hidden, carry), _ = units((hidden, Carry()), numbers, dict(contexts))
         return hidden, carry, whole
 
     @nn.nowrap

@@ -6,7 +6,7 @@ A query's weights are made whole, over all its keys, so nothing is approximated.
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -17,7 +17,6 @@ from transformer_jax.attention import (
     AttentionCall,
     AttentionVariant,
     SoftmaxAttention,
-    serve_groups,
     weighted_sum,
 )
 from transformer_jax.masks import Mask
@@ -31,7 +30,7 @@ class ChunkedAttention(AttentionVariant):
 
     As Rabe and Staats 2021, arXiv:2112.05682, section 2, but for the keys, which are not cut. Up to
     four chunks keep their weights for the backward pass; more make them again, so that a step
-    needs the memory of one chunk. Behind a cache, and if the weights are looked at, it is
+    needs the memory of one chunk. Behind a cache it is
     softmax attention: equal numbers up to rounding. Each chunk draws its own dropout.
 
     Attributes:
@@ -41,11 +40,11 @@ class ChunkedAttention(AttentionVariant):
 
     size: Count = 128
     soft_cap: Positive | None = None
-    hides_weights = True
+    hides_weights: ClassVar[bool] = True
 
     @nn.compact
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
         softmax = SoftmaxAttention(self.soft_cap, parent=None)
         if call.slot is not None or query.shape[-2] <= self.size:
             return softmax(query, key, value, call)
@@ -59,12 +58,12 @@ class ChunkedAttention(AttentionVariant):
             if rng is not None:
                 own = {"dropout": jax.random.fold_in(rng, first)}
                 weights = jnp.asarray(dropout.apply({}, weights, rngs=own))
-            return weighted_sum(weights, serve_groups(value, query.shape[-3]))
+            return weighted_sum(weights, value)
 
         return attend_in_chunks(attend, query, key, value, self.size, call.mask, call.bias)
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
 
 
@@ -83,8 +82,8 @@ def attend_in_chunks(
       attend: (place of the first query, query, key, value, mask=..., bias=...) -> [..., H, L, V],
         in which each query is computed by itself.
       query: [..., H, L, K].
-      key: [..., G, M, K].
-      value: [..., G, M, V].
+      key: [..., H, M, K].
+      value: [..., H, M, V].
       size: Queries in a chunk.
       mask: As in MultiHeadAttention.
       bias: As in PositionTerms.

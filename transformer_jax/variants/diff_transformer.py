@@ -1,5 +1,7 @@
 """Differential attention as its authors publish it."""
 
+from typing import ClassVar
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
@@ -8,7 +10,6 @@ from transformer_jax.attention import (
     AttentionCall,
     AttentionVariant,
     attention_weights,
-    serve_groups,
     weighted_sum,
 )
 from transformer_jax.norms import RMSNorm
@@ -32,18 +33,18 @@ class DiffTransformer(AttentionVariant):
     epsilon: Positive = 1e-5
     lambda_start: OpenShare | None = None
     rms: InitialSize = 0.1
-    hides_weights = True
+    hides_weights: ClassVar[bool] = True
 
     def setup(self) -> None:
         """Makes the norm of the pairs."""
         self.norm = RMSNorm(self.epsilon)
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
         heads = query.shape[-3]
         weights_HLM = call.adjust(self._softmax(query, key, call))
         differences_HLM = self._differences(weights_HLM, query.shape[-1], call.layer)
-        of_pairs = jnp.concatenate(_pairs(serve_groups(value, heads)), axis=-1)
+        of_pairs = jnp.concatenate(_pairs(value), axis=-1)
         mixed = self.norm(weighted_sum(differences_HLM, of_pairs)) * (1 - self._start(call.layer))
         # [..., H/2, L, 2V] -> [..., H, L, V]: a pair's features in two heads behind each other.
         halves = jnp.stack(jnp.split(mixed, 2, axis=-1), axis=-3)
@@ -61,7 +62,7 @@ class DiffTransformer(AttentionVariant):
                 "num_heads: two heads make a pair in diff_transformer; expected an even number, "
                 f"got {heads}"
             )
-        return attention_weights(query, serve_groups(key, heads), mask, bias, scale=call.scale)
+        return attention_weights(query, key, mask, bias, scale=call.scale)
 
     @nn.compact
     def _differences(self, weights: Array, head_dim: int, layer: int | Array) -> Array:

@@ -4,12 +4,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import (
-    AttentionCall,
-    AttentionVariant,
-    attention_weights,
-    serve_groups,
-)
+from transformer_jax.attention import AttentionCall, AttentionVariant, attention_weights
 from transformer_jax.options import InitialNumber
 
 
@@ -29,7 +24,7 @@ class DifferentialAttention(AttentionVariant):
 
     @nn.compact
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         heads, head_dim = query.shape[-3], query.shape[-1]
         if call.scale is not None:
             raise ValueError("attention_scale: differential attention has no scale")
@@ -41,7 +36,6 @@ class DifferentialAttention(AttentionVariant):
         mask, bias = call.dense(query, key)
         start = nn.initializers.constant(self.initial_lambda)
         lambda_H11 = self.param("lambda", start, (heads,))[:, None, None]
-        key = serve_groups(key, heads)
         halves = zip(jnp.split(query, 2, axis=-1), jnp.split(key, 2, axis=-1), strict=True)
         first_HLM, second_HLM = (attention_weights(q, k, mask, bias) for q, k in halves)
         return first_HLM - lambda_H11 * second_HLM

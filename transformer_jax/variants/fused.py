@@ -9,14 +9,14 @@ import functools
 import math
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import AttentionCall, AttentionVariant, SoftmaxAttention
+from transformer_jax.attention import AttentionCall, AttentionVariant, SoftmaxAttention, repeat_kv
 from transformer_jax.masks import Mask, count_by_one
 from transformer_jax.options import Positive
 from transformer_jax.sharding import cuts_heads_apart, cuts_sequence, over_devices
@@ -50,7 +50,8 @@ class FusedAttention(AttentionVariant):
 
     soft_cap: Positive | None = None
     interpret: bool = False
-    hides_weights = True
+    hides_weights: ClassVar[bool] = True
+    takes_groups: ClassVar[bool] = True
 
     @nn.compact
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
@@ -58,7 +59,8 @@ class FusedAttention(AttentionVariant):
         softmax = SoftmaxAttention(self.soft_cap, parent=None)
 
         def plain(query: Array, key: Array, value: Array) -> Array:
-            return softmax(query, key, value, call)
+            heads = query.shape[-3]
+            return softmax(query, repeat_kv(key, heads), repeat_kv(value, heads), call)
 
         scale = query.shape[-1] ** -0.5 if call.scale is None else call.scale
         why_none = _why_none(query, key, call)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import AttentionCall, AttentionVariant, serve_groups, split_heads
+from transformer_jax.attention import AttentionCall, AttentionVariant, split_heads
 from transformer_jax.cache import keep_state, kept_state
 from transformer_jax.linear import Linear
 from transformer_jax.options import InitialSize
@@ -40,7 +40,7 @@ class GatedDeltaRule(AttentionVariant):
 
     @nn.compact
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V].
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V].
 
         Raises:
           ValueError: The mask is not causal, or is more than that, or there is a bias or dropout.
@@ -58,7 +58,7 @@ class GatedDeltaRule(AttentionVariant):
         heads, wide = query.shape[-3], jnp.promote_types(query.dtype, jnp.float32)
         dtype, root = value.dtype, query.shape[-1] ** 0.5
         query, key = (_of_length_one(array.astype(wide)) for array in (query, key))
-        key, value = (serve_groups(array, heads) for array in (key, value.astype(wide)))
+        value = value.astype(wide)
         rate_H = self.param("rate", logs_of_counts, (heads,))
         offset_H = self.param("offset", time_steps, (heads,))
         decay, write = (self._gate(name, heads, call.inputs, wide) for name in ("decay", "write"))

@@ -1,9 +1,11 @@
 """Linear attention: running sums take the place of all weights."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import AttentionCall, AttentionVariant, serve_groups, weighted_sum
+from transformer_jax.attention import AttentionCall, AttentionVariant, weighted_sum
 from transformer_jax.cache import keep_state, kept_state
 from transformer_jax.masks import Mask
 from transformer_jax.options import Count
@@ -24,25 +26,24 @@ class LinearAttention(AttentionVariant):
     """
 
     chunk: Count = 64
-    hides_weights = True
+    hides_weights: ClassVar[bool] = True
 
     def keeps_state(self, call: AttentionCall) -> bool:
         """Reading on under a causal mask and no other; the state is [..., H, K, V + 1]."""
         return call.slot is not None and not call.dropout_rate and _is_causal(call.mask)
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V].
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V].
 
         Raises:
           ValueError: There is a bias or a scale; without a softmax there are no scores.
         """
         _refuse_terms_of_scores(call)
-        heads, reads_on = query.shape[-3], self.keeps_state(call)
-        value = serve_groups(value, heads)
+        reads_on = self.keeps_state(call)
         runs_on = _is_causal(call.mask) and key.shape[-2] == query.shape[-2]
         if call.dropout_rate or not (call.mask is None or runs_on):
             return weighted_sum(call.adjust(self.weights(query, key, call)), value)
-        query, key = _elu_plus_one(query), _elu_plus_one(serve_groups(key, heads))
+        query, key = _elu_plus_one(query), _elu_plus_one(key)
         # A further value of 1 sums up the weights.
         counted_MV = jnp.concatenate([value, jnp.ones_like(value[..., :1])], -1).astype(key.dtype)
         if call.mask is None:
@@ -58,10 +59,9 @@ class LinearAttention(AttentionVariant):
         return mean_LV.astype(value.dtype)
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         _refuse_terms_of_scores(call)
         mask, _ = call.dense(query, key)
-        key = serve_groups(key, query.shape[-3])
         agreement_LM = jnp.einsum("...LK,...MK->...LM", _elu_plus_one(query), _elu_plus_one(key))
         kept_LM = agreement_LM if mask is None else jnp.where(mask, agreement_LM, 0)
         total_L1 = kept_LM.sum(-1, keepdims=True)

@@ -1,5 +1,7 @@
 """Softmax attention that computes the neighbourhood of a window and nothing else."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -9,7 +11,6 @@ from transformer_jax.attention import (
     AttentionVariant,
     SoftmaxAttention,
     attention_weights,
-    serve_groups,
     weighted_sum,
 )
 from transformer_jax.masks import Mask, count_by_one
@@ -31,19 +32,16 @@ class LocalAttention(AttentionVariant):
     """
 
     soft_cap: Positive | None = None
-    hides_weights = True
+    hides_weights: ClassVar[bool] = True
 
     def __call__(self, query: Array, key: Array, value: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K], [..., G, M, K] and [..., G, M, V] -> [..., H, L, V]."""
-        mask, heads = call.mask, query.shape[-3]
+        """[..., H, L, K], [..., H, M, K] and [..., H, M, V] -> [..., H, L, V]."""
+        mask = call.mask
         is_square = call.bias is None and query.shape[-2] == key.shape[-2]
         window = _window_of(mask) if is_square else None
         if window is None or 2 * window >= query.shape[-2]:
-            return weighted_sum(
-                call.adjust(self.weights(query, key, call)), serve_groups(value, heads)
-            )
+            return weighted_sum(call.adjust(self.weights(query, key, call)), value)
         assert isinstance(mask, Mask)
-        key, value = serve_groups(key, heads), serve_groups(value, heads)
         after = 0 if "causal" in mask.names else 1
         query_NCK, key_NCK = (in_blocks(array, window, -2) for array in (query, key))
         ours, theirs = jax.tree.map(
@@ -67,7 +65,7 @@ class LocalAttention(AttentionVariant):
         return jnp.where(counts, mixed_LV, jnp.nan)
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         return SoftmaxAttention(self.soft_cap, parent=None).weights(query, key, call)
 
 

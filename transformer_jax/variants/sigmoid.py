@@ -4,12 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from transformer_jax.attention import (
-    AttentionCall,
-    AttentionVariant,
-    attention_scores,
-    serve_groups,
-)
+from transformer_jax.attention import AttentionCall, AttentionVariant, attention_scores
 from transformer_jax.options import Positive
 
 
@@ -26,9 +21,9 @@ class SigmoidAttention(AttentionVariant):
     soft_cap: Positive | None = None
 
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         mask, bias = call.dense(query, key)
-        key, cap = serve_groups(key, query.shape[-3]), self.soft_cap
-        scores_HLM = attention_scores(query, key, mask, bias, scale=call.scale, soft_cap=cap)
+        told = {"scale": call.scale, "soft_cap": self.soft_cap}
+        scores_HLM = attention_scores(query, key, mask, bias, **told)
         seen_HL1 = jnp.maximum((scores_HLM > -jnp.inf).sum(-1, keepdims=True), 1)
         return jax.nn.sigmoid(scores_HLM - jnp.log(seen_HL1.astype(scores_HLM.dtype)))

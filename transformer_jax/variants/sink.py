@@ -9,7 +9,6 @@ from transformer_jax.attention import (
     AttentionVariant,
     attention_scores,
     masked_softmax,
-    serve_groups,
 )
 
 
@@ -22,10 +21,9 @@ class SinkAttention(AttentionVariant):
 
     @nn.compact
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         heads, (mask, bias) = query.shape[-3], call.dense(query, key)
         sinks_H = self.param("sink", nn.initializers.zeros, (heads,))
-        key = serve_groups(key, heads)
         scores_HLM = attention_scores(query, key, mask, bias, scale=call.scale)
         sink_HL1 = jnp.broadcast_to(sinks_H[:, None, None], (*scores_HLM.shape[:-1], 1))
         with_sink_HLM = jnp.concatenate([scores_HLM, sink_HL1.astype(scores_HLM.dtype)], axis=-1)

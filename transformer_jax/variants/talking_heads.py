@@ -9,7 +9,6 @@ from transformer_jax.attention import (
     AttentionVariant,
     attention_scores,
     masked_softmax,
-    serve_groups,
 )
 from transformer_jax.options import InitialSize
 
@@ -28,9 +27,8 @@ class TalkingHeadsAttention(AttentionVariant):
 
     @nn.compact
     def weights(self, query: Array, key: Array, call: AttentionCall) -> Array:
-        """[..., H, L, K] and [..., G, M, K] -> [..., H, L, M]."""
+        """[..., H, L, K] and [..., H, M, K] -> [..., H, L, M]."""
         mask, bias = call.dense(query, key)
-        key = serve_groups(key, query.shape[-3])
         scores_HLM = attention_scores(query, key, None, bias, scale=call.scale)
         scores_HLM = HeadMixture(self.std, name="scores")(scores_HLM)
         weights_HLM = masked_softmax(
