@@ -50,7 +50,7 @@ def test_law(subject, law):
 '''
 _TRAINS = '''"""Does a model learn with my component?"""
 
-from transformer_jax.options.config import load_config
+from transformer_jax.config_files import load_config
 from transformer_jax.training.loop import train
 '''
 _TASK = '''"""Does my task keep the laws that every task keeps, and can it be learned?"""
@@ -59,7 +59,7 @@ import pytest
 from MODULE import NAME
 
 from transformer_jax import TASK_LAWS
-from transformer_jax.options.config import load_config
+from transformer_jax.config_files import load_config
 from transformer_jax.training.loop import train
 
 
@@ -110,7 +110,7 @@ def main(argv: list[str]) -> None:
         f"wrote   {', '.join(files)}\n"
         f"test    python -m pytest test_{module}.py  (pytest: pip install -e '.[dev]')\n"
         f"train   python -m experiments.train --config=configs/{config}.py --workdir=runs/{module} "
-        f"--config.{_key(family)}={module}.{name}"
+        f"--config.{_key(family)}={module}:{name}"
     )
 
 

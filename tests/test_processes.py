@@ -57,7 +57,7 @@ for mesh in ({"data": 8}, {"data": 2, "tensor": 4}, {"fsdp": 4, "sequence": 2}, 
             np.testing.assert_array_equal(shard.data, all_of_it[shard.index])
     print("rows", len(batch["targets"]), "of", all_rows["targets"].shape[1])
 
-prepared = prepare(tiny_config(hooks__functions="jittering.jitters", mesh__data=8))
+prepared = prepare(tiny_config(hooks__functions="jittering:jitters", mesh__data=8))
 start, run_of = prepared.start(prepared.config)[0], lambda state: prepared.run(state.params, 0)
 names = prepared.config.hooks.functions
 state, _ = call_hooks(run_of, start, names, prepared.task, 0, 0, {"jittering"})
@@ -207,7 +207,7 @@ def test_arrays_that_no_process_has_whole_give_what_one_device_gives(tmp_path):
         *("--config.model.scan_layers=true", "--config.training.batch_size=12"),
         *("--config.training.steps=20", "--config.evaluation.batch_size=100"),
         *("--config.logging.every=1", "--config.evaluation.metrics=brier_score"),
-        *("--config.hooks.functions=jittering.jitters", "--config.hooks.every=10"),
+        *("--config.hooks.functions=jittering:jitters", "--config.hooks.every=10"),
     ]
     alone, run = tmp_path / "alone", tmp_path / "run"
     paths = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
