@@ -62,7 +62,10 @@ CASES = {
     "uneven": ("decoder", {"training.batch_size": 12, "model.dropout_rate": 0.2}, {"data": 8}),
     "remat": (
         "decoder",
-        {"model.remat": "block", "training.loss_chunk": 8, "model.attention_chunk": 8},
+        {
+            **{"model.remat": "block", "training.loss_chunk": 8},
+            **{"model.attention": "chunked", "model.attention_options.size": 8},
+        },
         {"fsdp": 4, "sequence": 2},
     ),
     "gated_rms": (

@@ -17,7 +17,7 @@ from tests.conftest import (
     tree_hash,
 )
 from transformer_jax import load_run
-from transformer_jax.config_files import load_config
+from transformer_jax.config_files import from_json, load_config, to_json
 from transformer_jax.data.special_tokens import special_tokens
 from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
@@ -425,6 +425,8 @@ def test_a_matched_baseline_has_as_many_parameters(kind, cell):
     plain = config_for(kind, "x", **wide | {"model.architecture": other})
     sizes = {"vocab_size": 65} | ({"num_classes": 3, "num_types": 2} if other == "encoder" else {})
     model = make_model(matched, sizes)
+    stored = from_json(to_json(matched), "here")  # which spells the defaults out
+    assert make_model(stored, sizes).width == model.width
     wanted = count_parameters(make_model(plain, sizes))
     assert count_parameters(model) == pytest.approx(wanted, rel=0.01)
     widths = [model.width + step for step in (-1, 0, 1)]

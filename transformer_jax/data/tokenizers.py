@@ -364,7 +364,7 @@ def tokenizer_text(tokenizer: Tokenizer) -> str:
     """
     state, kind = tokenizer.to_json(), type(tokenizer)
     if kind not in _KINDS.values():
-        state = {"kind": f"{kind.__module__}.{kind.__name__}", "state": state}
+        state = {"kind": f"{kind.__module__}:{kind.__name__}", "state": state}
     return json.dumps(state, ensure_ascii=True) + "\n"
 
 
@@ -382,7 +382,7 @@ def load_tokenizer(path: Path, own: Any = None) -> Tokenizer:
         if "kind" not in state and "model" in state:
             state = {"kind": "huggingface", "model": state}
         kind = state["kind"]
-        if kind not in _KINDS and own and kind == f"{own.__module__}.{own.__name__}":
+        if kind not in _KINDS and own and kind == f"{own.__module__}:{own.__name__}":
             return own.from_json(state["state"])
         return _KINDS[kind].from_json(state)
     except InvalidInput:

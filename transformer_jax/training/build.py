@@ -18,7 +18,7 @@ from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
 from transformer_jax.models.transformer import OPTIONS, Transformer
 from transformer_jax.own import chosen, faults_of, names_own
-from transformer_jax.resolve import letter_of, letters_of, of_type
+from transformer_jax.resolve import letter_of, letters_of, of_type, variant_options
 from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
 from transformer_jax.training.objectives import OBJECTIVES, in_chunks
 
@@ -120,7 +120,11 @@ def make_model(config: ConfigDict, sizes: Mapping[str, Any], allow: Collection[s
     fields = {**_fields(flat, allow), "layer_types": _layer_types(flat, allow), **sizes}
     if config.model.match_parameters is None:
         return _make(config.model.architecture, fields, allow)
-    target = count_parameters(_make(config.model.match_parameters, fields, allow))
+    # The other architecture has its own defaults, also where a stored config spells these ones out.
+    own = variant_options("model.architecture", config.model.architecture) or {}
+    usual = {key.removeprefix("model.") for key, o in own.items() if flat.get(key) == o.default}
+    theirs = {name: value for name, value in fields.items() if name in sizes or name not in usual}
+    target = count_parameters(_make(config.model.match_parameters, theirs, allow))
     return _matched(config.model.architecture, fields, allow, target)
 
 
