@@ -15,7 +15,6 @@ from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.studies.asking.arms import DROPS
-from transformer_jax.studies.asking.cells import HOWS
 from transformer_jax.studies.asking.design import design_of, parse_seeds
 from transformer_jax.studies.asking.ladder import ladder_of
 from transformer_jax.studies.reporting.ladder import ladder_text
@@ -39,7 +38,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.studies.running.launch import run
 
     options: dict[str, Any] = {
-        "how": arguments.how,
+        "members": arguments.members,
         "retry": arguments.retry,
         "dry_run": arguments.dry_run,
         "cluster": cluster,
@@ -78,7 +77,12 @@ def _parser() -> Parser:
         metavar="KEY=NUMBER,NUMBER,...",
         help="the whole study at each of these values of an option",
     )
-    parser.add_argument("--how", choices=HOWS, help="force how members are computed")
+    parser.add_argument(
+        "--members",
+        type=int,
+        help="runs that one program trains at a time, under vmap; 1: one after another "
+        "(1 on a CPU, 8 on a GPU or TPU)",
+    )
     parser.add_argument("--root", help="directory whose `cells` is shared (workdir's parent)")
     parser.add_argument("--dry_run", action="store_true", help="stop after the plan")
     parser.add_argument("--retry", action="store_true", help="try cells again that failed")

@@ -3,6 +3,7 @@
   training  an update, the evaluation of a batch, compiling, memory
   writing   tokens one by one, for 1 text and for 8
   start     `train` of a config: until its first step, and where the time goes from there on
+  members   an update of several seeds of a config, by one program under vmap
   limits    of the machine: matrix products and memory, of which the others get a share
 
 Each program runs in a process of its own, one after the other, in alternating rounds, so that a
@@ -11,6 +12,7 @@ machine that is busy for a while slows them all. What counts is the ratio within
 Example:
   python -m experiments.bench --rounds=5
   python -m experiments.bench --what=training,limits --shape=gpt2 --dtype=bfloat16
+  python -m experiments.bench --what=members --config=configs/tiny.py
 """
 
 import json
@@ -33,6 +35,7 @@ from transformer_jax.runs.provenance import machine_name
 Figures = dict[str, float]
 
 _WARM_UP = 10
+_MEMBERS = (1, 4, 16, 32)
 _WRITTEN = 0.5  # of the longest text
 _SIDE = 2048  # of the matrices of a product
 _READ = 64 << 20  # numbers, of 4 bytes
@@ -62,6 +65,7 @@ MEASURES = {
     "first step, compiled before": Measure("s"),
     "whole run, compiled before": Measure("s"),
     "steps in the rest of it": Measure("%"),
+    "update of all members": Measure("ms"),
     "products": Measure("GFLOP/s"),
     "reading": Measure("GB/s"),
 }
@@ -74,7 +78,9 @@ def main(argv: list[str]) -> dict[str, Any]:
     parser.add_argument("--programs", help="which of them, by comma (all)")
     parser.add_argument("--shape", default="small", choices=SHAPES, help="of the model (small)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--config", default="configs/tiny.py", help="of start (configs/tiny.py)")
+    parser.add_argument(
+        "--config", default="configs/tiny.py", help="of start, members (configs/tiny.py)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="of all programs (5)")
     parser.add_argument("--steps", type=int, default=100, help="timed in each process (100)")
     parser.add_argument("--out", help="a JSON file for the figures")
@@ -232,6 +238,17 @@ def _watch(config: str, run: Path, cache: Path) -> tuple[float, float]:
     return first, whole
 
 
+def _members(name: str, arguments: Any) -> Figures:
+    from transformer_jax.config_files import load_config
+    from transformer_jax.studies.running.planning import measure
+    from transformer_jax.training.prepared import prepare
+    from transformer_jax.training.program import Program
+
+    width = int(name.split("_")[0])
+    program = Program(prepare(load_config(arguments.config, {})), width)
+    return {"update of all members": measure(program) * width * 1e3}
+
+
 def _limits(name: str, arguments: Any) -> Figures:
     import jax
     import jax.numpy as jnp
@@ -262,6 +279,7 @@ WHAT = {
     "training": Work(tuple(TRAINERS), _training),
     "writing": Work(tuple(WRITERS), _writing),
     "start": Work(("ours",), _start),
+    "members": Work(tuple(f"{n}_seeds" for n in _MEMBERS), _members),
     "limits": Work(("machine",), _limits),
 }
 

@@ -13,7 +13,8 @@ Every option of a config: its default, its allowed values, and its meaning. This
 `transformer_jax/config.py` and of the variants. On the command line an option is
 `--config.KEY=VALUE`. Options of variants name in brackets the variants that have them; the
 [catalogue](catalogue.md) describes these. Your own classes (`MODULE:NAME`) have their options in
-the same sections.
+the same sections. *Traced* options are arguments of the compiled training step: runs that differ in
+nothing else but their seeds share one program.
 """
 
 
@@ -78,6 +79,7 @@ def _sentence(option: Option, owners: str) -> str:
 
 def _meaning(option: Option, owners: str) -> str:
     meaning = option.meaning[:1].upper() + option.meaning[1:]
+    meaning += " Traced." * option.is_traced
     return f"({owners}) {meaning}" if owners else meaning
 
 

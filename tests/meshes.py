@@ -137,7 +137,7 @@ def trained(config, devices=None):
     start = by_path(whole(unstack_blocks(state.params)))
     start = {name: np.asarray(leaf) for name, leaf in start.items()}
     rows = in_one_call([prepared.own_batch(0, step) for step in range(count)], prepared.capacity)
-    arguments = prepared.on_devices((seed, state, rows, np.int32(count)))
+    arguments = prepared.on_devices((prepared.numbers(), state, rows, np.int32(count)))
     state, records = prepared.program(*arguments)
     params = by_path(unstack_blocks(state.params))
     # The first batch and the last, which is filled up; those between have the same program.

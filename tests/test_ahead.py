@@ -1,5 +1,6 @@
 """Batches that are made while a device computes are those that are made when they are asked for."""
 
+import functools
 import threading
 import time
 
@@ -8,7 +9,7 @@ import pytest
 
 from tests.conftest import tiny_config
 from transformer_jax.runs.progress import Silent
-from transformer_jax.training.ahead import BatchesAhead, in_one_call
+from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
 from transformer_jax.training.build import make_task
 from transformer_jax.training.loop import train
 
@@ -26,6 +27,10 @@ class Maker:
         return {"weights": np.full(2, step)}
 
 
+def made_ahead(ahead, steps):
+    return meanwhile(functools.partial(ahead.make, step) for step in steps)
+
+
 def wait_for(maker, count):
     for _ in range(1000):
         if len(maker.made) >= count:
@@ -36,7 +41,7 @@ def wait_for(maker, count):
 def test_what_was_made_meanwhile_is_not_made_again():
     maker = Maker()
     ahead = BatchesAhead(maker)
-    with ahead.making(range(3, 5)):
+    with made_ahead(ahead, range(3, 5)):
         wait_for(maker, 2)
     batches = ahead.take(range(3, 4)) + ahead.take(range(4, 6))
     assert [int(batch["weights"][0]) for batch in batches] == [3, 4, 5]
@@ -48,7 +53,7 @@ def test_what_was_made_meanwhile_is_not_made_again():
 def test_nothing_is_made_once_the_device_is_done():
     maker = Maker()
     ahead = BatchesAhead(lambda step: time.sleep(0.01) or maker(step))
-    with ahead.making(range(1000)):
+    with made_ahead(ahead, range(1000)):
         wait_for(maker, 1)
     count = len(maker.made)
     time.sleep(0.05)
@@ -58,7 +63,7 @@ def test_nothing_is_made_once_the_device_is_done():
 
 def test_a_batch_that_fails_is_told_where_it_is_taken():
     ahead = BatchesAhead(Maker(fails_at=1))
-    with ahead.making(range(1, 3)):
+    with made_ahead(ahead, range(1, 3)):
         pass
     with pytest.raises(ValueError, match="no batch 1"):
         ahead.take([1])

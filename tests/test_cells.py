@@ -15,9 +15,9 @@ DEVICE = {"kind": "cpu", "platform": "cpu", "count": 1}
 AROUND = {"device": DEVICE, "packages": {"jax": "1"}, "environment": {}}
 
 
-def hashed(config=None, data="x", how="alone", initial=None, **changes):
+def hashed(config=None, data="x", members=1, initial=None, **changes):
     config = config or tiny_config()
-    return cell_hash(config, data, how, {**AROUND, **changes}, initial)[0]
+    return cell_hash(config, data, members, {**AROUND, **changes}, initial)[0]
 
 
 def test_the_code_of_a_run_is_all_of_the_package(tmp_path, monkeypatch):
@@ -46,7 +46,7 @@ def test_the_hash_covers_what_decides_and_nothing_else(monkeypatch):
         hashed(tiny_config(optimizer__learning_rate=0.003)),
         hashed(tiny_config(evaluation__stride=8)),
         hashed(tiny_config(training__steps=51)),
-        hashed(how="together"),
+        hashed(members=8),
         hashed(device=gpu),
         hashed(device={**DEVICE, "count": 2}),
         hashed(packages={"jax": "2"}),

@@ -148,7 +148,7 @@ def test_c75_c77_names_cannot_paint_the_terminal(tiny_run, tmp_path):
 @pytest.mark.as_user
 def test_bench_measures_what_it_says(tmp_path):
     out = tmp_path / "bench.json"
-    flags = ("--programs=ours,machine", "--rounds=1", "--steps=2", f"--out={out}")
+    flags = ("--programs=ours,1_seeds,4_seeds,machine", "--rounds=1", "--steps=2", f"--out={out}")
     done = command("bench", *flags)
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())["figures"]

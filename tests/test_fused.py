@@ -14,7 +14,7 @@ from transformer_jax.models import Decoder
 from transformer_jax.models.stack import stack_blocks, unstack_blocks
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.prepared import prepare
-from transformer_jax.variants.fused import FusedAttention, kernels_taken
+from transformer_jax.variants.fused import FusedAttention, kernels_taken, mapped_as_examples
 
 LENGTH = 256
 SEGMENTS = np.repeat([1, 2, 0], [100, 120, 36])
@@ -165,3 +165,44 @@ def test_a_run_says_what_its_attention_is_computed_by():
     dropped = prepare(tiny_config(model__attention="fused", data__length=128))
     assert kernels_of(dropped, "tpu") == ["all weights: weights are dropped"]
     assert kernels_of(prepare(tiny_config()), "tpu") == []
+
+
+@pytest.mark.parametrize("axes", [(0, 0, 0), (0, None, 1)])
+def test_a_kernel_under_vmap_is_one_call_with_more_examples(rng, axes):
+    sizes = []
+
+    @jax.custom_vjp
+    def kernel(query, key, value):
+        return plain(query, key, value)
+
+    def plain(query, key, value):
+        sizes.append(len(query))
+        weights = jax.nn.softmax(jnp.einsum("nlk,nmk->nlm", query, key))
+        return jnp.einsum("nlm,nmv->nlv", weights, value)
+
+    def forward(*arrays):  # keeps an array that belongs to no example, as cuDNN's does
+        return plain(*arrays), (arrays, jnp.zeros(0))
+
+    kernel.defvjp(forward, lambda held, cotangent: jax.vjp(plain, *held[0])[1](cotangent))
+
+    def found(function):
+        def loss(*arrays):
+            return (function(*arrays) ** 2).sum(), function(*arrays)
+
+        return jax.vmap(jax.grad(loss, (0, 1, 2), has_aux=True), axes)
+
+    given = [rng.normal(size=(3, 2, 4, 5)) for _ in axes]
+    given = [
+        array[0] if axis is None else np.moveaxis(array, 0, axis)
+        for array, axis in zip(given, axes, strict=True)
+    ]
+    expected = jax.jit(found(plain))(*given)
+    sizes.clear()
+    ours = jax.jit(found(mapped_as_examples(kernel)))(*given)
+    assert 6 in sizes
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    twice = jax.vmap(found(mapped_as_examples(kernel)), (None, 0, None))
+    more = [given[0], np.stack([given[1]] * 2), given[2]]
+    for one, other in zip(jax.tree.leaves(twice(*more)), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one[1], other, rtol=1e-5, atol=1e-6)

@@ -40,7 +40,7 @@ ALLOWED = {
     "sharding": ("errors", "paths"),
     "sites": ("errors", "sharding"),
     "metrics": ("options", "own"),
-    "programs": (),
+    "jaxprs": (),
     "linear": ("sharding",),
     "cache": (),
     "position_terms": (),
@@ -78,13 +78,13 @@ ALLOWED = {
     "training": (
         *CONFIG,
         *("errors", "models", "generation", "interop", "data", "hub", "paths", "runs"),
-        *("inspection", "metrics", "parametrisation", "processes", "programs", "shapes"),
+        *("inspection", "metrics", "parametrisation", "processes", "jaxprs", "shapes"),
         *("sharding", "variants"),
     ),
     "planning": (*CONFIG, "errors", "data", "runs", "training"),
     "studies": (
         *CONFIG,
-        *("errors", "sites", "sharding", "metrics", "data", "paths", "programs", "runs"),
+        *("errors", "sites", "sharding", "metrics", "data", "paths", "jaxprs", "runs"),
         "training",
     ),
 }
@@ -102,7 +102,7 @@ LIBRARIES = {
     "sharding": {"jax", "numpy"},
     "sites": {"jax", "flax"},
     "metrics": {"jax", "numpy"},
-    "programs": {"jax", "numpy"},
+    "jaxprs": {"jax"},
     **{wing: {"jax", "flax", "annotated_types"} for wing in CORE},
     "variants": {"annotated_types", "jax", "flax"},
     "models": {"annotated_types", "jax", "flax"},

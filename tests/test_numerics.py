@@ -52,7 +52,7 @@ def losses_of(name):
     prepared = prepare(load_config(TINY, {**SMALL, **CONFIGS[name]}))
     batches = prepared.stacked_batches(0, 0, 4)
     start = prepared.draw(np.uint32(0))
-    _, records = jax.jit(prepared.advance)(np.uint32(0), start, batches, np.int32(4))
+    _, records = jax.jit(prepared.advance)(prepared.numbers(), start, batches, np.int32(4))
     return [float(loss) for loss in jax.device_get(records.loss)[:4]]
 
 

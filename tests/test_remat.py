@@ -12,9 +12,9 @@ from tests.conftest import a_few_of, attempt, random_params, refused, tiny_confi
 from transformer_jax.attention import AttentionVariant, attention_weights
 from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, sites_of
+from transformer_jax.jaxprs import names_in
 from transformer_jax.models import Decoder, EncoderDecoder, VisionTransformer
 from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
-from transformer_jax.programs import differing, names_in, trace, with_numbers
 from transformer_jax.remat import REMATS
 from transformer_jax.resolve import option_for
 from transformer_jax.sites import SITES
@@ -186,24 +186,6 @@ def test_memory_stops_growing_with_the_depth():
     kept = temporaries(4, scan=True, remat="block")
     kept -= temporaries(2, scan=True, remat="block")
     assert kept < 0.1 * plain
-
-
-@pytest.mark.thorough
-def test_programs_of_two_dropout_rates_are_one():
-    """Studies compile arms once that differ in numbers; so they do behind loops and policies."""
-    fields = {"scan": True, "remat": "block"}
-    traces = []
-    for rate in (0.1, 0.3):
-        step, arguments = step_and_state(2, **fields, dropout_rate=rate)
-        traces.append(trace(step, *arguments))
-    assert traces[0].structure == traces[1].structure
-    places = differing(traces)
-    assert places
-    shared = jax.jit(with_numbers(traces[0], places))
-    state, _ = shared([traces[1].numbers[place] for place in places], *arguments)
-    expected, _ = jax.jit(step)(*arguments)
-    for ours, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
 
 
 def test_sites_are_those_of_blocks_without_a_policy():

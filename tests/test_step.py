@@ -17,7 +17,7 @@ from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.losses import cross_entropy
 from transformer_jax.training.objectives import CrossEntropy, InChunks
 from transformer_jax.training.optimizers import (
-    decay_of,
+    decay_multiplier,
     evaluated_params,
     make_optimizer,
     make_schedule,
@@ -133,10 +133,10 @@ def test_decay_goes_by_name_even_for_stacked_parameters():
     )
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state.params)
     for params in (state.params, stacked):
-        decays = jax.tree_util.tree_map_with_path(lambda path, _: decay_of(path, config), params)
+        decays = jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config), params)
         attention = decays["block_0"]["attention"]["query"]
-        assert attention == {"kernel": pytest.approx(0.025), "bias": 0}
-        assert decays["block_0"]["feed_forward"]["up"]["kernel"] == pytest.approx(0.05)
+        assert attention == {"kernel": pytest.approx(0.25), "bias": 0}
+        assert decays["block_0"]["feed_forward"]["up"]["kernel"] == pytest.approx(0.5)
         assert decays["final_norm"] == {"scale": 0, "bias": 0}
         assert decays["token_embedding"]["embedding"] == 0  # frozen
 

@@ -14,7 +14,6 @@ import pytest
 from scipy import stats
 
 from tests.conftest import (
-    FLAGS,
     TINY,
     attempt,
     command,
@@ -39,15 +38,15 @@ from transformer_jax.studies.inference.outcome import Outcome
 from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
 from transformer_jax.studies.judging.judge import judge_study
 from transformer_jax.studies.reporting.report import write_report
-from transformer_jax.studies.running import batched
 from transformer_jax.studies.running.costs import cost_of, matched_value
 from transformer_jax.studies.running.launch import run
 from transformer_jax.studies.running.planning import ArmBuilder
 from transformer_jax.studies.running.workers import CellsLost, with_seed
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import make_score
-from transformer_jax.training.loop import train
+from transformer_jax.training.loop import Member, train
 from transformer_jax.training.prepared import prepare
+from transformer_jax.training.program import Program, StepRequest
 
 QUICK = {"training.steps": "12", "schedule.warmup_steps": "4", "model.depth": "1"}
 FILE = """
@@ -237,14 +236,14 @@ def test_a_cell_is_an_ordinary_run_with_the_bits_of_one(done, tmp_path):
         train(config, tmp_path / arm, Silent())
         assert fingerprint_of(cell.path) == fingerprint_of(tmp_path / arm)
     manifest = RunDirectory(cell.path).manifest()
-    assert (manifest["how"], manifest["computed"]) == ("loop", "alone")
+    assert manifest["members"] == 1
 
 
 def test_the_same_command_again_trains_nothing(done, monkeypatch):
     def nothing(*_):
         raise AssertionError("a cell was trained again")
 
-    monkeypatch.setattr(batched.Group, "answer", nothing)
+    monkeypatch.setattr(Program, "take", nothing)
     before = (done.path / "verdicts.json").read_text()
     design = load_design(done.record["config_path"], {})
     run(design, done.path, range(3), progress=Silent())
@@ -255,20 +254,20 @@ def test_the_same_command_again_trains_nothing(done, monkeypatch):
 @pytest.mark.commands
 def test_more_seeds_cost_their_own_cells_alone(done, tmp_path, monkeypatch):
     shutil.copytree(done.path.parent, tmp_path / "runs")
-    trained, honest = [], batched.run_together
+    trained, honest = [], Member.begin
 
-    def counting(group, members, ended):
-        trained.extend(cell.arm for cell, _ in members)
-        return honest(group, members, ended)
+    def counting(member):
+        trained.append((member.config.model.position, member.config.optimizer.learning_rate))
+        honest(member)
 
-    monkeypatch.setattr("transformer_jax.studies.running.workers.run_together", counting)
+    monkeypatch.setattr(Member, "begin", counting)
     study = run(
         load_design(done.record["config_path"], {}),
         tmp_path / "runs" / "question",
         range(4),
         progress=Silent(),
     )
-    assert sorted(trained) == ["fast", "learned", "none"]
+    assert sorted(trained) == [("learned", 0.001), ("learned", 0.004), ("none", 0.001)]
     assert study.verdicts()["seeds"] == [0, 1, 2, 3]
     assert study.verdicts()["look"] == 2
 
@@ -410,14 +409,13 @@ def test_killed_at_any_moment_it_goes_on_and_ends_with_the_same(tmp_path):
 
 
 def failing(monkeypatch, fails):
-    honest = batched.Group.answer
+    honest = Member.next_request
 
-    def answer(self, calls, width):
-        for arm, call in calls:
-            fails(arm, int(call.arguments[0]))
-        return honest(self, calls, width)
+    def next_request(member):
+        fails(f"num_heads={member.config.model.num_heads}", member.config.seed)
+        return honest(member)
 
-    monkeypatch.setattr(batched.Group, "answer", answer)
+    monkeypatch.setattr(Member, "next_request", next_request)
 
 
 @pytest.mark.commands
@@ -431,7 +429,7 @@ def test_one_failure_stops_no_other_and_is_tried_again_on_request(tmp_path, monk
     trouble = [1]
     failing(monkeypatch, fails)
     with pytest.raises(CellsLost, match=r"1 cells failed.*num_heads=1.*on fire"):
-        run(design, tmp_path / "s", range(3), how="loop", progress=Silent())
+        run(design, tmp_path / "s", range(3), progress=Silent())
     study = load_study(tmp_path / "s")
     states = {(cell.arm, cell.seed): cell.state() for cell in study.cells()}
     assert states.pop(("num_heads=1", 1)) == "failed"
@@ -459,7 +457,7 @@ def test_out_of_memory_is_told_apart_and_tried_at_the_next_launch(tmp_path, monk
     trouble = [1]
     failing(monkeypatch, fails)
     with pytest.raises(CellsLost):
-        run(design, tmp_path / "s", (0,), how="loop", progress=Silent())
+        run(design, tmp_path / "s", (0,), progress=Silent())
     assert load_study(tmp_path / "s").cell("num_heads=1", 0).state() == "out of memory"
     trouble.clear()
     study = run(design, tmp_path / "s", (0,), progress=Silent())
@@ -480,18 +478,17 @@ def test_divergence_is_an_outcome(tmp_path):
 
 
 @pytest.mark.commands
-def test_cells_spread_over_devices_have_the_bits_of_a_loop(tmp_path):
-    """Three members on two devices: one device has a member that stands still."""
-    shared = (f"--config={study_file(tmp_path)}", "--seeds=3")
-    two = {"XLA_FLAGS": f"{FLAGS} --xla_force_host_platform_device_count=2"}
-    spread = command("ablate", *shared, f"--workdir={tmp_path / 'a' / 's'}", "--how=devices", **two)
-    assert spread.returncode == 0, spread.stderr
-    loop = command("ablate", *shared, f"--workdir={tmp_path / 'b' / 's'}", "--how=loop", **two)
-    assert loop.returncode == 0, loop.stderr
-    one, other = (load_study(tmp_path / place / "s") for place in "ab")
-    assert one.verdicts()["values"] == other.verdicts()["values"]
-    manifest = RunDirectory(one.cell("none", 1).path).manifest()
-    assert (manifest["how"], manifest["device"]["count"]) == ("devices", 2)
+def test_members_at_a_time_are_a_study_of_their_own(done, tmp_path):
+    """Three seeds by two at a time, the last beside a lane that stands still; its scores agree."""
+    shutil.copytree(done.path.parent, tmp_path / "runs")
+    design = load_design(done.record["config_path"], {})
+    study = run(design, tmp_path / "runs" / "vmapped", range(3), members=2, progress=Silent())
+    for ours, theirs in zip(study.cells(), done.cells(), strict=True):
+        assert ours.path.parent.name != theirs.path.parent.name
+        assert ours.means()["loss"] == pytest.approx(theirs.means()["loss"], rel=1e-4)
+        assert RunDirectory(ours.path).manifest()["members"] == 2
+    again = run(design, tmp_path / "runs" / "vmapped", range(3), progress=Silent())
+    assert again.record["members"] == 2
 
 
 # ---------------------------------------------------------------- pairs and costs
@@ -728,7 +725,7 @@ def test_changing_the_margin_afterwards_refuses_and_the_question_is_noted(done, 
     [
         ("manifest.json", lambda m: m["data"].update(sha256="other"), "other data"),
         ("manifest.json", lambda m: m["data"].update(tokenizer_sha256="other"), "tokenizers"),
-        ("manifest.json", lambda m: m.update(computed="together"), "together"),
+        ("manifest.json", lambda m: m.update(members=8), "members at a time"),
         ("manifest.json", lambda m: m["device"].update(kind="other"), "other device"),
         ("manifest.json", lambda m: m.update(environment={"XLA_FLAGS": "x"}), "flags of jax"),
         ("manifest.json", lambda m: m["packages"].update(jax="9"), "other packages"),
@@ -884,16 +881,14 @@ def test_a_field_without_effect_matches_nothing(tmp_path):
 def test_a_study_of_equal_arms_finds_nothing(tmp_path):
     """A/A: 40 tiny runs with 40 seeds; p values of random pairs of arms of five are uniform."""
     config = load_config(TINY, QUICK)
-    (group,) = batched.group_arms({"a": prepare(config)}, "loop")
-    prepared = group.arms["a"]
+    prepared = prepare(config)
+    program = Program(prepared)
     score, losses = make_score(prepared.model), []
     batch = next(iter(prepared.task.evaluation_batches("test", 512)))
     for seed in range(40):
-        state = prepared.draw(np.uint32(seed))
-        batches = prepared.stacked_batches(seed, 0, 12)
-        arguments = (np.uint32(seed), state, batches, np.int32(12))
-        call = batched.StepRequest(prepared, arguments)
-        (answer,) = group.answer([("a", call)], 1)
+        numbers = {**prepared.numbers(), "seed": np.uint32(seed)}
+        state, batches = prepared.draw(np.uint32(seed)), prepared.stacked_batches(seed, 0, 12)
+        (answer,) = program.take([StepRequest(numbers, state, batches, np.int32(12))])
         sums = score(answer.state.params, batch)
         losses.append(float(sums.loss.sum() / sums.weight.sum()))
     assert len(set(losses)) == 40

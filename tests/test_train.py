@@ -36,7 +36,7 @@ from transformer_jax.training import loop, prepared
 from transformer_jax.training.build import make_task
 from transformer_jax.training.diagnosis import NonFinite
 from transformer_jax.training.evaluation import evaluate, make_score
-from transformer_jax.training.loop import train
+from transformer_jax.training.loop import Member, train
 
 
 def run(workdir, progress=None, **overrides):
@@ -435,19 +435,19 @@ def test_c12_a_disk_that_was_full_meanwhile_is_told(tmp_path, whole, monkeypatch
 @pytest.mark.usefixtures("one_program")
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, whole, monkeypatch):
     gone_on, waited = threading.Event(), []
-    sync, advance = checkpoints._sync, loop.Training._advance
+    sync, next_request = checkpoints._sync, Member.next_request
 
     def slow_sync(folder):
         waited.append(gone_on.wait(30))
         sync(folder)
 
-    def seen(self, state, num_steps):
+    def seen(self):
         if self.directory.step >= 20:
             gone_on.set()
-        return advance(self, state, num_steps)
+        return next_request(self)
 
     monkeypatch.setattr(checkpoints, "_sync", slow_sync)
-    monkeypatch.setattr(loop.Training, "_advance", seen)
+    monkeypatch.setattr(Member, "next_request", seen)
     run(tmp_path / "a")
     assert waited == [True] * 3
     assert fingerprint_of(tmp_path / "a") == whole

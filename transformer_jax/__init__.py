@@ -31,7 +31,7 @@ what a new component, task, metric or optimizer needs.
   metrics             what a run is measured by, and the mark of your own; training/measuring asks
   training/           build, prepared: from a config to data, model, optimizer, compiled step;
                       objectives, optimizers (with the clip), schedules, hooks; step*: one update;
-                      loop*: a run, top to bottom; coroutine: takes the updates that it asks for;
+                      program: updates of one run or several, compiled; loop: runs, top to bottom;
                       compatibility, leaks: refusals before it starts; evaluation; saving;
                       pretrained, warm_start: weights to begin with; loading, run: a trained run;
                       showcases: what it shows, and scores of what it wrote (BLEU)

@@ -25,6 +25,8 @@ from transformer_jax.options import (
     SameAs,
     Switch,
     Text,
+    TracedNonNegative,
+    TracedPositive,
     UserDefined,
     Variant,
     is_number,
@@ -366,12 +368,12 @@ class Optimizer:
     ] = "adamw"
 
     learning_rate: Annotated[
-        Positive,
+        TracedPositive,
         Doc("Peak learning rate."),
     ] = 0.001
 
     weight_decay: Annotated[
-        NonNegative,
+        TracedNonNegative,
         Doc("Weight decay, times the learning rate, or in adam and sgd a part of the gradient."),
     ] = 0.1
 

@@ -71,6 +71,14 @@ class Initial:
     """Marks an option that decides where parameters start, and nothing else."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """Marks a number that the compiled training step takes as an argument.
+
+    Runs that differ in such numbers alone share one program, see training/prepared.py.
+    """
+
+
 def imported(place: str) -> Any:
     """Returns what stands at "module:NAME"."""
     module, _, name = place.partition(":")
@@ -101,6 +109,9 @@ Switch = Annotated[bool, Form("True or False", "True", ("True", "False"))]
 Text = Annotated[str, Predicate(bool), Form("a non-empty string", "shakespeare")]
 InitialSize = Annotated[float, Gt(0), FINITE, Initial()]
 InitialNumber = Annotated[float, FINITE, Initial()]
+TracedPositive = Annotated[float, Gt(0), FINITE, Traced()]
+TracedNonNegative = Annotated[float, Ge(0), FINITE, Traced()]
+TracedShare = Annotated[float, Ge(0), Lt(1), Traced()]
 
 
 class FrozenOptions(dict):
@@ -159,6 +170,11 @@ class Option:
     def is_initial(self) -> bool:
         """Whether it decides where parameters start, and nothing else."""
         return any(isinstance(m, Initial) for m in self._parts[1])
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether runs that differ in it alone share a compiled training step."""
+        return any(isinstance(m, Traced) for m in self._parts[1])
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -166,7 +166,7 @@ def make_plan(
         held["the step"] = max(0, needed - sum(held.values()))
     fits = compiled is not None and needed is not None and needed <= device.memory
     text = compiled.as_text() if compiled else ""
-    step_flops = flops_of(prepared.traced.program)
+    step_flops = flops_of(jax.make_jaxpr(prepared.advance)(*prepared.shapes))
     count = 1 if sharding is None else sharding.mesh.size
     bounds = {"products": step_flops / count / device.rates[config.model.dtype]}
     traffic = bytes_accessed(compiled, step_flops / count, config) if compiled else None
@@ -229,7 +229,7 @@ def _take(prepared: Prepared, compiled: Any, device: Any, steps: int) -> Taken:
     with jax.default_device(device):
         state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, count)
         for number in (1, *[count] * _CALLS):
-            arguments = (np.uint32(0), state, batches, np.int32(number))
+            arguments = (prepared.numbers(), state, batches, np.int32(number))
             arguments = jax.block_until_ready(jax.device_put(prepared.on_devices(arguments)))
             started = time.perf_counter()
             state, _ = jax.block_until_ready(compiled(*arguments))

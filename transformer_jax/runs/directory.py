@@ -220,7 +220,7 @@ class RunDirectory:
 
     def is_alone(self) -> bool:
         """Whether its times are its own, and not those of runs that were computed with it."""
-        return self.has_begun() and self.manifest().get("how", "loop") == "loop"
+        return self.has_begun() and self.manifest().get("members", 1) == 1
 
     def manifest(self) -> dict:
         """What ran."""

@@ -30,7 +30,7 @@ def in_one_call(batches: Sequence[Batch], capacity: int) -> Batch:
 
 
 class BatchesAhead:
-    """Makes batches of later steps in a thread, but only while it is told that nobody else does.
+    """The batches of one run, some of them made before they are taken.
 
     Attributes:
       waited: seconds a step that training waited for its batch, of the last call.
@@ -55,30 +55,35 @@ class BatchesAhead:
         self.waited = (time.monotonic() - started) / len(steps)
         return taken
 
-    @contextlib.contextmanager
-    def making(self, steps: Iterable[int]) -> Generator[None]:
-        """Makes batches of these steps, as many as there is time for."""
-        ended = threading.Event()
-
-        def work() -> None:
-            # What fails here fails again where the batch is taken, and is told there.
-            with contextlib.suppress(Exception):
-                for step in steps:
-                    if ended.is_set():
-                        return
-                    if step not in self._made:
-                        self._made[step] = self._make_timed(step)
-
-        thread = threading.Thread(target=work, name="batches ahead", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    def make(self, step: int) -> None:
+        """Makes the batch of a later step, if it is not there."""
+        if step not in self._made:
+            self._made[step] = self._make_timed(step)
 
     def _make_timed(self, step: int) -> Batch:
         started = time.monotonic()
         batch = self._make(step)
         self.seconds = time.monotonic() - started
         return batch
+
+
+@contextlib.contextmanager
+def meanwhile(work: Iterable[Callable[[], None]]) -> Generator[None]:
+    """Does pieces of work in a thread, as many as there is time for while this is open."""
+    ended = threading.Event()
+
+    def do() -> None:
+        # What fails here fails again where the batch is taken, and is told there.
+        with contextlib.suppress(Exception):
+            for piece in work:
+                if ended.is_set():
+                    return
+                piece()
+
+    thread = threading.Thread(target=do, name="batches ahead", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -13,12 +13,12 @@ from transformer_jax.config_files import own_choices, resolved
 from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput, require
+from transformer_jax.jaxprs import names_in
 from transformer_jax.models import Decoder
 from transformer_jax.models.stack import block_specs, made
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.processes import refuse_other
-from transformer_jax.programs import names_in
 from transformer_jax.runs.writers import WRITERS
 from transformer_jax.training.objectives import InChunks
 from transformer_jax.training.showcases import demonstration_of

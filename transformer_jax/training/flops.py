@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from transformer_jax.programs import inner_programs, opened
+from transformer_jax.jaxprs import operations_of, subprograms
 
 TRAINING_OVER_FORWARD = 3  # the backward pass has two products for each of the forward pass
 
@@ -26,9 +26,8 @@ def flops_of(program: Any) -> float:
     Of programs of which one is chosen the dearest counts; the body of a loop whose length is not
     known counts once.
     """
-    _, operations = opened(program)
     total = 0.0
-    for equation in operations.eqns:
+    for equation in operations_of(program).eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval.shape
@@ -40,6 +39,5 @@ def flops_of(program: Any) -> float:
             summed = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
             total += 2.0 * math.prod(equation.outvars[0].aval.shape) * summed
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        inner = [flops_of(each) for held in inner_programs(equation).values() for each in held]
-        total += times * max(inner, default=0.0)
+        total += times * max(map(flops_of, subprograms(equation)), default=0.0)
     return total

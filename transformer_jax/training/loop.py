@@ -1,4 +1,4 @@
-"""A run, top to bottom: open, restore, take steps, evaluate, save, finish.
+"""Runs, top to bottom: begin, take steps, log, evaluate, save, end; one, or several together.
 
 The state is data, a step is a pure function of state and batch, and the batch of a step is a pure
 function of seed and step. So a run that was killed anywhere and started again ends with the same
@@ -6,8 +6,10 @@ bits, and how often it logs, evaluates or saves changes none of them.
 """
 
 import contextlib
+import functools
+import itertools
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,12 @@ from transformer_jax.runs.pictures import draw_loss_curve, in_a_line
 from transformer_jax.runs.progress import Progress, Silent
 from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.runs.writers import writing_to
-from transformer_jax.training.ahead import BatchesAhead, in_one_call
+from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.compatibility import (
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
 )
-from transformer_jax.training.coroutine import RunCoroutine, StepRequest, StepResult, run_alone
 from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
 from transformer_jax.training.extension import Extension
@@ -52,6 +53,7 @@ from transformer_jax.training.measuring import (
 )
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.program import Program, StepRequest, StepResult
 from transformer_jax.training.run import Run
 from transformer_jax.training.saving import Saving
 from transformer_jax.training.showcases import demonstration_of, show_within_memory, to_write
@@ -79,7 +81,7 @@ def train(
       allow: modules that may be imported beside those that the config names: of classes in the run
         whose weights it starts from.
       across_numerics: whether a run may go on that began with other numerics (see provenance).
-      profile: whether to write a trace of some steps into the directory's `profile`, see run_alone.
+      profile: whether to write a trace of some steps into the directory's `profile`.
       extension: with what a run goes on that began with another config.
     Returns:
       The last row of metrics.jsonl.
@@ -111,13 +113,66 @@ def train(
                 extension.write(directory, prepared.task.facts)
             return prepared
 
-        training = Training(config, directory, make, progress, stop)
-        traces = directory.file("profile") if profile else None
-        return run_alone(training.coroutine(), traces, stop.agree)
+        member = Member(config, directory, make, progress, stop)
+        train_members([member], stop, trace_to=directory.file("profile") if profile else None)
+        if member.error is not None:
+            raise member.error
+        return directory.metrics()[-1]
 
 
-class Training:
-    """One launch of a run, a generator: run_alone takes the steps that its `_advance` yields."""
+def train_members(
+    members: Sequence["Member"],
+    stop: StopSignal,
+    program: Program | None = None,
+    trace_to: Path | None = None,
+) -> None:
+    """Trains runs together, each to its own end; how one ends, see its `error`, stops no other.
+
+    Args:
+      members: that differ in what `program` may differ in; at most as many as it is wide.
+      stop: tells when to end.
+      program: takes their steps; one of the first member's own if not given.
+      trace_to: a folder for a trace of jax's profiler; it is of the second call of the program, the
+        first has costs of its own. Its scopes are the modules' paths.
+    """
+    for member in members:
+        with member.faults_kept():
+            member.begin()
+    for number in itertools.count(1):
+        going = [member for member in members if not member.has_ended]
+        requests: dict[Member, StepRequest] = {}
+        for member in going:
+            with member.faults_kept():
+                requests[member] = member.next_request()
+        if not requests:
+            return
+        program = program or Program(going[0].prepared)
+        try:
+            with contextlib.ExitStack() as stack:
+                if trace_to is not None and number == 2:
+                    stack.enter_context(jax.profiler.trace(trace_to))
+                later = (piece for member in requests for piece in member.later_batches())
+                stack.enter_context(meanwhile(later))
+                results = program.take([*requests.values()])
+            stop.agree()
+        except BaseException as error:
+            for member in requests:
+                with member.faults_kept():
+                    raise error
+            continue
+        for member, result in zip(requests, results, strict=True):
+            with member.faults_kept():
+                member.go_on(result)
+
+
+class Member:
+    """One run of those that are trained together: its files, its state, and what is due when.
+
+    Attributes:
+      prepared: data, model and optimizer, once it has begun.
+      has_ended: whether it needs no more steps.
+      error: why it ended before its last step, or None.
+    """
 
     def __init__(
         self,
@@ -143,69 +198,115 @@ class Training:
         """
         self.config, self.directory, self.progress, self.stop = config, directory, progress, stop
         self.make, self.cell, self.at_end = make, cell, at_end
-        together, keep = not self._is_alone, config.checkpoint.keep
-        self.saving = Saving(directory, keep, self._warn, waits=together)
+        self.has_ended = False
+        self.error: BaseException | None = None
+        self.state: Any = None
+        self._open = contextlib.ExitStack()  # the run's lock and what it writes to
+        # Nothing goes on meanwhile where several are trained in one program.
+        self.saving = Saving(
+            directory, config.checkpoint.keep, self._warn, waits=not self._is_alone
+        )
         self.warnings: list[str] = []
         self.seconds_per_step = 0.0
 
-    def coroutine(self) -> RunCoroutine:
-        """The run: yields StepRequests, receives StepResults, returns the last row of metrics."""
-        saved = self.saving.checkpoints.settled()
-        with self.directory.locked(), self.directory.failures_recorded(), saved:
-            self._prepare()
-            return (yield from self._run_all())
+    @contextlib.contextmanager
+    def faults_kept(self) -> Generator[None]:
+        """Ends the run, and keeps why, if what is done inside fails."""
+        try:
+            yield
+        except BaseException as error:
+            self.error = error
+            try:
+                self._end(error)
+            except BaseException as told:  # in words: the disk is full, say
+                self.error = told
+            if not isinstance(error, Exception):
+                raise
 
-    def _run_all(self) -> RunCoroutine:
+    def _end(self, error: BaseException | None = None) -> None:
+        self.has_ended = True
+        trace = None if error is None else error.__traceback__
+        self._open.__exit__(None if error is None else type(error), error, trace)
+
+    def begin(self) -> None:
+        """Opens the directory, and draws the state or restores it; ends a run that is complete."""
+        enter = self._open.enter_context
+        enter(self.directory.locked())
+        enter(self.directory.failures_recorded())
+        enter(self.saving.checkpoints.settled())
+        self._prepare()
         steps, directory = self.config.training.steps, self.directory
         is_new = self.drawn is not None
-        state = self._restore_or_start()
+        self.state = self._restore_or_start()
         if directory.step == steps and directory.status() == "done":
             if not directory.has_scores():  # evaluation.json is damaged: the end is scored again
-                self._add_evaluation(rows := [directory.pop_row()], state, is_last=True)
+                self._add_evaluation(rows := [directory.pop_row()], is_last=True)
                 directory.append_metrics(rows)
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
-            return directory.metrics()[-1]
+            self._end()
+            return
         if not is_new and directory.step < steps:
             announce(self.prepared, self.progress, compiles=self.cell is None, is_new=False)
         if directory.step < steps:
             directory.drop_scores()  # of an end that it had before it was extended
         directory.write_status("running")
-        flat, writers = configs.flatten(self.config), self.config.logging.writers
-        writers = writers if is_first() else ()
-        with writing_to(writers, directory.path, flat, directory.step) as write:
-            state = yield from self._take_steps(state, write)
-        return self._finish(state)
+        writers = self.config.logging.writers if is_first() else ()
+        flat = configs.flatten(self.config)
+        self.write = enter(writing_to(writers, directory.path, flat, directory.step))
+        if directory.step == steps:
+            self._finish()
 
-    def _take_steps(
-        self, state: TrainState, write: Callable[[list[dict]], None]
-    ) -> Generator[StepRequest, StepResult, TrainState]:
+    def next_request(self) -> StepRequest:
+        """The steps to take next."""
+        started = time.monotonic()
+        self.num_steps = num_steps = self._affordable_steps()
+        batches = self.batches.take(range(self.directory.step, self.directory.step + num_steps))
+        stacked = in_one_call(batches, self.prepared.capacity)
+        self.making_seconds = time.monotonic() - started
+        return StepRequest(self.numbers, self.state, stacked, np.int32(num_steps))
+
+    def later_batches(self) -> Iterator[Callable[[], None]]:
+        """Pieces of work that `next_request` is spared if they are done before."""
+        first = self.directory.step + self.num_steps
+        for step in range(first, min(first + self.num_steps, self.config.training.steps)):
+            yield functools.partial(self.batches.make, step)
+
+    def go_on(self, result: StepResult) -> None:
+        """Logs, evaluates and saves what is due after the steps that were requested.
+
+        Raises:
+          NonFinite: a step was not finite; saved before it.
+          Interrupted: a signal came; saved.
+          SaveFailed: the last checkpoint could not be written.
+        """
         steps, directory, hooks = self.config.training.steps, self.directory, self.config.hooks
-        while directory.step < steps:
-            state, rows, finite = yield from self._advance(state, self._affordable_steps())
-            step = directory.step
-            is_last = step == steps
-            if finite and hooks.functions and (is_last or step % hooks.every == 0):
-                state, numbers = self._call_hooks(state)
-                row_of_step(rows, directory.step).update(numbers)
-            if finite and (is_last or step % self.config.evaluation.every == 0):
-                self._add_evaluation(rows, state, is_last)
-            directory.append_metrics(rows)
-            write(rows)
-            directory.write_status("running")
-            must_end = self.stop.signal is not None or not finite
-            if is_last or must_end or step % self.config.checkpoint.every == 0:
-                self._save(state, must=is_last or must_end)
-            if not finite:
-                raise self._non_finite(state)
-            if must_end and not is_last:
-                raise self._interrupted()
-        return state
+        self.state = result.state
+        rows, finite = self._log(result)
+        step = directory.step
+        is_last = step == steps
+        if finite and hooks.functions and (is_last or step % hooks.every == 0):
+            row_of_step(rows, step).update(self._call_hooks())
+        if finite and (is_last or step % self.config.evaluation.every == 0):
+            self._add_evaluation(rows, is_last)
+        directory.append_metrics(rows)
+        self.write(rows)
+        directory.write_status("running")
+        must_end = self.stop.signal is not None or not finite
+        if is_last or must_end or step % self.config.checkpoint.every == 0:
+            self._save(must=is_last or must_end)
+        if not finite:
+            raise self._non_finite()
+        if is_last:
+            self._finish()
+        elif must_end:
+            raise self._interrupted()
 
     # ---- starting
 
     def _prepare(self) -> None:
         self.prepared = prepared = self.make()
         self.task, self.allow = prepared.task, prepared.allow
+        self.numbers = prepared.numbers(self.config)
         self.score = score_of(prepared)
         order = seeds_of(self.config).order
         self.batches = BatchesAhead(lambda step: prepared.own_batch(order, step))
@@ -272,9 +373,11 @@ class Training:
         for remark in remarks:
             self.progress.say(remark)
         # Tried before anything is trained; what they give is left.
-        self._call_hooks(state)
+        self.state = state
+        self._call_hooks()
         if any(map(is_user_defined, self.config.evaluation.metrics)):
-            try_metrics(self._run(state, whole), self.task, self.score, self.allow)
+            try_metrics(self._run(whole), self.task, self.score, self.allow)
+        self.state = None
         return state
 
     # ---- going on
@@ -294,31 +397,18 @@ class Training:
         affordable = max(1, int(_SECONDS_PER_CALL / self.seconds_per_step))
         return min(ahead, self.prepared.capacity, agreed(affordable))
 
-    def _advance(
-        self, state: TrainState, num_steps: int
-    ) -> Generator[StepRequest, StepResult, tuple[TrainState, list[dict[str, float]], bool]]:
-        """Takes some steps; returns the state, the rows that became due, and if all is finite."""
-        started = time.monotonic()
-        seed, next_step = seeds_of(self.config).dropout, self.directory.step + num_steps
-        batches = self.batches.take(range(self.directory.step, next_step))
-        stacked = in_one_call(batches, self.prepared.capacity)
-        arguments = (np.uint32(seed), state, stacked, np.int32(num_steps))
-        seconds = time.monotonic() - started
-        # Whoever drives this generator (coroutine.run_alone; in a study batched.run_together) runs
-        # prepared.advance with these arguments, which is step.make_run_steps. Cells share a task,
-        # which another of them may be asking meanwhile.
-        steps = self.config.training.steps
-        ahead = range(next_step, min(next_step + num_steps, steps)) if self.cell is None else ()
-        with self.batches.making(ahead):
-            answer = yield StepRequest(self.prepared, arguments)
-        records = jax.tree.map(lambda leaf: leaf[:num_steps], answer.records)
-        self.seconds_per_step = max(seconds + answer.seconds, 1e-9) / num_steps
+    def _log(self, result: StepResult) -> tuple[list[dict[str, float]], bool]:
+        """Counts and shows steps; returns the rows that became due, and whether all is finite."""
+        records = jax.tree.map(lambda leaf: leaf[: self.num_steps], result.records)
+        seconds = self.making_seconds + result.seconds
+        self.seconds_per_step = max(seconds, 1e-9) / self.num_steps
         taken = int(records.applied.sum())  # the first step that is not finite ends the call
         count = self.prepared.count_of_update
         mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
         means = (records.loss[:taken], records.gradient_norm[:taken])
         rows = self.log.add(self.directory.step + 1, *means, self.seconds_per_step, count, mfu)
         self.directory.step += taken
+        steps = self.config.training.steps
         self.progress.step(
             self.directory.step,
             steps,
@@ -327,19 +417,19 @@ class Training:
             + ("" if mfu is None else f"  MFU {mfu:.0%}"),
             (steps - self.directory.step) * self.seconds_per_step,
         )
-        return answer.state, rows, taken == num_steps
+        return rows, taken == self.num_steps
 
-    def _add_evaluation(self, rows: list[dict], state: TrainState, is_last: bool) -> None:
+    def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
         """Scores the validation split into the step's row; at the end the test split too."""
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
-        row, run, scored = row_of_step(rows, self.directory.step), self._run(state), {}
+        row, run, scored = row_of_step(rows, self.directory.step), self._run(), {}
         before = [*self.directory.metrics(), *rows[:-1]] if is_last else []
         for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
             scored[split] = score_split(run, self.task, self.score, split, is_last)
             row |= {f"{prefix}/{name}": mean for name, mean in scored[split].means.items()}
         asked = self.config.evaluation.metrics
-        run = self._run(state, whole) if asked else run  # these get all parameters on each host
+        run = self._run(whole) if asked else run  # these get all parameters on each host
         for split, prefix in names.items() if asked else ():
             curve = self.prepared.curve([*before, row], self._is_alone) if is_last else None
             at = Measured(run, self.task, split, scored[split], curve)
@@ -350,22 +440,24 @@ class Training:
             self.directory.write_json("evaluation.json", stored_of(scored, asked))
             write_sequences(self.directory.file("sequences.npz"), scored)
 
-    def _call_hooks(self, state: TrainState) -> tuple[TrainState, dict[str, float]]:
-        """Calls the hooks that the config names; see hooks."""
+    def _call_hooks(self) -> dict[str, float]:
+        """Calls the hooks that the config names, which may change the state; see hooks."""
         about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
         names = self.config.hooks.functions
-        seen = unstack_blocks(state) if names else state
-        new, numbers = call_hooks(lambda state: self._run(state, whole), seen, names, *about)
-        return state if new is seen else self.prepared.stack(new), numbers
+        seen = unstack_blocks(self.state) if names else self.state
+        new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
+        if new is not seen:
+            self.state = self.prepared.stack(new)
+        return numbers
 
     @property
     def _is_alone(self) -> bool:
         """Whether times are this run's own, and not those of runs that are computed with it."""
-        return (self.cell or {}).get("how", "loop") == "loop"
+        return (self.cell or {}).get("members", 1) == 1
 
-    def _save(self, state: TrainState, must: bool) -> None:
+    def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
-        self.saving.save(self.directory.step, unstack_blocks(state), extra, must)
+        self.saving.save(self.directory.step, unstack_blocks(self.state), extra, must)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -373,17 +465,18 @@ class Training:
 
     # ---- ending
 
-    def _finish(self, state: TrainState) -> dict[str, float]:
-        """Draws a sample and a picture, and says what came out."""
+    def _finish(self) -> None:
+        """Draws a sample and a picture, says what came out, and ends."""
         if self.saving.unsaved:
             raise SaveFailed(self.saving.unsaved)
         directory, step = self.directory, self.directory.step
         if self.cell is not None:
-            self.at_end(self._run(state))
+            self.at_end(self._run())
             directory.write_status("done")
-            return directory.metrics()[-1]
+            self._end()
+            return
         demonstration = demonstration_of(self.config.data.task)
-        shown = show_within_memory(demonstration, lambda: self._run(state), self.task)
+        shown = show_within_memory(demonstration, self._run, self.task)
         directory.file("samples").mkdir(exist_ok=True)
         sample = directory.write_text(f"samples/step-{step:08d}.txt", shown)
         rows = directory.metrics()
@@ -395,15 +488,16 @@ class Training:
             f"sample     {sample}\n"
             f"picture    {picture}\ntraining   {in_a_line([row.get('train/loss') for row in rows])}"
         )
-        return rows[-1]
+        self._end()
 
-    def _non_finite(self, state: TrainState) -> NonFinite:
+    def _non_finite(self) -> NonFinite:
         batch = self.task.batch(seeds_of(self.config).order, self.directory.step)
-        params = unstack_blocks(state.params)
+        params = unstack_blocks(self.state.params)
         return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
-    def _run(self, state: TrainState, get: Callable[[Any], Any] | None = None) -> Run:
+    def _run(self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None) -> Run:
         """What is trained, as a user would load it; `get` gathers it, else it can write too."""
+        state = self.state if state is None else state
         params = unstack_blocks(evaluated_params(state.opt_state, state.params))
         run = self.prepared.run(get(params) if get else params, self.directory.step)
         return run if get else to_write(run, self.prepared.sharding)

@@ -5,7 +5,7 @@ puts its own rule where it belongs among them.
 """
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +14,21 @@ import optax.contrib
 from jax import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.config_files import options_of
-from transformer_jax.options import OpenShare, Positive, Share, Switch
+from transformer_jax.config import OPTIONS
+from transformer_jax.config_files import options_of, resolved
+from transformer_jax.options import (
+    OpenShare,
+    Positive,
+    Share,
+    Switch,
+    TracedPositive,
+    TracedShare,
+    is_user_defined,
+)
 from transformer_jax.own import chosen
 from transformer_jax.parametrisation import PARAMETRISATIONS
 from transformer_jax.paths import begins, path_text
+from transformer_jax.resolve import options_read
 from transformer_jax.training.schedules import SCHEDULES
 
 Transformation = optax.GradientTransformation | optax.GradientTransformationExtraArgs
@@ -39,7 +49,7 @@ class UpdateParts(NamedTuple):
 
 
 def adamw(
-    around: UpdateParts, b1: Share = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+    around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
 ) -> Transformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
 
@@ -53,7 +63,7 @@ def adamw(
 
 
 def adam(
-    around: UpdateParts, b1: Share = 0.9, b2: Share = 0.999, eps: Positive = 1e-8
+    around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.999, eps: TracedPositive = 1e-8
 ) -> Transformation:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
 
@@ -66,7 +76,9 @@ def adam(
     return optax.chain(around.decay, optax.scale_by_adam(b1, b2, eps), around.rate)
 
 
-def sgd(around: UpdateParts, momentum: Share = 0.9, nesterov: Switch = False) -> Transformation:
+def sgd(
+    around: UpdateParts, momentum: TracedShare = 0.9, nesterov: Switch = False
+) -> Transformation:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
 
     Args:
@@ -77,7 +89,7 @@ def sgd(around: UpdateParts, momentum: Share = 0.9, nesterov: Switch = False) ->
     return optax.chain(around.decay, optax.trace(momentum, nesterov), around.rate)
 
 
-def lion(around: UpdateParts, b1: Share = 0.9, b2: Share = 0.99) -> Transformation:
+def lion(around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> Transformation:
     """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
     Its rate should be 3 to 10 times lower than AdamW's, and its decay as much higher.
@@ -115,10 +127,10 @@ def adafactor(
 
 def muon(
     around: UpdateParts,
-    beta: Share = 0.95,
+    beta: TracedShare = 0.95,
     nesterov: Switch = True,
-    b1: Share = 0.9,
-    b2: Share = 0.99,
+    b1: TracedShare = 0.9,
+    b2: TracedShare = 0.99,
 ) -> Transformation:
     """Orthogonalised momentum for the blocks' kernels, AdamW for all else.
 
@@ -155,7 +167,7 @@ def muon(
 
 
 def schedule_free(
-    around: UpdateParts, b1: OpenShare = 0.9, b2: Share = 0.99, eps: Positive = 1e-8
+    around: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
 ) -> Transformation:
     """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
 
@@ -164,7 +176,7 @@ def schedule_free(
 
     Args:
       around: see UpdateParts.
-      b1: how much gradients are taken at the mean.
+      b1: how much gradients are taken at the mean; it is a part of the state.
       b2: decay of the mean of squares a step.
       eps: added to its root.
     """
@@ -218,8 +230,8 @@ def multiplier(path: tuple, multipliers: tuple[str, ...]) -> float:
     return product
 
 
-def decay_of(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
-    """Returns how strongly a parameter decays: by the last name of its path, and its beginning.
+def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
+    """Returns a parameter's decay over optimizer.weight_decay, by the names in its path.
 
     By name and not by number of axes, which is wrong for parameters stacked over layers or seeds.
     """
@@ -229,7 +241,7 @@ def decay_of(path: tuple, config: ConfigDict, width_gain: float = 1.0) -> float:
         return 0.0
     # The parametrisation lowers the rate and leaves rate times decay as it is.
     gain = width_gain if reads_the_width(path) else 1.0
-    return optimizer.weight_decay * multiplier(path, optimizer.decay_multipliers) / gain
+    return multiplier(path, optimizer.decay_multipliers) / gain
 
 
 def _by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
@@ -286,32 +298,58 @@ def evaluated_params(opt_state: Any, params: Any) -> Any:
 # ---------------------------------------------------------------- from a config
 
 
-def make_schedule(config: ConfigDict, allow: Collection[str] = ()) -> optax.Schedule:
-    """Returns the learning rate of the update that follows `count` earlier ones."""
+def traced_numbers(config: ConfigDict) -> dict[str, float]:
+    """Returns the options of optimizer and schedule that a step takes as arguments, by full key.
+
+    User-defined optimizers and schedules may compare numbers in Python: they get none of these.
+    """
+    if is_user_defined(config.optimizer.name) or is_user_defined(config.schedule.name):
+        return {}
+    flat = resolved(config)
+    options = OPTIONS | options_read(flat)
+    return {key: float(flat[key]) for key in sorted(options) if options[key].is_traced}
+
+
+def make_schedule(
+    config: ConfigDict, allow: Collection[str] = (), peak: Any = None
+) -> optax.Schedule:
+    """Returns the learning rate of the update that follows `count` earlier ones.
+
+    Args:
+      config: whole.
+      allow: modules of the user's own that may be imported.
+      peak: learning rate, float or float32; the config's if not given.
+    """
     schedule = chosen(SCHEDULES, config.schedule.name, "schedule.name", allow)
     options = options_of(config, "schedule.name")
-    return schedule(config.optimizer.learning_rate, config.training.steps, **options)
+    peak = config.optimizer.learning_rate if peak is None else peak
+    return schedule(peak, config.training.steps, **options)
 
 
-def make_optimizer(config: ConfigDict, allow: Collection[str] = ()) -> optax.GradientTransformation:
+def make_optimizer(
+    config: ConfigDict, allow: Collection[str] = (), numbers: Mapping[str, Any] | None = None
+) -> optax.GradientTransformation:
     """Returns clipping by global norm, if wanted, the config's optimizer, and what is frozen.
 
     Args:
       config: whole.
       allow: modules of the user's own rows that may be imported.
+      numbers: values in the place of the config's, see traced_numbers; floats or float32.
     """
-    options, limit = config.optimizer, config.training.clip_norm
-    schedule = make_schedule(config, allow)
+    numbers, limit = numbers or {}, config.training.clip_norm
+    schedule = make_schedule(config, allow, numbers.get("optimizer.learning_rate"))
+    decay = numbers.get("optimizer.weight_decay", config.optimizer.weight_decay)
     gain = _width_gain(config, allow)
     frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
     stop = optax.masked(optax.set_to_zero(), frozen)
     around = UpdateParts(
-        decay=_decay_by_path(config, gain),
+        decay=_decay_by_path(config, decay, gain),
         rate=_rate_by_path(config, schedule, gain),
         schedule=schedule,
     )
-    make = chosen(OPTIMIZERS, options.name, "optimizer.name", allow)
-    optimizer = make(around, **options_of(config, "optimizer.name"))
+    make = chosen(OPTIMIZERS, config.optimizer.name, "optimizer.name", allow)
+    own = {key.removeprefix("optimizer."): n for key, n in numbers.items() if key not in OPTIONS}
+    optimizer = make(around, **{**options_of(config, "optimizer.name"), **own})
     if limit is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(limit), optimizer)
     if config.training.frozen:
@@ -345,12 +383,12 @@ def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> 
     return optax.GradientTransformation(same.init, update)
 
 
-def _decay_by_path(config: ConfigDict, gain: float) -> Transformation:
+def _decay_by_path(config: ConfigDict, decay: Any, gain: float) -> Transformation:
     def decayed(path: tuple, update: Array, param: Array | None) -> Array:
         assert param is not None
-        return update + decay_of(path, config, gain) * param
+        return update + decay * decay_multiplier(path, config, gain) * param
 
     def decays(params: Any) -> Any:
-        return jax.tree.map_with_path(lambda path, _: decay_of(path, config) > 0, params)
+        return jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config) > 0, params)
 
     return optax.masked(_by_path(decayed), decays)

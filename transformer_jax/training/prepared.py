@@ -1,4 +1,4 @@
-"""What a config describes, ready to be trained from any seed."""
+"""What a config describes, ready to be trained from any seed, with any traced numbers."""
 
 import contextlib
 import dataclasses
@@ -12,18 +12,17 @@ import optax
 from jax import Array
 from ml_collections import ConfigDict
 
-from transformer_jax.config_files import flatten, own_modules, report
+from transformer_jax.config_files import CADENCE, flatten, own_modules, report
 from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput
 from transformer_jax.models import Encoder
 from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
 from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
-from transformer_jax.programs import Traced, trace
-from transformer_jax.resolve import import_own
+from transformer_jax.resolve import import_own, read_instead, stated
 from transformer_jax.sharding import (
     Sharding,
     cut_examples,
@@ -48,7 +47,7 @@ from transformer_jax.training.compatibility import (
 from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
-from transformer_jax.training.optimizers import make_optimizer
+from transformer_jax.training.optimizers import make_optimizer, traced_numbers
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import (
     StepRecord,
@@ -59,7 +58,6 @@ from transformer_jax.training.step import (
 )
 from transformer_jax.training.warm_start import refuse_unknown_prefixes, start_from
 
-_DRAWS: dict[tuple, Callable] = {}  # operations and numbers of a start -> its program
 _MOST_STEPS_PER_CALL = 64
 _MOST_BYTES_PER_CALL = 64 << 20
 
@@ -122,19 +120,53 @@ class Prepared:
             sharding=self.sharding if jax.process_count() == 1 else None,  # else each has it whole
         )
 
+    def numbers(self, config: ConfigDict | None = None) -> dict[str, np.generic]:
+        """Returns the numbers that `advance` takes as arguments.
+
+        Args:
+          config: this one with other values for the seed and for what optimizers.traced_numbers
+            names; this one if not given.
+        Returns:
+          `seed`, that of dropout, and traced options by full key.
+        """
+        config = self.config if config is None else config
+        traced = {key: np.float32(value) for key, value in traced_numbers(config).items()}
+        return {"seed": np.uint32(seeds_of(config).dropout), **traced}
+
+    @functools.cached_property
+    def program_key(self) -> str:
+        """A text that is equal for configs whose `advance` is one program with other numbers."""
+        flat, traced = flatten(self.config), self.numbers().keys()
+        passive = ("seed", "seeds.", "initial.", *CADENCE)
+        read = {
+            key: value
+            for key, value in stated(flat).items()
+            if key not in traced and not key.startswith(passive) and not read_instead(key, flat)
+        }
+        return repr(sorted(read.items()))
+
     def initial_state(self, seed: int | Array) -> TrainState:
         """Draws the state at step 0."""
         return make_initial_state(self.model, self.optimizer, seed)()
 
     def advance(
-        self, seed: int | Array, state: TrainState, batches: Batch, num_steps: Array
+        self, numbers: Mapping[str, Any], state: TrainState, batches: Batch, num_steps: Array
     ) -> tuple[TrainState, StepRecord]:
         """Takes some of the stacked batches [C, B, ...], see make_run_steps.
 
-        The state is as `stack` gives it.
+        Args:
+          numbers: as `numbers` gives them.
+          state: as `stack` gives it.
+          batches: as `stacked_batches` gives them.
+          num_steps: at most C.
         """
+        optimizer = make_optimizer(
+            self.config, self.allow, {k: number for k, number in numbers.items() if k != "seed"}
+        )
         accumulation = self.config.training.accumulation
-        train_step = make_train_step(self.model, self.optimizer, seed, accumulation, self.objective)
+        train_step = make_train_step(
+            self.model, optimizer, numbers["seed"], accumulation, self.objective
+        )
         with sharded(self.sharding):
             state, records = make_run_steps(train_step)(state, cut_examples(batches, 1), num_steps)
             return keep_placed(state), keep_everywhere(records)
@@ -161,28 +193,13 @@ class Prepared:
         opt_state = jax.jit(self.optimizer.init)(params)
         return self.stack(state._replace(params=params, opt_state=opt_state)), remarks
 
-    @functools.cached_property
+    @property
     def draw(self) -> Callable[[np.uint32], TrainState]:
-        """The compiled `initial_state`, stacked; who draws the same shares it."""
-        traced = self.traced_start
-        numbers = [number.tobytes() for number in traced.numbers]
-        drawn = (self._unit, self.sharding, traced.structure, *numbers)
-        if drawn not in _DRAWS:
-            there: dict[str, Any] = {}
-            if self.sharding is not None:
-                there["out_shardings"] = self.sharding.of_state(self.stacked_template)
-            model, optimizer, unit = self.model, self.optimizer, self._unit  # keeps no task alive
-
-            def draw(seed: Array) -> TrainState:
-                return _stacked(unit, make_initial_state(model, optimizer, seed)())
-
-            _DRAWS[drawn] = jax.jit(draw, **there)
-        return _DRAWS[drawn]
-
-    @functools.cached_property
-    def traced_start(self) -> Traced:
-        """The operations of `initial_state`."""
-        return trace(self.initial_state, np.uint32(0))
+        """The compiled `initial_state`, stacked; runs that draw the same share it."""
+        shapes = None if self.sharding is None else self.stacked_template
+        return _compiled_draw(
+            _Start(self.model, self.optimizer, self.program_key, self._unit, self.sharding, shapes)
+        )
 
     def stack(self, state: TrainState) -> TrainState:
         """Returns a state as `advance` takes it: with stacks of blocks where these are a loop.
@@ -208,12 +225,6 @@ class Prepared:
         return self._with_places(stacked)
 
     @functools.cached_property
-    def traced(self) -> Traced:
-        """The operations of `advance`."""
-        batches = self.stacked_batches(0, 0, 1)
-        return trace(self.advance, np.uint32(0), self.stacked_template, batches, np.int32(1))
-
-    @functools.cached_property
     def program(self) -> Callable[..., tuple[TrainState, StepRecord]]:
         """The compiled `advance`, of which the state's memory is used again.
 
@@ -227,7 +238,7 @@ class Prepared:
     @property
     def shapes(self) -> tuple:
         """Shapes of what `advance` takes, and over several devices where it lies."""
-        return np.uint32(0), self.stacked_template, self._shapes_of_batches, np.int32(1)
+        return self.numbers(), self.stacked_template, self._shapes_of_batches, np.int32(1)
 
     @functools.cached_property
     def _shapes_of_batches(self) -> Batch:
@@ -247,8 +258,8 @@ class Prepared:
         """
         if self.sharding is None:
             return arguments
-        seed, state, batches, num_steps = arguments
-        return seed, state, jax.tree.map(put_own, batches, self._shapes_of_batches), num_steps
+        numbers, state, batches, num_steps = arguments
+        return numbers, state, jax.tree.map(put_own, batches, self._shapes_of_batches), num_steps
 
     def own_batch(self, seed: int, step: int) -> Batch:
         """Returns the training batch of a step; of several processes, this one's rows of it."""
@@ -260,30 +271,6 @@ class Prepared:
     def _own_rows(self) -> np.ndarray:
         assert self.sharding is not None
         return self.sharding.rows_of_process(self.task.batch(0, 0))
-
-    def train(self, state: TrainState, order: int, dropout: int) -> TrainState:
-        """Takes all steps at once, without a directory: for measurements that nobody resumes.
-
-        Args:
-          state: at step 0, as `draw` gives it.
-          order: seed of the data order.
-          dropout: seed of dropout.
-        Raises:
-          Stop: a loss or a gradient is not finite.
-        """
-        steps = self.config.training.steps
-        for step in range(0, steps, self.capacity):
-            count = min(self.capacity, steps - step)
-            batches = self.stacked_batches(order, step, count)
-            advanced = self._advance_compiled(np.uint32(dropout), state, batches, np.int32(count))
-            state, records = advanced
-            if (taken := int(records.applied.sum())) < count:
-                raise Stop(f"the loss or its gradient is not finite in update {step + taken + 1}")
-        return unstack_blocks(state)
-
-    @functools.cached_property
-    def _advance_compiled(self) -> Callable[..., tuple[TrainState, StepRecord]]:
-        return jax.jit(self.advance)
 
     @functools.cached_property
     def capacity(self) -> int:
@@ -300,7 +287,7 @@ class Prepared:
     @functools.cached_property
     def template(self) -> TrainState:
         """Shapes of the state, and over several devices where its arrays lie."""
-        return self._with_places(self.traced_start.out_shape)
+        return self._with_places(jax.eval_shape(self.initial_state, np.uint32(0)))
 
     def _with_places(self, shapes: TrainState) -> TrainState:
         if self.sharding is None:
@@ -369,6 +356,28 @@ class Prepared:
 
 def _stacked(unit: int | None, tree: Any) -> Any:
     return tree if unit is None else stack_blocks(tree, unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Start:
+    """What initial states are drawn by; equal where they are the same function of the seed."""
+
+    model: Any
+    optimizer: optax.GradientTransformation = dataclasses.field(compare=False)
+    key: str  # tells optimizers apart
+    unit: int | None
+    sharding: Sharding | None
+    shapes: TrainState | None = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_draw(start: _Start) -> Callable[[np.uint32], TrainState]:
+    def draw(seed: Array) -> TrainState:
+        return _stacked(start.unit, make_initial_state(start.model, start.optimizer, seed)())
+
+    if start.sharding is None:
+        return jax.jit(draw)
+    return jax.jit(draw, out_shardings=start.sharding.of_state(start.shapes))
 
 
 def prepare(

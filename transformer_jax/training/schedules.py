@@ -41,9 +41,9 @@ def warmup_cosine(
       final_fraction: learning rate of the last update over the peak.
     """
     curve = optax.warmup_cosine_decay_schedule(
-        0.0, peak, warmup_steps, steps, end_value=peak * final_fraction
+        0.0, 1.0, warmup_steps, steps, end_value=final_fraction
     )
-    return lambda count: curve(count + 1)
+    return lambda count: peak * curve(count + 1)
 
 
 def warmup_linear(

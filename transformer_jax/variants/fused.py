@@ -234,13 +234,65 @@ def _cudnn(
     def with_heads_behind(array: Array) -> Array:
         return jnp.swapaxes(array.reshape(-1, *array.shape[-3:]), -3, -2)
 
-    mixed = jax.nn.dot_product_attention(
-        with_heads_behind(query),
-        with_heads_behind(key),
-        with_heads_behind(value),
+    kernel = functools.partial(
+        jax.nn.dot_product_attention,
         scale=scale,
         is_causal=after == 0,
         local_window_size=None if before is None else (before, after or 0),
         implementation="cudnn",
     )
+    mixed = mapped_as_examples(kernel)(*map(with_heads_behind, (query, key, value)))
     return jnp.swapaxes(mixed, -3, -2).reshape(*lead, *query.shape[-3:-1], value.shape[-1])
+
+
+def mapped_as_examples(kernel: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns a function of examples [N, ...] whose vmap makes N longer, in its derivative too.
+
+    The batching rule that jax has for cuDNN's derivative ends inside XLA.
+
+    Args:
+      kernel: arrays [N, ...] -> array [N, ...]; no example depends on another.
+    """
+    structures: dict[int, Any] = {}  # of what derivatives hold, by the number of examples
+
+    def forward(*arrays: Array) -> tuple[Array, list[Array]]:
+        mixed, derivative = jax.vjp(kernel, *arrays)
+        held, structures[len(mixed)] = jax.tree.flatten(derivative)
+        return mixed, held
+
+    def backward(cotangent: Array, held: list[Array]) -> tuple[Array, ...]:
+        return jax.tree.unflatten(structures[len(cotangent)], held)(cotangent)
+
+    mapped_kernel, mapped_forward, mapped_backward = map(_longer, (kernel, forward, backward))
+    attend = jax.custom_vjp(mapped_kernel)
+    attend.defvjp(mapped_forward, lambda held, cotangent: mapped_backward(cotangent, held))
+    return attend
+
+
+def _longer(function: Callable) -> Callable:
+    """A function of trees of arrays [N, ...] whose vmap over M members is one call with M N."""
+    mapped = jax.custom_batching.custom_vmap(function)
+
+    def rule(size: int, are_mapped: Any, *trees: Any) -> tuple[Any, Any]:
+        leaves, structure = jax.tree.flatten(trees)
+        flags = jax.tree.leaves(are_mapped)
+        count = leaves[0].shape[1 if flags[0] else 0]
+
+        def merged(leaf: Array, is_mapped: bool) -> Array:
+            if not is_mapped and leaf.shape[:1] != (count,):
+                return leaf  # of no example
+            each = leaf if is_mapped else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            return each.reshape(size * count, *each.shape[2:])
+
+        merged_trees = jax.tree.unflatten(structure, list(map(merged, leaves, flags)))
+        results = mapped(*merged_trees)
+        of_examples = jax.tree.map(lambda leaf: leaf.shape[:1] == (size * count,), results)
+        split = jax.tree.map(
+            lambda leaf, is_one: leaf.reshape(size, count, *leaf.shape[1:]) if is_one else leaf,
+            results,
+            of_examples,
+        )
+        return split, of_examples
+
+    mapped.def_vmap(rule)
+    return mapped

@@ -5,7 +5,7 @@
 The hash covers what decides the outcome: the options that the chosen components read and that are
 not at their default, the data, the version of the numerics, the user's own files, initial weights,
 hooks that intervene, jax, flax, optax and numpy, what is set for jax and XLA, the device, and
-whether the run was computed alone. So a second study finds what the first one ran.
+how many members of a program were trained at a time. So a second study finds what the first ran.
 """
 
 import functools
@@ -31,8 +31,6 @@ from transformer_jax.studies.inference.outcome import Outcome
 
 _NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
 DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")  # packages
-HOWS = ("loop", "scan", "vmap", "devices")  # see running.batched
-ALONE, TOGETHER = "alone", "together"  # how a run was computed: its own bits, or those of a vmap
 
 DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
 FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
@@ -45,7 +43,7 @@ _MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory"
 def cell_hash(
     config: ConfigDict,
     data: str,
-    computed: str,
+    members: int,
     around: Mapping[str, Any],
     initial: Mapping[str, str] | None = None,
 ) -> tuple[str, dict[str, Any]]:
@@ -54,7 +52,7 @@ def cell_hash(
     Args:
       config: Of the arm; its seed is not looked at.
       data: Digest of the task's data.
-      computed: ALONE or TOGETHER.
+      members: Of a program that are trained at a time, see training.program.
       around: Device, packages and environment, as a manifest has them.
       initial: Hashes of the files that hold initial weights, by option.
     """
@@ -72,7 +70,7 @@ def cell_hash(
         "hooks": hooks_that_intervene(flat),
         "numerics": NUMERICS,
         **deciding(around),
-        "computed": computed,
+        "members": members,
     }
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16], parts

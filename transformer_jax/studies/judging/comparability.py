@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from transformer_jax.config_files import flatten
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.studies.asking.cells import ALONE, deciding, device_of
+from transformer_jax.studies.asking.cells import deciding, device_of
 
 _COUNTS = ("targets", "examples", "bytes", "sentences")
 _BYTES_APART = 1e-3  # a share: parts of a text end with a token, elsewhere for two vocabularies
@@ -93,8 +93,8 @@ def computed_otherwise(
             reasons.append("computed by other code")
     if packages[0] != packages[1]:
         reasons.append("other packages")
-    if ours.get("computed", ALONE) != theirs.get("computed", ALONE):
-        reasons.append("one was computed alone, the other together with others")
+    if ours.get("members", 1) != theirs.get("members", 1):
+        reasons.append("trained with other numbers of members at a time")
     if device_of(ours["device"]) != device_of(theirs["device"]):
         reasons.append("other device")
     if ours.get("environment", {}) != theirs.get("environment", {}):

@@ -201,7 +201,7 @@ class Comparison:
         page.heading("Code and environment")
         shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
         rows = []
-        for key in (*shown, "own_rows", "computed"):
+        for key in (*shown, "own_rows", "members"):
             values = [run.manifest.get(key) for run in self._facts.values()]
             if _differ(values):
                 rows.append([key, *[json.dumps(value) for value in values]])

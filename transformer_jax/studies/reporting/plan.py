@@ -51,8 +51,9 @@ def show_plan(launch: Any) -> None:
         f"judged by   test/{design.metric}, {direction(design.larger_is_better)}; "
         f"margin {design.margin:g}: {design.margin_reason}",
         f"cells       {len(arms)} arms x {len(seeds)} seeds, {len(states) - missing} there "
-        f"already, {missing} to run in about {clock(seconds['cells'])} ({estimate.how}; "
-        f"{estimate.told})",
+        f"already, {missing} to run in about {clock(seconds['cells'])} ("
+        + f"{estimate.members} at a time; " * (estimate.members > 1)
+        + f"{estimate.told or 'nothing was timed'})",
     ]
     if design.tuning:
         lines.append(

@@ -191,7 +191,7 @@ def _environment(page: Page, record: Mapping[str, Any]) -> None:
     around = record["environment"]
     shown = {
         "device": f"{around['device']['count']} x {around['device']['kind']}",
-        "computed": f"{record['how']}; {record['timing']}",
+        "members at a time": f"{record['members']}; {record['timing']}",
         "python": around["python"],
         "platform": around["platform"],
         "packages": ", ".join(f"{name} {version}" for name, version in around["packages"].items()),

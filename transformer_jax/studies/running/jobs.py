@@ -135,7 +135,7 @@ def train_cells(
       cwd: where the study was started.
       design: of the study.
       root: that holds `cells`.
-      estimate: how to compute, and how long cells take.
+      estimate: how many members go at a time, and how long cells take.
       batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed).
     Returns:
       How each cell ended.
@@ -151,7 +151,7 @@ def train_cells(
             if name not in arms:
                 of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
                 arms[name] = ArmBuilder(of_arm).make(name, name)
-                arms[name].find_folder(estimate.how)
+                arms[name].find_folder(estimate.members)
                 if arms[name].hash != folder:
                     raise Stop(
                         f"{name}: code, jax or device are not those where the study was launched; "

@@ -24,7 +24,13 @@ from transformer_jax.studies.running.cluster import Cluster
 from transformer_jax.studies.running.costs import scored_on_other_data, unmatched
 from transformer_jax.studies.running.details import measure_later
 from transformer_jax.studies.running.jobs import run_as_jobs
-from transformer_jax.studies.running.planning import Arm, ArmBuilder, calibrate, nothing_to_run
+from transformer_jax.studies.running.planning import (
+    Arm,
+    ArmBuilder,
+    calibrate,
+    members_of,
+    nothing_to_run,
+)
 from transformer_jax.studies.running.tuning import tune
 from transformer_jax.studies.running.workers import Workers
 from transformer_jax.training.compatibility import refuse_what_is_not_installed
@@ -37,7 +43,7 @@ def run(
     workdir: str | Path,
     seeds: Sequence[int],
     *,
-    how: str | None = None,
+    members: int | None = None,
     retry: bool = False,
     dry_run: bool = False,
     root: str | Path | None = None,
@@ -50,7 +56,8 @@ def run(
       design: what is asked.
       workdir: of the study.
       seeds: wanted; those of earlier launches stay.
-      how: a way of computing (cells.HOWS); None: what it had, or the fastest.
+      members: of a program that are trained at a time, 1: one after another; None: as many as
+        before, or as members_of says.
       retry: whether cells that failed are tried again.
       dry_run: whether to stop after the plan.
       root: holds `cells`, shared by all studies below it; workdir's parent if not given.
@@ -63,7 +70,7 @@ def run(
       Interrupted: a signal came; the running cells were saved.
       CellsLost: some cells failed.
     """
-    options = {"how": how, "root": root, "cluster": cluster}
+    options = {"members": members, "root": root, "cluster": cluster}
     progress = progress or Progress()
     with (
         contextlib.closing(progress),
@@ -90,7 +97,7 @@ def planned(
     Args:
       design, workdir, seeds, progress, dry_run: as in run.
       stop: of the signals that end it.
-      options: how, root and cluster, as in run.
+      options: members, root and cluster, as in run.
     """
     study = Study(workdir)
     study.refuse_foreign_files()
@@ -113,7 +120,7 @@ class Launch:
         seeds: Sequence[int],
         progress: Progress,
         stop: StopSignal,
-        how: str | None = None,
+        members: int | None = None,
         root: str | Path | None = None,
         cluster: Cluster | None = None,
     ) -> None:
@@ -128,7 +135,7 @@ class Launch:
         self.root = Path(root) if root else study.path.absolute().parent
         if study.record and root is None:
             self.root = study.root
-        self.how = how or study.record.get("how")
+        self.asked_members = members or study.record.get("members")
         self.builder = ArmBuilder(design, solved_before(study, design))
         self.started = time.monotonic()
 
@@ -144,21 +151,18 @@ class Launch:
         with progress.busy(f"preparing {len(design.arms)} arms"):
             self.arms = self.builder.arms()
             self._take_tuned()
-            self._find_folders(self.how or "loop")
-        cells = self._cells(self.arms)
-        to_time = [cell.arm for cell in cells if self._has_to_run(cell, True)]
+            members = members_of(self.arms.values(), self.asked_members)
+            self._find_folders(members)
+        waits = any(self._has_to_run(cell, True) for cell in self._cells(self.arms))
         arms_before = self.study.record.get("arms", {})
         is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
         with progress.busy("timing some steps"):
-            if design.tuning and not is_tuned:
-                to_time += [*design.arms] * design.tuning.runs_of_an_arm
             self.estimate = (
-                calibrate(self.arms, design.base, to_time, self.how)
-                if to_time
-                else nothing_to_run(self.arms, self.how)
+                calibrate(self.arms, design.base, members)
+                if waits or (design.tuning and not is_tuned)
+                else nothing_to_run(self.arms, members)
             )
         self.workers = Workers(self.estimate, progress, self.stop)
-        self._find_folders(self.estimate.how)
         with progress.busy("looking whether each arm's change took"):
             self.certificates = self.builder.certificates(self.arms, self._known_certificates())
         self.baselines = self._baselines()
@@ -201,9 +205,9 @@ class Launch:
             return {}  # they were looked at beside another base
         return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
 
-    def _find_folders(self, how: str) -> None:
+    def _find_folders(self, members: int) -> None:
         for arm in self.arms.values():
-            arm.find_folder(how)
+            arm.find_folder(members)
 
     def _cells(self, arms: Iterable[str]) -> list[Cell]:
         """All arms of one seed before the next seed."""
@@ -267,7 +271,7 @@ class Launch:
         around, _ = surroundings()
         facts = {
             "root": way_to(self.root, self.study.path),
-            "how": self.estimate.how,
+            "members": self.estimate.members,
             "config_path": self.design.path,
             "overrides": dict(self.design.overrides),
             "counted": first.prepared.task.counted,
@@ -299,7 +303,7 @@ class Launch:
 
         def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
             for name, trial in trials.items():
-                trial.find_folder(self.estimate.how)
+                trial.find_folder(self.estimate.members)
                 self.estimate.seconds[name] = self.estimate.seconds[self.design.base]
             cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
             self._run_cells(trials, cells, retry)
@@ -313,7 +317,7 @@ class Launch:
         for name, result in tune(self.design, self.builder, self.arms, run_trials).items():
             self.study.arms[name]["tuning"] = as_plain(result)
         self._take_tuned()
-        self._find_folders(self.estimate.how)
+        self._find_folders(self.estimate.members)
         known = self._known_certificates()
         for name, arm in self.arms.items():
             tuned = {"hash": arm.hash, "changes": as_plain(arm.changes), "cost": as_plain(arm.cost)}

@@ -78,7 +78,7 @@ class TrainedPairs:
         with progress.busy("preparing base and change"):
             self._arms = builder.arms()
         for arm in self._arms.values():
-            arm.find_folder("loop")
+            arm.find_folder(1)
         tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
         refuse_unknown_bytes(tasks[_BASE], self._asked["metric"])
         if scored_on_other_data(tasks, _BASE):
@@ -121,7 +121,7 @@ class TrainedPairs:
     def _run(self, cells: Sequence[Cell]) -> None:
         waiting = [cell for cell in cells if cell.state() not in OUTCOMES]
         if waiting:
-            workers = Workers(nothing_to_run(self._arms, "loop"), self._progress, self._stop)
+            workers = Workers(nothing_to_run(self._arms), self._progress, self._stop)
             workers.run(self._arms, waiting, len(cells))
             self._stop.end("interrupted, the running cells are saved; the same change goes on")
         for cell in cells:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -19,15 +20,8 @@ from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.provenance import surroundings
-from transformer_jax.studies.asking.cells import ALONE, Cell, cell_hash, cell_path
+from transformer_jax.studies.asking.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.asking.design import Design
-from transformer_jax.studies.running.batched import (
-    Group,
-    computed,
-    first_arguments,
-    group_arms,
-    members_at_once,
-)
 from transformer_jax.studies.running.costs import Cost, cost_of, explicit, matched_value, step_of
 from transformer_jax.studies.running.manipulation import (
     ManipulationCheck,
@@ -37,14 +31,12 @@ from transformer_jax.studies.running.manipulation import (
     refuse_without_effect,
 )
 from transformer_jax.training.build import make_task
-from transformer_jax.training.coroutine import StepRequest
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.prepared import Prepared, prepare
+from transformer_jax.training.program import Program, StepRequest
 from transformer_jax.training.warm_start import fingerprint_of
 
-_WORTH_MEASURING = 120.0  # seconds of a study's loop below which no other way can pay
-_COMPILATIONS = 40  # the same in times that compiling takes, so that measuring is a small part
-_TRIAL_MEMBERS = 8
+_MEMBERS = 8  # of a program at a time, on a GPU or TPU
 _ROWS = 64  # of an evaluated batch
 _BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
 
@@ -77,12 +69,12 @@ class Arm:
         """Its run of a seed, below what holds `cells`."""
         return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
-    def find_folder(self, how: str) -> None:
-        """Gives the arm the hash that names its folder, for a way of computing."""
+    def find_folder(self, members: int) -> None:
+        """Gives the arm the hash that names its folder, for so many members at a time."""
         self.hash, _ = cell_hash(
             self.config,
             self.data,
-            computed(how),
+            members,
             surroundings()[0],
             fingerprint_of(self.config.initial),
         )
@@ -120,7 +112,7 @@ class ArmBuilder:
     def _hash(self, config: ConfigDict) -> str:
         """The hash of a config's cells, were they computed alone."""
         initial = fingerprint_of(config.initial)
-        return cell_hash(config, self._data(config)[1], ALONE, surroundings()[0], initial)[0]
+        return cell_hash(config, self._data(config)[1], 1, surroundings()[0], initial)[0]
 
     def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
         """Makes an arm, or a trial of its tuning that changes `more`."""
@@ -230,60 +222,45 @@ def digest_of(task: Task) -> str:
     return digest.hexdigest()
 
 
-# ---------------------------------------------------------------- how long, and in which way
+# ---------------------------------------------------------------- how long, and how many at a time
 
 
 def seconds_per_step(prepared: Prepared) -> float:
     """Returns the median time of a training step of a compiled program."""
-    (group,) = group_arms({"one": prepared}, "loop")
-    return measure(group, "one", 1)[0]
+    return measure(Program(prepared))
 
 
-def measure(group: Group, arm: str, width: int) -> tuple[float, float, int]:
-    """Times some steps of equal members from their first one.
-
-    Args:
-      group: with a way of computing.
-      arm: of which the members are.
-      width: how many there are.
-    Returns:
-      Seconds a step of one member, seconds that compiling took, and bytes of the program.
-    """
-    prepared = group.arms[arm]
-    requests = [StepRequest(prepared, first_arguments(prepared)) for _ in range(width)]
-    answers = group.answer([(arm, request) for request in requests], width)
-    program = group.program(width, [])
+def measure(program: Program) -> float:
+    """Returns the seconds of a step of one member: the median over some calls of equal members."""
+    prepared = program.prepared
+    state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, 1)
+    request = StepRequest(prepared.numbers(), state, batches, np.int32(1))
+    requests = [request._replace(state=jax.tree.map(jnp.copy, state)) for _ in range(program.width)]
     steps, times = 1, []
-    for _ in range(6):
-        calls = []
-        for request, answer in zip(requests, answers, strict=True):
-            seed, _, batches, _ = request.arguments
-            arguments = (seed, answer.state, batches, np.int32(steps))
-            calls.append((arm, request._replace(arguments=arguments)))
-        answers = group.answer(calls, width)
-        times.append(answers[0].seconds / steps / width)
-        if answers[0].seconds > 0.5:
+    for _ in range(7):
+        results = program.take(requests)
+        times.append(results[0].seconds / steps / program.width)
+        if results[0].seconds > 0.5:
             break
-        steps = min(prepared.capacity, max(1, int(0.15 / (times[-1] * width))))
-    return plain_statistics.median(times[1:] or times), program.seconds, program.nbytes
+        steps = min(prepared.capacity, max(1, int(0.15 / (times[-1] * program.width))))
+        requests = [
+            request._replace(state=result.state, num_steps=np.int32(steps)) for result in results
+        ]
+    return plain_statistics.median(times[1:] or times)
 
 
 @dataclasses.dataclass
 class Estimate:
-    """What a short calibration says.
+    """How many members go at a time, and what timing some steps says.
 
     Attributes:
-      how: the way of computing that it found fastest, or that was asked for.
+      members: of a program at a time; 1: one after another.
       seconds: of one cell, by arm, training and evaluation.
-      peak_bytes: of the base's training program, for one member.
-      flops: of the base, training on one token.
-      told: what it measured, in words.
+      told: what was timed, in words.
     """
 
-    how: str
+    members: int
     seconds: dict[str, float]
-    peak_bytes: int
-    flops: float
     told: str
 
     def seconds_of(self, arm: str) -> float:
@@ -292,61 +269,49 @@ class Estimate:
         return self.seconds.get(arm, usual)
 
 
-def calibrate(
-    arms: Mapping[str, Arm], base: str, missing: Iterable[str], asked: str | None
-) -> Estimate:
-    """Times some steps of the base, and of other ways of computing where they could pay.
+def members_of(arms: Iterable[Arm], asked: int | None) -> int:
+    """Returns how many members of a program are trained at a time.
+
+    On a CPU, and where runs are over several devices, one after another; on a GPU or TPU eight.
+
+    Args:
+      arms: of the study.
+      asked: a number in the place of that.
+    Raises:
+      InvalidInput: runs over several devices go one after another.
+    """
+    if asked is not None and asked < 1:
+        raise InvalidInput(f"--members={asked}: expected an integer >= 1")
+    are_on_mesh = any(arm.prepared.sharding is not None for arm in arms)
+    if are_on_mesh and asked not in (None, 1):
+        raise InvalidInput(
+            f"--members={asked}: runs over several devices (mesh) go one after another; expected 1"
+        )
+    if asked is not None:
+        return asked
+    return 1 if are_on_mesh or jax.devices()[0].platform == "cpu" else _MEMBERS
+
+
+def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
+    """Times some steps of the base; other arms take as long as their operations say.
 
     Args:
       arms: name -> arm.
       base: name of the base.
-      missing: the arm of each cell that has to run.
-      asked: a way that is forced.
-    Raises:
-      InvalidInput: it is none for runs over several devices.
+      members: that go at a time.
     """
     first = arms[base]
-    is_on_mesh = any(arm.prepared.sharding is not None for arm in arms.values())
-    if is_on_mesh and asked not in (None, "loop"):
-        raise InvalidInput(
-            f"--how={asked}: runs over several devices (mesh) go one after another; expected loop"
-        )
-    (group,) = group_arms({base: first.prepared}, "loop")
-    seconds, compile_seconds, nbytes = measure(group, base, 1)
-    ratio = {name: _work(arm) / _work(first) for name, arm in arms.items()}
-    evaluation = _evaluation_seconds(first.prepared)
-    updates = first.config.training.steps
-
-    def by_arm(rate: float) -> dict[str, float]:
-        return {name: (updates * rate + evaluation) * ratio[name] for name in arms}
-
-    lines = [f"loop {seconds * 1e3:.2f} ms a step"]
-    cells = list(missing)
-    left = sum(by_arm(seconds)[name] for name in cells)
-    rates = {"loop": seconds}
-    # A scan never paid: on a GPU a member of it took 11 times as long as one alone.
-    candidates = ["vmap", *(["devices"] if jax.device_count() > 1 else [])]
-    worth = max(_WORTH_MEASURING, _COMPILATIONS * compile_seconds)
-    if asked is None and left > worth and len(cells) > 1 and not is_on_mesh:
-        for how in candidates:
-            (group,) = group_arms({base: first.prepared}, how)
-            width = members_at_once(group, min(_TRIAL_MEMBERS, len(cells)), nbytes)
-            try:
-                rate, more, _ = measure(group, base, width)
-            except (RuntimeError, IndexError, InvalidInput) as error:  # as jaxlib's compilers end
-                lines.append(f"{how} fails, {str(error).partition(chr(10))[0][:80]}")
-                continue
-            # Every structure of arms is compiled in the way that is taken.
-            rates[how] = rate + (more - compile_seconds) / max(updates * len(cells), 1)
-            lines.append(f"{how} {rate * 1e3:.2f}")
-    how = asked or min(rates, key=lambda name: rates[name])
-    rate = rates.get(how, seconds)
-    return Estimate(how, by_arm(rate), nbytes, max(first.cost.flops, 1.0), ", ".join(lines))
+    seconds = measure(Program(first.prepared, members))
+    cell = first.config.training.steps * seconds + _evaluation_seconds(first.prepared)
+    told = f"{seconds * 1e3:.2f} ms a step"
+    return Estimate(
+        members, {name: cell * _work(arm) / _work(first) for name, arm in arms.items()}, told
+    )
 
 
-def nothing_to_run(arms: Iterable[str], how: str | None) -> Estimate:
+def nothing_to_run(arms: Iterable[str], members: int = 1) -> Estimate:
     """The estimate of a study whose cells are all there."""
-    return Estimate(how or "loop", dict.fromkeys(arms, 0.0), 0, 1.0, "")
+    return Estimate(members, dict.fromkeys(arms, 0.0), "")
 
 
 def _work(arm: Arm) -> float:

@@ -1,9 +1,9 @@
-"""Who trains cells: this process, in whichever way is fastest, or jobs of a cluster."""
+"""Who trains cells: this process, so many members of a program at a time, or jobs of a cluster."""
 
 import contextlib
 import dataclasses
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ml_collections import ConfigDict
 
@@ -12,17 +12,11 @@ from transformer_jax.runs.directory import InUse, RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.asking.cells import OUTCOMES, Cell, code_hash
-from transformer_jax.studies.running.batched import (
-    Group,
-    computed,
-    group_arms,
-    members_at_once,
-    run_together,
-)
 from transformer_jax.studies.running.details import measure_later
 from transformer_jax.studies.running.planning import Arm, Estimate
 from transformer_jax.studies.running.study_progress import StudyProgress
-from transformer_jax.training.loop import Training
+from transformer_jax.training.loop import Member, train_members
+from transformer_jax.training.program import Program
 from transformer_jax.training.run import Run
 
 _POLL = 2.0  # seconds between looks at cells that another process trains
@@ -38,7 +32,7 @@ class Workers:
     """Trains cells; one that fails stops no other.
 
     Attributes:
-      estimate: how to compute, and how long cells take.
+      estimate: how many members go at a time, and how long cells take.
       progress: where to tell.
       stop: tells when to end.
       lost: (arm, seed) -> why a cell has no outcome.
@@ -62,14 +56,18 @@ class Workers:
           total: cells in all, those that are there already among them.
         """
         board, left = self.board(waiting, total), list(waiting)
-        prepared = {cell.arm: arms[cell.arm].prepared for cell in waiting}
-        with self.progress.busy(f"tracing {len(prepared)} arms"):
-            groups = group_arms(prepared, self.estimate.how)
+        programs: dict[str, Program] = {}
+        for arm in {cell.arm: arms[cell.arm] for cell in waiting}.values():
+            program = Program(arm.prepared, self.estimate.members)
+            programs.setdefault(arm.prepared.program_key, program)
         while left and self.stop.signal is None:
-            self.elsewhere = []
-            for group, together in self._batches(arms, groups, left):
-                if self.stop.signal is None:
-                    self._run_batch(arms, group, together, board)
+            self.elsewhere, rest = [], left
+            while rest and self.stop.signal is None:
+                key = arms[rest[0].arm].prepared.program_key
+                alike = [cell for cell in rest if arms[cell.arm].prepared.program_key == key]
+                together = alike[: self.estimate.members]
+                rest = [cell for cell in rest if cell not in together]
+                self._train(arms, programs[key], together, board)
             left = self._wait_for_others(board)
 
     def _wait_for_others(self, board: StudyProgress) -> list[Cell]:
@@ -97,51 +95,37 @@ class Workers:
         seconds = {cell: self.estimate.seconds_of(cell.arm) for cell in waiting}
         return StudyProgress(self.progress, seconds, total)
 
-    def _batches(
-        self, arms: Mapping[str, Arm], groups: list[Group], left: list[Cell]
-    ) -> Generator[tuple[Group, list[Cell]]]:
-        """Cells that are computed together, in the order of their seeds."""
-        of_arm = {name: group for group in groups for name in group.arms}
-        while left:
-            group = of_arm[left[0].arm]
-            # What the base needs was measured; larger arms need more, about as their operations.
-            work = max(arms[name].cost.flops for name in group.arms) / self.estimate.flops
-            nbytes = round(self.estimate.peak_bytes * max(work, 1.0))
-            width = members_at_once(group, len(left), nbytes)
-            batch = [cell for cell in left if of_arm[cell.arm] is group][:width]
-            left = [cell for cell in left if cell not in batch]
-            yield group, batch
-
-    def _run_batch(
-        self, arms: Mapping[str, Arm], group: Group, cells: list[Cell], board: StudyProgress
+    def _train(
+        self,
+        arms: Mapping[str, Arm],
+        program: Program,
+        cells: Sequence[Cell],
+        board: StudyProgress,
     ) -> None:
-        training = {c: self._training(arms[c.arm], c, board, len(cells)) for c in cells}
-        members = [(cell, its.coroutine()) for cell, its in training.items()]
-
-        def ended(cell: Cell, error: BaseException | None) -> None:
-            if isinstance(error, Interrupted):
-                return
-            if isinstance(error, InUse):
+        members = {cell: self._member(arms[cell.arm], cell, board) for cell in cells}
+        train_members([*members.values()], self.stop, program)
+        for cell, member in members.items():
+            if isinstance(member.error, Interrupted):
+                continue
+            if isinstance(member.error, InUse):
                 self.elsewhere.append(cell)
-                return
+                continue
             state = cell.state()
             if state in OUTCOMES:
                 self.lost.pop((cell.arm, cell.seed), None)
-            elif error is not None:
-                self.lost[cell.arm, cell.seed] = in_one_line(error)
+            elif member.error is not None:
+                self.lost[cell.arm, cell.seed] = in_one_line(member.error)
             board.ended(cell, state, self.lost.get((cell.arm, cell.seed), ""))
+            if member.error is None:
+                self.peak_bytes[cell.arm] = program.bytes_of_member
 
-        run_together(group, members, ended)
-        self.peak_bytes |= dict.fromkeys(group.arms, group.nbytes_of_one)
-
-    def _training(self, arm: Arm, cell: Cell, board: StudyProgress, width: int) -> Training:
+    def _member(self, arm: Arm, cell: Cell, board: StudyProgress) -> Member:
         # Without an estimate it may be long.
-        brief = 0 < width * self.estimate.seconds_of(arm.name) < _BRIEF
+        brief = 0 < self.estimate.members * self.estimate.seconds_of(arm.name) < _BRIEF
         config = with_seed(_config_of(cell, arm), cell.seed, brief)
         facts = {
             "code": code_hash(),
-            "computed": computed(self.estimate.how),
-            "how": self.estimate.how,
+            "members": self.estimate.members,
             "cell": arm.hash,
         }
         directory, prepared = RunDirectory(cell.path), arm.prepared
@@ -152,7 +136,7 @@ class Workers:
                 measure_later(cell, prepared, run)
 
         progress = board.of(cell)
-        return Training(
+        return Member(
             config, directory, lambda: prepared, progress, self.stop, cell=facts, at_end=at_end
         )
 

@@ -1,0 +1,132 @@
+"""The compiled training program of one run, or of several that differ in numbers alone."""
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from transformer_jax.data.tasks import Batch
+from transformer_jax.errors import InvalidInput
+from transformer_jax.training.memory import GIB, bytes_refused, device_memory, laid_out_bytes
+from transformer_jax.training.prepared import Prepared
+from transformer_jax.training.step import StepRecord, TrainState
+
+
+class StepRequest(NamedTuple):
+    """What a run asks for: the arguments of Prepared.advance."""
+
+    numbers: Mapping[str, np.generic | Array]
+    state: TrainState
+    batches: Batch
+    num_steps: np.int32 | Array
+
+
+class StepResult(NamedTuple):
+    """What it gets.
+
+    Attributes:
+      state: after the steps.
+      records: of each step [C], in the host's memory.
+      seconds: that a member's steps took.
+    """
+
+    state: TrainState
+    records: StepRecord
+    seconds: float
+
+
+class Program:
+    """Takes steps of runs, its members, that differ only in seeds and in traced options.
+
+    Members go one after another, each by the program of a single run, so that it has the bits of
+    one; or so many at a time under vmap, whose sums are in another order: then a member is a single
+    run up to rounding, whoever its neighbours are.
+    """
+
+    def __init__(self, prepared: Prepared, width: int = 1) -> None:
+        """Compiles nothing yet.
+
+        Args:
+          prepared: one of the members, or any with the same program_key.
+          width: members at a time; 1: one after another.
+        """
+        self.prepared, self.width = prepared, width
+
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """The compiled program; the states' memory is used again.
+
+        Raises:
+          InvalidInput: so many members do not fit into the device's memory.
+        """
+        if self.width == 1:
+            return self.prepared.program
+        lists = [[shape] * self.width for shape in self.prepared.shapes]
+        try:
+            compiled = jax.jit(self._advance, donate_argnums=1).lower(*lists).compile()
+        except jax.errors.JaxRuntimeError as error:
+            if bytes_refused(error) is None:
+                raise
+            raise self._too_large() from error
+        has = device_memory(jax.local_devices()[0])
+        if has is not None and laid_out_bytes(compiled) > has:
+            raise self._too_large()
+        return compiled
+
+    @property
+    def bytes_of_member(self) -> int:
+        """Memory of arguments, results and temporaries of the program, over its members."""
+        return laid_out_bytes(self.compiled) // self.width
+
+    def take(self, requests: Sequence[StepRequest]) -> list[StepResult]:
+        """Takes the steps that members ask for.
+
+        Args:
+          requests: at most as many as the program is wide; the memory of their states is used
+            again.
+        """
+        program = self.compiled
+        started = time.monotonic()
+        if self.width == 1:
+            (request,) = requests
+            states, records = program(*self.prepared.on_devices(request))
+            states, records = [states], [records]
+        else:
+            # Lanes without a member stand still.
+            idle = [self._idle(requests[0]) for _ in range(self.width - len(requests))]
+            lists = zip(*requests, *idle, strict=True)
+            states, records = program(*map(list, lists))
+        records = jax.tree.map(np.asarray, records)
+        seconds = time.monotonic() - started
+        return [StepResult(*each, seconds) for each in zip(states, records, strict=True)][
+            : len(requests)
+        ]
+
+    def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
+        """Prepared.advance of several members; each argument is a list."""
+        stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *column) for column in requests]
+        states, records = jax.vmap(self.prepared.advance)(*stacked)
+
+        def lane(tree: Any, index: int) -> Any:
+            return jax.tree.map(lambda leaf: leaf[index], tree)
+
+        lanes = range(self.width)
+        return [lane(states, i) for i in lanes], [lane(records, i) for i in lanes]
+
+    @staticmethod
+    def _idle(request: StepRequest) -> StepRequest:
+        state = jax.tree.map(jnp.zeros_like, request.state)
+        return request._replace(state=state, num_steps=np.int32(0))
+
+    def _too_large(self) -> InvalidInput:
+        has = device_memory(jax.local_devices()[0])
+        there = "" if has is None else f": it has {has / GIB:.1f} GiB"
+        return InvalidInput(
+            f"--members={self.width}: so many do not fit into the device's memory{there}\n"
+            f"expected fewer, --members={self.width // 2} say; 1 trains one after another"
+        )
