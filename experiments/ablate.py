@@ -14,11 +14,9 @@ Example:
 from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
-from transformer_jax.studies.asking.arms import DROPS
-from transformer_jax.studies.asking.design import design_of, parse_seeds
-from transformer_jax.studies.asking.ladder import ladder_of
-from transformer_jax.studies.reporting.ladder import ladder_text
-from transformer_jax.studies.running.cluster import KINDS, parse_cluster
+from transformer_jax.studies.cluster import KINDS, parse_cluster
+from transformer_jax.studies.design import DROPS, design_of, parse_seeds
+from transformer_jax.studies.ladder import ladder_of, ladder_text
 
 
 def main(argv: list[str]) -> dict[str, Any]:
@@ -34,8 +32,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     print("       loading jax and reading the data: some seconds ...", flush=True)
     use_compilation_cache()
 
-    from transformer_jax.studies.running.ladder import run_ladder
-    from transformer_jax.studies.running.launch import run
+    from transformer_jax.studies.ladder import run_ladder
+    from transformer_jax.studies.running import run
 
     options: dict[str, Any] = {
         "members": arguments.members,

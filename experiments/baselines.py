@@ -19,7 +19,7 @@ def main(argv: list[str]) -> dict[str, Any]:
 
     from transformer_jax.config_files import own_modules
     from transformer_jax.data.baselines import baselines_of
-    from transformer_jax.studies.reporting.tables import spell, table_text
+    from transformer_jax.studies.tables import spell, table_text
     from transformer_jax.training.build import make_task
 
     scores, gate = baselines_of(make_task(config, allow=own_modules(config)), config.training.steps)

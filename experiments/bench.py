@@ -240,7 +240,7 @@ def _watch(config: str, run: Path, cache: Path) -> tuple[float, float]:
 
 def _members(name: str, arguments: Any) -> Figures:
     from transformer_jax.config_files import load_config
-    from transformer_jax.studies.running.planning import measure
+    from transformer_jax.studies.arms import measure
     from transformer_jax.training.prepared import prepare
     from transformer_jax.training.program import Program
 

@@ -47,10 +47,8 @@ _REFERENCE = {
     ),
     "Many devices": ("sharding",),
     "Studies": (
-        *("studies.asking.design", "studies.asking.study", "studies.asking.ladder"),
-        *("studies.inference.statistics", "studies.inference.power"),
-        *("studies.inference.parabola", "studies.inference.evidence"),
-        *("studies.judging.judge", "studies.judging.referee"),
+        *("studies.design", "studies.study", "studies.ladder", "studies.statistics"),
+        *("studies.judging", "studies.referee"),
     ),
 }
 

@@ -11,8 +11,8 @@ from typing import Any
 from experiments.command import Parser, execute, file_to_write
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.studies.asking.study import Study, is_study, load_study
-from transformer_jax.studies.reporting.tables import table_text
+from transformer_jax.studies.study import Study, is_study, load_study
+from transformer_jax.studies.tables import table_text
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -42,9 +42,9 @@ def main(argv: list[str]) -> dict[str, Any]:
 def _judge(study: Study) -> dict[str, Any]:
     """Judges a study again, from what its cells hold now; returns what verdicts.json holds."""
     from transformer_jax.runs.progress import Progress
-    from transformer_jax.studies.judging.judge import judge_study
-    from transformer_jax.studies.reporting.report import write_report
-    from transformer_jax.studies.reporting.tables import show_verdicts
+    from transformer_jax.studies.judging import judge_study
+    from transformer_jax.studies.report import write_report
+    from transformer_jax.studies.tables import show_verdicts
 
     study.refuse_lost_cells()
     verdicts = judge_study(study)
@@ -56,7 +56,7 @@ def _judge(study: Study) -> dict[str, Any]:
 
 
 def _compare_runs(paths: list[str], metric: str, out: Path) -> dict[str, Any]:
-    from transformer_jax.studies.reporting.comparison import Comparison
+    from transformer_jax.studies.comparison import Comparison
 
     if out.suffix not in (".html", *_PICTURES):
         raise InvalidInput(f"--out={out}: expected a page, .html, or a picture, .png, .svg or .pdf")

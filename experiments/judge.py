@@ -31,9 +31,9 @@ def main(argv: list[str]) -> list[Any]:
     parser.add_argument("--workdir", help="for a page, tables and a register of earlier looks")
     parser.add_json()
     arguments = parser.read(argv)
-    from transformer_jax.studies.inference.scores import judge, outcomes_of
-    from transformer_jax.studies.reporting.scores import HEADS, judge_in, result_rows
-    from transformer_jax.studies.reporting.tables import table_text
+    from transformer_jax.studies.report import HEADS, judge_in, result_rows
+    from transformer_jax.studies.scores import judge, outcomes_of
+    from transformer_jax.studies.tables import table_text
 
     rows = _read(Path(arguments.scores))
     asked: dict[str, Any] = {

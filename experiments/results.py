@@ -16,11 +16,11 @@ from experiments.command import Parser, execute
 from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import inside, read_json, replace, write_json
-from transformer_jax.studies.asking.ladder import FILE as LADDER
-from transformer_jax.studies.asking.ladder import rung_path
-from transformer_jax.studies.asking.study import Study, as_csv, load_study
-from transformer_jax.studies.inference.words import UNTUNED
-from transformer_jax.studies.reporting import tables
+from transformer_jax.studies import tables
+from transformer_jax.studies.ladder import FILE as LADDER
+from transformer_jax.studies.ladder import rung_path
+from transformer_jax.studies.outcomes import UNTUNED
+from transformer_jax.studies.study import Study, as_csv, load_study
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

@@ -32,8 +32,8 @@ from transformer_jax.runs.listing import (
     keys_of,
     studies_in,
 )
-from transformer_jax.studies.asking.study import as_csv
-from transformer_jax.studies.reporting.tables import as_markdown, harmless, spell
+from transformer_jax.studies.study import as_csv
+from transformer_jax.studies.tables import as_markdown, harmless, spell
 
 _FORMATS = ("text", "csv", "md")
 

@@ -51,7 +51,7 @@ def main(argv: list[str]) -> Any:
     if not change and not arguments.list:
         raise InvalidInput("--change=KEY=VALUE is missing; or --list, or --power")
 
-    from transformer_jax.studies.asking.tries import Journal
+    from transformer_jax.studies.referee import Journal
 
     journal = Journal(arguments.base)
     if arguments.list:
@@ -66,8 +66,8 @@ def main(argv: list[str]) -> Any:
     from transformer_jax.runs.directory import RunDirectory
     from transformer_jax.runs.interruption import StopSignal
     from transformer_jax.runs.progress import Progress
-    from transformer_jax.studies.judging.referee import Referee
-    from transformer_jax.studies.running.pairs import TrainedPairs
+    from transformer_jax.studies.pairs import TrainedPairs
+    from transformer_jax.studies.referee import Referee
 
     with RunDirectory(journal.path).locked("--base"), StopSignal() as stop:
         _begin(journal, arguments)
@@ -94,7 +94,7 @@ def _metric_of(journal: Any) -> str:
 def _refuse_what_cannot_begin(journal: Any, arguments: Any, change: dict[str, str]) -> None:
     """Refuses what nothing can begin with; jax is not needed for it."""
     from transformer_jax.metrics import SCORED
-    from transformer_jax.studies.asking.gate import METHODS
+    from transformer_jax.studies.design import METHODS
 
     if arguments.config is None:
         raise InvalidInput(
@@ -126,7 +126,7 @@ def _begin(journal: Any, arguments: Any) -> None:
     The folder is this process's alone.
     """
     if arguments.config is not None:
-        from transformer_jax.studies.asking.design import usual_metric
+        from transformer_jax.studies.design import usual_metric
 
         metric = arguments.metric or usual_metric(arguments.config)
         gate = [arguments.gate, "chosen on the command line"] if arguments.gate else None
@@ -153,7 +153,7 @@ def _begin(journal: Any, arguments: Any) -> None:
 
 def _change(text: str) -> dict[str, str]:
     """Reads KEY=VALUE,KEY=VALUE; values may hold commas and the beginnings of paths, A=0.1,B=2."""
-    from transformer_jax.studies.asking.arms import names_section
+    from transformer_jax.studies.design import names_section
 
     change, parts = {}, []
     for part in re.split(r",(?=\w+\.[\w.]+=|seed=)", text):
@@ -193,7 +193,7 @@ def told_of(outcome: dict[str, Any]) -> str:
 
 
 def _show(journal: Any) -> dict[str, Any]:
-    from transformer_jax.studies.asking.tries import spelled
+    from transformer_jax.studies.referee import spelled
 
     if journal.begun is None:
         raise InvalidInput(f"--base={journal.path}: nothing has begun there")
@@ -208,8 +208,8 @@ def _show(journal: Any) -> dict[str, Any]:
 
 
 def _show_power() -> dict[str, Any]:
-    from transformer_jax.studies.inference.evidence import FDR, power
-    from transformer_jax.studies.reporting.tables import table_text
+    from transformer_jax.studies.referee import FDR, power
+    from transformer_jax.studies.tables import table_text
 
     rows, all_found = [], {}
     for tries in _TRIES:

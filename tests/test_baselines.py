@@ -19,17 +19,16 @@ from transformer_jax.data.ngrams import NOTHING, NGrams
 from transformer_jax.data.tasks.classification import Classification
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.gate import FLOORS, METHODS, gate_of
-from transformer_jax.studies.asking.study import load_study
-from transformer_jax.studies.judging.adequacy import (
+from transformer_jax.studies.design import FLOORS, METHODS, gate_of, load_design
+from transformer_jax.studies.judging import (
     at_an_end,
     best_and_guess,
+    judge_study,
     passed,
     whether_learned,
 )
-from transformer_jax.studies.judging.judge import judge_study
-from transformer_jax.studies.running.launch import run
+from transformer_jax.studies.running import run
+from transformer_jax.studies.study import load_study
 from transformer_jax.training.build import make_task
 
 

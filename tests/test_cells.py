@@ -6,9 +6,9 @@ import shutil
 from tests.conftest import TINY, tiny_config
 from transformer_jax.config_files import changed, flatten, load_config
 from transformer_jax.runs import provenance
-from transformer_jax.studies.asking import cells
-from transformer_jax.studies.asking.cells import cell_hash, options_read
-from transformer_jax.studies.running.planning import digest_of
+from transformer_jax.studies import cells
+from transformer_jax.studies.arms import digest_of
+from transformer_jax.studies.cells import cell_hash, options_read
 from transformer_jax.training.prepared import prepare
 
 DEVICE = {"kind": "cpu", "platform": "cpu", "count": 1}

@@ -12,9 +12,9 @@ from tests.conftest import TINY, command, start_command, tiny_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.study import load_study
-from transformer_jax.studies.running import jobs
-from transformer_jax.studies.running.cluster import Cluster, parse_cluster
+from transformer_jax.studies import jobs
+from transformer_jax.studies.cluster import Cluster, parse_cluster
+from transformer_jax.studies.study import load_study
 from transformer_jax.training.loop import train
 
 SHORT = ("--config.training.steps=12", "--config.schedule.warmup_steps=4")

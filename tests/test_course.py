@@ -8,7 +8,7 @@ from experiments.course import checks, solution, statements
 from experiments.course.statements import STATEMENTS, Claim, Statement, outcome_of, run_check
 from tests.conftest import attempt, command, refused
 from transformer_jax import causal_mask, scaled_dot_product_attention
-from transformer_jax.studies.inference.words import BETTER, SAME, UNRESOLVED, WORSE
+from transformer_jax.studies.outcomes import BETTER, SAME, UNRESOLVED, WORSE
 
 CHECKS = {row.says: row.check for row in STATEMENTS if row.check}
 CHECKS |= checks.WORKED | {e.holds: e.demonstrate for e in checks.ERRATA if e.demonstrate}

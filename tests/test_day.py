@@ -26,8 +26,8 @@ from transformer_jax.resolve import option_for, read_instead, unknown_key
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.garbage import delete, find_garbage
 from transformer_jax.runs.notebook import html_table
-from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.running.launch import run
+from transformer_jax.studies.design import load_design
+from transformer_jax.studies.running import run
 from transformer_jax.suggestions import OTHER_NAMES
 
 FAST = ["--config.data.length=16", "--config.model.max_length=16", "--config.model.width=16"]

@@ -143,19 +143,6 @@ def test_imports_run_one_way(path):
             assert first in LIBRARIES[wing], f"{path.name} imports {name}"
 
 
-# The rooms of studies, lower ones first; only the last needs jax.
-ROOMS = ("inference", "asking", "judging", "reporting", "running")
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_of_studies_build_on_those_before_them(room):
-    lower = ROOMS[: ROOMS.index(room) + 1]
-    for path in sources(PACKAGE / "studies" / room):
-        for name in imports_of(path):
-            if name.startswith("transformer_jax.studies."):
-                assert name.split(".")[2] in lower, (path.name, name)
-
-
 def test_no_imports_go_in_a_circle():
     files = {module_of(path): path for path in sources(PACKAGE)}
     graph = {module: set() for module in files}
@@ -176,12 +163,8 @@ def test_what_reads_and_judges_needs_no_jax():
         "config_files",
         "runs.directory",
         "runs.listing",
-        "studies.asking.design",
-        "studies.inference.scores",
-        "studies.judging.judge",
-        "studies.reporting.report",
-        "studies.reporting.comparison",
-        "studies.running.cluster",
+        *(f"studies.{module}" for module in ("design", "study", "scores", "judging", "report")),
+        *(f"studies.{module}" for module in ("comparison", "cluster", "ladder", "referee")),
     )
     statements = "\n".join(f"import transformer_jax.{module}" for module in modules)
     assert not loaded_by(statements) & {"jax", "flax", "optax"}

@@ -8,10 +8,14 @@ from tests.conftest import TINY, attempt, refused
 from tests.test_studies import QUICK, study_file
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.ladder import begin_ladder, ladder_of, rung_name
-from transformer_jax.studies.reporting.ladder import ladder_text
-from transformer_jax.studies.running.ladder import run_ladder
+from transformer_jax.studies.design import load_design
+from transformer_jax.studies.ladder import (
+    begin_ladder,
+    ladder_of,
+    ladder_text,
+    run_ladder,
+    rung_name,
+)
 
 RATES = ["optimizer.learning_rate=0.001,0.003,0.009"]
 

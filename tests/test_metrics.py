@@ -17,11 +17,10 @@ from transformer_jax.own import intervenes
 from transformer_jax.resolve import stated
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.cells import Cell, cell_hash, hooks_that_intervene
-from transformer_jax.studies.asking.design import design_of
-from transformer_jax.studies.asking.metrics import larger_is_better
-from transformer_jax.studies.asking.register import contrasts_of
-from transformer_jax.studies.running.details import measure_later
+from transformer_jax.studies.cells import Cell, cell_hash, hooks_that_intervene
+from transformer_jax.studies.design import design_of, larger_is_better
+from transformer_jax.studies.study import contrasts_of
+from transformer_jax.studies.workers import measure_later
 from transformer_jax.training import loop
 from transformer_jax.training.hooks import _entropy
 from transformer_jax.training.loading import load_run

@@ -18,7 +18,7 @@ from transformer_jax.laws import LAWS
 from transformer_jax.own import hash_of_file, own_files
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.cells import cell_hash
+from transformer_jax.studies.cells import cell_hash
 from transformer_jax.training.build import make_model
 from transformer_jax.training.loading import load_run
 from transformer_jax.training.loop import train

@@ -14,7 +14,7 @@ from transformer_jax.data.tasks.batch import take_rows
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.cells import cell_hash
+from transformer_jax.studies.cells import cell_hash
 from transformer_jax.training.build import make_task
 from transformer_jax.training.loop import train
 from transformer_jax.training.prepared import prepare

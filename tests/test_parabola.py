@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax.studies.inference.parabola import Optimum, moved, optimum
+from transformer_jax.studies.statistics import Optimum, moved, optimum
 
 
 def test_an_optimum_is_held_by_its_interval():

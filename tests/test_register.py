@@ -9,12 +9,11 @@ from scipy import stats
 
 from tests.conftest import TINY
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.register import Register, contrasts_of
-from transformer_jax.studies.asking.study import load_study
-from transformer_jax.studies.inference import statistics as ours
-from transformer_jax.studies.judging.judge import judge_study, level_of_arm
-from transformer_jax.studies.running.launch import run
+from transformer_jax.studies import statistics as ours
+from transformer_jax.studies.design import load_design
+from transformer_jax.studies.judging import judge_study, level_of_arm
+from transformer_jax.studies.running import run
+from transformer_jax.studies.study import Register, contrasts_of, load_study
 
 QUICK = {"training.steps": "6", "schedule.warmup_steps": "2", "model.depth": "1"}
 ARM = ["model.num_heads=4,1"]

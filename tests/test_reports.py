@@ -22,15 +22,14 @@ from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import facts_of, filtered, find_runs, parse_filter
 from transformer_jax.runs.pictures import draw_attention, draw_comparison
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import load_design, seal_of
-from transformer_jax.studies.asking.metrics import larger_is_better
-from transformer_jax.studies.asking.study import as_csv, load_study
-from transformer_jax.studies.judging.judge import judge_study
-from transformer_jax.studies.reporting import tables
-from transformer_jax.studies.reporting.comparison import Comparison
-from transformer_jax.studies.reporting.page import Page as Written
-from transformer_jax.studies.reporting.report import write_report
-from transformer_jax.studies.running.launch import run
+from transformer_jax.studies import tables
+from transformer_jax.studies.comparison import Comparison
+from transformer_jax.studies.design import larger_is_better, load_design, seal_of
+from transformer_jax.studies.judging import judge_study
+from transformer_jax.studies.report import Page as Written
+from transformer_jax.studies.report import write_report
+from transformer_jax.studies.running import run
+from transformer_jax.studies.study import as_csv, load_study
 
 EVIL = '<script>alert(1)</script></script>" onload=alert(2) javascript:x \u2028 ]]> | `x` =1+1 \\x'
 QUICK = {"training.steps": "12", "schedule.warmup_steps": "4", "model.depth": "1"}

@@ -12,10 +12,10 @@ from scipy import stats
 import transformer_jax
 from tests.conftest import attempt, refused, user_environment
 from transformer_jax.errors import InvalidInput
-from transformer_jax.studies.inference import statistics
-from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.statistics import compare
-from transformer_jax.studies.reporting.scores import judge_in
+from transformer_jax.studies import statistics
+from transformer_jax.studies.outcomes import Outcome
+from transformer_jax.studies.report import judge_in
+from transformer_jax.studies.statistics import compare
 
 SEEDS = range(6)
 ASKED = {"base": "base", "margin": 0.05, "larger_is_better": True}

@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import ROOT, attempt, refused
 from transformer_jax.config_files import load_config
-from transformer_jax.studies.asking import design
-from transformer_jax.studies.asking.design import load_design
+from transformer_jax.studies import design
+from transformer_jax.studies.design import load_design
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 

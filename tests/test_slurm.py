@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import ROOT, command
 from transformer_jax import load_run
-from transformer_jax.studies.asking.study import load_study
+from transformer_jax.studies.study import load_study
 
 pytestmark = pytest.mark.slurm
 

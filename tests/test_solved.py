@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 import transformer_jax
-from transformer_jax.studies.inference import solved as ours
-from transformer_jax.studies.inference import statistics
-from transformer_jax.studies.inference.outcome import Outcome
+from transformer_jax.studies import statistics
+from transformer_jax.studies import statistics as ours
+from transformer_jax.studies.outcomes import Outcome
 
 ASKED = {"base": "base", "margin": 0.01, "larger_is_better": True, "target": 0.99}
 

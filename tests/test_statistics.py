@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from transformer_jax.studies.inference import power
-from transformer_jax.studies.inference import statistics as ours
-from transformer_jax.studies.inference.new_text import beyond_this_text, by_cluster
-from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.inference.solved import boschloo_p, clopper_pearson
+from transformer_jax.studies import statistics as ours
+from transformer_jax.studies.outcomes import Outcome
+from transformer_jax.studies.statistics import (
+    beyond_this_text,
+    boschloo_p,
+    by_cluster,
+    clopper_pearson,
+)
 
 STUDIES = 20_000
 
@@ -105,17 +108,17 @@ def test_power_is_scipys_noncentral_t():
         drawn = np.random.default_rng(0).normal(effect, 1, (200_000, count))
         share = (ours.paired_t(drawn)[2] <= level).mean()
         shift = effect * math.sqrt(count)
-        assert power.power_of_t(shift, count - 1, level) == pytest.approx(share, abs=0.004)
+        assert ours.power_of_t(shift, count - 1, level) == pytest.approx(share, abs=0.004)
 
 
 def test_what_can_be_found_has_the_power_that_is_promised():
     """The numbers of docs/error-rates.md, and the way back."""
     for count, arms, effect in ((3, 1, 5.2), (5, 3, 2.9), (8, 7, 2.0), (16, 1, 0.9)):
         level = 0.8 * ours.level_of_look(count, (count,)) / arms
-        found = power.detectable(count, level)
+        found = ours.detectable(count, level)
         assert found == pytest.approx(effect, abs=0.06)
-        assert power.power_of_t(found * math.sqrt(count), count - 1, level) == pytest.approx(0.8)
-    assert power.detectable(1, 0.05) == math.inf
+        assert ours.power_of_t(found * math.sqrt(count), count - 1, level) == pytest.approx(0.8)
+    assert ours.detectable(1, 0.05) == math.inf
 
 
 def test_power_of_equivalence_by_simulation():
@@ -127,24 +130,24 @@ def test_power_of_equivalence_by_simulation():
             stats.t.cdf((mean - margin) / error, count - 1),
         )
         share = (p <= level).mean()
-        found = power.power_of_equivalence(margin * math.sqrt(count), count - 1, level)
+        found = ours.power_of_equivalence(margin * math.sqrt(count), count - 1, level)
         assert found == pytest.approx(share, abs=0.01)
 
 
 def test_seeds_needed_never_looks_at_the_effect():
-    few = power.seeds_needed(0.01, 5, 0.01)
-    assert few == power.seeds_needed(0.01, 5, 0.01)
+    few = ours.seeds_needed(0.01, 5, 0.01)
+    assert few == ours.seeds_needed(0.01, 5, 0.01)
     bound = 0.01 * math.sqrt(4 / stats.chi2.ppf(0.2, 4))
-    assert power.power_of_t(0.01 / bound * math.sqrt(few), few - 1, 0.05) >= 0.8
+    assert ours.power_of_t(0.01 / bound * math.sqrt(few), few - 1, 0.05) >= 0.8
     fewer = 0.01 / bound * math.sqrt(few - 1), few - 2
     enough = [
-        power.power_of_t(*fewer, 0.05) >= 0.8,
-        power.power_of_equivalence(*fewer, 0.025) >= 0.8,
+        ours.power_of_t(*fewer, 0.05) >= 0.8,
+        ours.power_of_equivalence(*fewer, 0.025) >= 0.8,
     ]
     assert not all(enough)
-    assert power.seeds_needed(0.01, 5, 0.01, 0.01) > few
-    assert power.seeds_needed(0.0, 5, 0.01) is None
-    assert power.seeds_needed(10.0, 5, 1e-4) is None  # more than anybody will run
+    assert ours.seeds_needed(0.01, 5, 0.01, 0.01) > few
+    assert ours.seeds_needed(0.0, 5, 0.01) is None
+    assert ours.seeds_needed(10.0, 5, 1e-4) is None  # more than anybody will run
 
 
 def test_clopper_pearson_and_boschloo():

@@ -28,20 +28,23 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import by_path
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.arms import DROPS, parse_arm
-from transformer_jax.studies.asking.design import load_design, parse_seeds, seal_of
-from transformer_jax.studies.asking.ladder import ladder_of
-from transformer_jax.studies.asking.study import load_study
-from transformer_jax.studies.asking.tuning import read_tuning
-from transformer_jax.studies.inference import statistics
-from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.judging.comparability import RunFacts, scored_otherwise
-from transformer_jax.studies.judging.judge import judge_study
-from transformer_jax.studies.reporting.report import write_report
-from transformer_jax.studies.running.costs import cost_of, matched_value
-from transformer_jax.studies.running.launch import run
-from transformer_jax.studies.running.planning import ArmBuilder
-from transformer_jax.studies.running.workers import CellsLost, with_seed
+from transformer_jax.studies import statistics
+from transformer_jax.studies.arms import ArmBuilder, cost_of, matched_value
+from transformer_jax.studies.design import (
+    DROPS,
+    load_design,
+    parse_arm,
+    parse_seeds,
+    read_tuning,
+    seal_of,
+)
+from transformer_jax.studies.judging import RunFacts, judge_study, scored_otherwise
+from transformer_jax.studies.ladder import ladder_of
+from transformer_jax.studies.outcomes import Outcome
+from transformer_jax.studies.report import write_report
+from transformer_jax.studies.running import run
+from transformer_jax.studies.study import load_study
+from transformer_jax.studies.workers import CellsLost, with_seed
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import make_score
 from transformer_jax.training.loop import Member, train
@@ -546,7 +549,7 @@ def test_until_something_was_trained_the_seal_may_change(tmp_path, monkeypatch):
     """A plan that was looked at and given up seals nothing."""
     path = study_file(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr("transformer_jax.studies.running.launch.Launch._run_cells", failing_here)
+        patched.setattr("transformer_jax.studies.running.Launch._run_cells", failing_here)
         with pytest.raises(ZeroDivisionError):
             run(load_design(path, {}), tmp_path / "s", (0,), progress=Silent())
     assert load_study(tmp_path / "s").sealed["margin"] == 0.01
@@ -854,14 +857,14 @@ def test_a_cell_that_another_process_trains_is_waited_for(tmp_path, monkeypatch)
     other = tmp_path / "second" / cell.path.relative_to(done.root)
     held = RunDirectory(other).locked()
     held.__enter__()
-    monkeypatch.setattr("transformer_jax.studies.running.workers._POLL", 0.1)
+    monkeypatch.setattr("transformer_jax.studies.workers._POLL", 0.1)
 
     def finish(*_):
         if not (other / "STATUS").exists():
             shutil.copytree(cell.path, other, dirs_exist_ok=True)
             held.__exit__(None, None, None)
 
-    monkeypatch.setattr("transformer_jax.studies.running.workers.time.sleep", finish)
+    monkeypatch.setattr("transformer_jax.studies.workers.time.sleep", finish)
     study = run(design, tmp_path / "second" / "s", (0,), progress=Silent())
     assert {c.state() for c in study.cells()} == {"done"}
 

@@ -7,8 +7,8 @@ import pytest
 from tests.conftest import attempt, fingerprint_of, random_params, tiny_config
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.inference.outcome import Outcome
-from transformer_jax.studies.judging.decision import Evidence, decide
+from transformer_jax.studies.judging import Evidence, decide
+from transformer_jax.studies.outcomes import Outcome
 from transformer_jax.training.loop import train
 
 TOKENS = jax.random.randint(jax.random.key(0), (3, 6), 0, 11)

@@ -13,10 +13,9 @@ from scipy import integrate, stats
 from tests.conftest import TINY, attempt, command, refused, start_command, tiny_config
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.tries import DROPPED, KEPT, UNDECIDED, Journal
-from transformer_jax.studies.inference import evidence
-from transformer_jax.studies.judging.referee import CannotTrain, Referee
-from transformer_jax.studies.running import pairs
+from transformer_jax.studies import pairs
+from transformer_jax.studies import referee as evidence
+from transformer_jax.studies.referee import DROPPED, KEPT, UNDECIDED, CannotTrain, Journal, Referee
 
 # ---------------------------------------------------------------- evidence
 

@@ -11,12 +11,9 @@ from tests.test_studies import study_file
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
-from transformer_jax.studies.asking.design import load_design
-from transformer_jax.studies.asking.tuning import read_tuning
-from transformer_jax.studies.inference import parabola
-from transformer_jax.studies.inference import statistics as ours
-from transformer_jax.studies.running.launch import run
-from transformer_jax.studies.running.tuning import tune
+from transformer_jax.studies import statistics as ours
+from transformer_jax.studies.design import load_design, read_tuning
+from transformer_jax.studies.running import run, tune
 
 RATE = "optimizer.learning_rate"
 GRID = (1e-3, 2e-3, 4e-3, 8e-3)
@@ -105,9 +102,9 @@ def test_a_trial_that_diverged_is_the_worst_and_one_without_outcome_refuses():
 def test_a_parabola_is_that_of_numpy_and_needs_curvature():
     values, losses = (1e-3, 3e-3, 1e-2), (0.30, 0.21, 0.28)
     c, b, _ = np.polyfit(np.log(values), losses, 2)
-    assert parabola.lowest_point(values, losses) == pytest.approx(math.exp(-b / (2 * c)))
-    assert parabola.lowest_point(values, (0.3, 0.3, 0.3)) is None
-    assert parabola.lowest_point(values, (math.inf, 0.2, math.inf)) == pytest.approx(3e-3)
+    assert ours.lowest_point(values, losses) == pytest.approx(math.exp(-b / (2 * c)))
+    assert ours.lowest_point(values, (0.3, 0.3, 0.3)) is None
+    assert ours.lowest_point(values, (math.inf, 0.2, math.inf)) == pytest.approx(3e-3)
 
 
 # ---------------------------------------------------------------- equal arms
@@ -126,7 +123,7 @@ def false_words(studies, *, seeds, optima, curvature, pairing=1.0, tuning_seeds=
     noise = rng.normal(0, 1 / math.sqrt(tuning_seeds), (studies, 2, len(grid)))
     excess = np.full((studies, 2), np.nan)
     for study, arm in np.ndindex(studies, 2):
-        chosen = parabola.lowest_point(grid, expected[arm] + noise[study, arm])
+        chosen = ours.lowest_point(grid, expected[arm] + noise[study, arm])
         if chosen is not None:  # one at the edge gets no verdict
             excess[study, arm] = curvature * (math.log2(chosen) - places[arm]) ** 2
     d = rng.normal(0, math.sqrt(2) * pairing, (studies, seeds)) + (excess @ [1, -1])[:, None]

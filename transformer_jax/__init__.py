@@ -36,17 +36,15 @@ what a new component, task, metric or optimizer needs.
                       pretrained, warm_start: weights to begin with; loading, run: a trained run;
                       showcases: what it shows, and scores of what it wrote (BLEU)
   planning/           what a training step needs on devices that may not be here
-  studies/            inference: statistics.read_off gives a contrast its word, from one interval
-                      where there is a mean; asking: a question as a value, its cells; judging:
-                      judge, what a verdict goes through, decision, adequacy: what may overrule the
-                      word; reporting; running: launch: from plan to verdict, workers: train the
-                      cells; tuning: what each arm chooses; costs of arms; manipulation: their
-                      changes took
+  studies/            design: a question as a value; cells: its runs; study: its directory;
+                      statistics: read_off gives a contrast its word, from one interval where there
+                      is a mean; judging: what may overrule the word; tables, figures, report;
+                      arms: made ready, with their costs; workers: train the cells; running: from
+                      plan to verdict; referee: one change at a time
   sampling, generation  a token; new text (greedy, by temperature, no beams), after a source too
   inspection          what is at sites, and a model with them changed; attention maps, gradients
   interop/, hub       Hugging Face weights in and out; their folders, by path or name
   laws                what every component keeps, to be tried on your own components
-  programs            traced programs: which are equal, by what they do
 
 Beside it: experiments/ the commands, configs/ what they read, configs/ablations/ the studies,
 docs/glossary.md our own words.
@@ -113,8 +111,8 @@ _PUBLIC = {
     "training.loading": ("load_run",),
     "training.pretrained": ("config_from_huggingface",),
     "studies": ("load_study",),
-    "studies.inference.scores": ("judge",),
-    "studies.inference.statistics": ("paired_interval",),
+    "studies.scores": ("judge",),
+    "studies.statistics": ("paired_interval",),
 }
 _HOMES = {name: f"transformer_jax.{home}" for home, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_HOMES)

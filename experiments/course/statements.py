@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from experiments.course import checks
 from experiments.results import design_of
-from transformer_jax.studies.inference.words import BETTER, SAME, UNTUNED, WORSE
+from transformer_jax.studies.outcomes import BETTER, SAME, UNTUNED, WORSE
 
 HELD, PARTLY, NOT, OPEN = "held", "held in part", "did not hold here", "undecided"
 _MEETS = {"different": (BETTER, WORSE), "better": (BETTER,), "worse": (WORSE,), "same": (SAME,)}

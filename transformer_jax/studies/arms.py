@@ -1,0 +1,624 @@
+"""Arms made ready: their data and models, what they cost, and whether their change took."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import math
+import statistics as plain_statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.config_files import flatten, own_modules, resolved
+from transformer_jax.data.baselines import Baselines, baselines_of
+from transformer_jax.data.tasks import Task
+from transformer_jax.errors import InvalidInput
+from transformer_jax.paths import by_path
+from transformer_jax.runs.provenance import surroundings
+from transformer_jax.sites import values_by_site
+from transformer_jax.studies.cells import Cell, cell_hash, cell_path
+from transformer_jax.studies.design import Design
+from transformer_jax.studies.tables import spell_share
+from transformer_jax.training.build import make_task
+from transformer_jax.training.evaluation import score_of
+from transformer_jax.training.objectives import score_batch
+from transformer_jax.training.prepared import Prepared, prepare, seeds_of
+from transformer_jax.training.program import Program, StepRequest
+from transformer_jax.training.sums import safe_mean
+from transformer_jax.training.warm_start import fingerprint_of
+
+# ---------------------------------------------------------------- costs
+
+_EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a parameter's path
+
+
+class Cost(NamedTuple):
+    """What an arm has and uses.
+
+    Attributes:
+      parameters: numbers to learn.
+      without_embeddings: those outside token and position tables.
+      flops: of training on one token (or example), matrix products alone.
+      updates: of the optimizer.
+      counted: tokens (or examples) in training.
+    """
+
+    parameters: int
+    without_embeddings: int
+    flops: float
+    updates: int
+    counted: int
+
+
+def cost_of(prepared: Prepared) -> Cost:
+    """Returns what an arm costs; nothing is compiled or drawn."""
+    leaves = by_path(prepared.template.params).items()
+    sizes = {path: math.prod(leaf.shape) for path, leaf in leaves}
+    inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
+    updates, count = prepared.config.training.steps, prepared.count_of_update
+    return Cost(
+        sum(sizes.values()),
+        inside,
+        prepared.operations_of_update / count,
+        updates,
+        updates * count,
+    )
+
+
+def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
+    """Returns the arms whose examples are not the base's, so that no score of theirs compares."""
+    hashes = {name: task.facts.get("sha256") for name, task in tasks.items()}
+    return [name for name, sha256 in hashes.items() if sha256 != hashes[base]]
+
+
+def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
+    """Returns what differs from the base by more than 2 %, one line for each arm."""
+    lines = []
+    for name, cost in costs.items():
+        apart = []
+        for what in ("parameters", "flops", "counted", "updates"):
+            ours, theirs = getattr(cost, what), getattr(costs[base], what)
+            if share := spell_share(ours, theirs):
+                apart.append(f"{what} {share}")
+        if apart:
+            lines.append(f"{name}: {', '.join(apart)}")
+    return lines
+
+
+# ---------------------------------------------------------------- making arms equal
+
+
+def matched_value(
+    measure: Callable[[int], float], target: float, start: int, step: int = 1
+) -> tuple[int, float]:
+    """Returns the multiple of `step` at which a growing measure is nearest to a wanted value.
+
+    Args:
+      measure: of a field's value: parameters, FLOPs or seconds.
+      target: the base's.
+      start: where to begin looking.
+      step: the value has to be a multiple of it.
+    Returns:
+      The value and its measure.
+    Raises:
+      ValueError: the measure does not grow with the field.
+    """
+    costs: dict[int, float] = {}
+
+    def at(units: int) -> float:
+        if units not in costs:
+            costs[units] = measure(units * step)
+        return costs[units]
+
+    low, high = 1, max(1, start // step)
+    while at(high) < target:
+        if at(2 * high) <= at(high):
+            raise ValueError("it does not grow with this field")
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if at(middle) < target else (low, middle)
+    best = min((low, high), key=lambda units: abs(at(units) - target))
+    return best * step, at(best)
+
+
+def step_of(field: str, config: ConfigDict) -> int:
+    """Returns what a field has to be a multiple of: heads that rotate need pairs of features."""
+    if field != "model.width":
+        return 1
+    return config.model.num_heads * (2 if config.model.position == "rotary" else 1)
+
+
+def explicit(field: str, config: ConfigDict) -> int:
+    """Returns a field's value, 4 * width where mlp_dim says nothing."""
+    value = flatten(config)[field]
+    return value if value is not None else 4 * config.model.width
+
+
+# ---------------------------------------------------------------- whether the change took
+
+
+class ManipulationCheck(NamedTuple):
+    """How an arm differs from the base before training; seed 0, first batch.
+
+    Attributes:
+      only_here: parameters that the base has not, or has with another shape.
+      only_base: parameters that only the base has.
+      paired: share of the arm's numbers that start with the base's values.
+      logits: root mean square of the difference of logits, over that of the base's.
+      loss: of the arm minus the base's, nats per target.
+      gradient: norm of the difference of gradients, over the base's, where they share parameters.
+      input_rms: of what enters the first block.
+      sees_ahead: largest change of earlier logits when the last token changes; None where the model
+        may look ahead, or reads no tokens.
+    """
+
+    only_here: tuple[str, ...]
+    only_base: tuple[str, ...]
+    paired: float
+    logits: float
+    loss: float
+    gradient: float
+    input_rms: float
+    sees_ahead: float | None
+
+
+class Probe(NamedTuple):
+    """What is looked at in one arm, at its start.
+
+    Attributes:
+      params: path -> initial values.
+      gradients: path -> gradient of the first batch's mean loss.
+      logits: of the first batch.
+      loss: its mean.
+      input_rms: see ManipulationCheck.
+      sees_ahead: see ManipulationCheck.
+    """
+
+    params: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    logits: np.ndarray
+    loss: float
+    input_rms: float
+    sees_ahead: float | None
+
+
+def probe(prepared: Prepared) -> Probe:
+    """Starts an arm from seed 0, or from the weights it names, and looks at its first batch."""
+    params = prepared.start(prepared.config)[0].params
+    batch, model = prepared.task.batch(seeds_of(prepared.config).order, 0), prepared.model
+    changed = _last_token_changed(prepared, batch)
+    loss, gradients, logits, entering, ahead = _look(model)(params, batch, changed)
+    return Probe(
+        params=by_path(jax.device_get(params)),
+        gradients=by_path(jax.device_get(gradients)),
+        logits=np.asarray(logits, np.float64),
+        loss=float(loss),
+        input_rms=float(entering),
+        sees_ahead=None if changed is None else float(ahead),
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _look(model: Any) -> Callable:
+    """A program that looks at a model once; arms with equal models share it.
+
+    On a CPU it is hardly optimised, which is much faster for one run.
+    """
+
+    def look(params: Any, batch: Any, changed: Any) -> tuple:
+        def mean_loss(params: Any) -> jax.Array:
+            sums, _ = score_batch(model, params, batch)
+            return safe_mean(sums.loss.sum(), sums.weight.sum())
+
+        loss, gradients = jax.value_and_grad(mean_loss)(params)
+        # One body for both: two copies of it are fused in two ways, and round in two.
+        both = [batch["inputs"]] + ([] if changed is None else [changed])
+        stacked = jax.tree.map(lambda *values: jnp.stack(values), *both)
+        logits, entering = jax.lax.map(lambda inputs: _with_input(model, params, inputs), stacked)
+        ahead = jnp.nan
+        if changed is not None:
+            ahead = jnp.abs(logits[1] - logits[0])[..., :-1, :].max()
+        return loss, gradients, logits[0], entering[0], ahead
+
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None
+    return jax.jit(look, compiler_options=quickly)
+
+
+def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
+    """Compares an arm with the base."""
+    shared = [
+        path
+        for path, value in arm.params.items()
+        if path in base.params and base.params[path].shape == value.shape
+    ]
+    equal = [path for path in shared if np.array_equal(arm.params[path], base.params[path])]
+    gradient = math.sqrt(sum(((arm.gradients[p] - base.gradients[p]) ** 2).sum() for p in shared))
+    size = math.sqrt(sum((base.gradients[p] ** 2).sum() for p in shared))
+    comparable = arm.logits.shape == base.logits.shape
+    logits = _rms(arm.logits - base.logits) / _rms(base.logits) if comparable else math.nan
+    return ManipulationCheck(
+        only_here=tuple(path for path in arm.params if path not in shared),
+        only_base=tuple(path for path in base.params if path not in shared),
+        paired=sum(arm.params[p].size for p in equal) / sum(v.size for v in arm.params.values()),
+        logits=float(logits),
+        loss=arm.loss - base.loss,
+        gradient=gradient / size if size else math.nan,
+        input_rms=arm.input_rms,
+        sees_ahead=arm.sees_ahead,
+    )
+
+
+def refuse_without_effect(
+    name: str, changes: Mapping[str, Any], arm: str, base: str, without: Callable[[str], str]
+) -> None:
+    """Raises InvalidInput where an arm, or one of its changes, changes nothing that is read.
+
+    Args:
+      name: Of the arm.
+      changes: That it makes to the base.
+      arm: Hash of its cells.
+      base: Hash of the base's cells.
+      without: Changed key -> hash of the arm's cells with that one change taken back.
+    """
+    shown = ", ".join(f"{key}={value}" for key, value in changes.items())
+    if arm == base:
+        raise InvalidInput(
+            f"arm {name!r} changes nothing ({shown}): no chosen component reads it, or the base "
+            "has it already\nremove it, or change what the base reads"
+        )
+    for key in changes if len(changes) > 1 else ():
+        try:
+            is_read = without(key) != arm
+        except InvalidInput:  # the other changes need it
+            continue
+        if not is_read:
+            raise InvalidInput(
+                f"arm {name!r}: {key}: without effect in this arm\n"
+                "remove it from the arm, so that nobody believes it was tested"
+            )
+
+
+def refuse_looking_ahead(name: str, certificate: ManipulationCheck) -> None:
+    """Raises InvalidInput where earlier logits depend on the last token, or are no numbers."""
+    ahead = certificate.sees_ahead
+    if ahead is not None and math.isnan(ahead):
+        raise InvalidInput(f"arm {name!r}: the logits are not finite before any training")
+    if ahead:
+        raise InvalidInput(
+            f"arm {name!r}: earlier logits change by {ahead:g} with the last token: the model "
+            "looks ahead"
+        )
+
+
+def _last_token_changed(prepared: Prepared, batch: Any) -> dict | None:
+    """The inputs with another last token, where the model must not notice before it."""
+    if prepared.config.data.task != "language_modelling":
+        return None
+    tokens = np.array(batch["inputs"]["tokens"])
+    tokens[..., -1] = (tokens[..., -1] + 1) % prepared.task.sizes["vocab_size"]
+    return {**batch["inputs"], "tokens": tokens}
+
+
+def _with_input(model: Any, params: Any, inputs: dict) -> tuple[jax.Array, jax.Array]:
+    """Logits, and the root mean square of what enters the first block."""
+    logits, state = model.apply({"params": params}, **inputs, mutable=["intermediates"])
+    values = values_by_site(state.get("intermediates", {}))
+    entering = values.get("embedded", values.get("encoder.embedded"))
+    if entering is None:  # an architecture of the user's, without sites
+        return logits, jnp.float32(jnp.nan)
+    return logits, jnp.sqrt(jnp.square(entering.astype(jnp.float32)).mean())
+
+
+def _rms(array: np.ndarray) -> float:
+    return float(np.sqrt(np.square(array).mean()))
+
+
+# ---------------------------------------------------------------- arms
+
+_MEMBERS = 8  # of a program at a time, on a GPU or TPU
+_ROWS = 64  # of an evaluated batch
+_BASELINES: dict[tuple[str, int], Baselines] = {}  # by data and batches
+
+
+@dataclasses.dataclass
+class Arm:
+    """An arm ready to be trained.
+
+    Attributes:
+      name: of the arm, or of a trial of its tuning.
+      changes: of the base, with what was matched and tuned.
+      config: with seed 0.
+      prepared: data, model and optimizer.
+      cost: what it uses.
+      data: digest of its task.
+      hash: of its cells' folder.
+      matched: the field that was solved for, and its value.
+    """
+
+    name: str
+    changes: dict[str, Any]
+    config: ConfigDict
+    prepared: Prepared
+    cost: Cost
+    data: str
+    hash: str = ""
+    matched: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def cell(self, root: Path, seed: int) -> Cell:
+        """Its run of a seed, below what holds `cells`."""
+        return Cell(self.name, seed, cell_path(root, self.hash, seed))
+
+    def find_folder(self, members: int) -> None:
+        """Gives the arm the hash that names its folder, for so many members at a time."""
+        self.hash, _ = cell_hash(
+            self.config,
+            self.data,
+            members,
+            surroundings()[0],
+            fingerprint_of(self.config.initial),
+        )
+
+
+class ArmBuilder:
+    """Makes arms of a design; data that several arms read is read once."""
+
+    def __init__(
+        self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+          design: of the study.
+          solved: arm -> field -> value, of an earlier launch; an arm never changes between two.
+        """
+        self.design, self._solved = design, solved or {}
+        self._tasks: dict[str, tuple[Task, str]] = {}
+
+    def prepared(self, config: ConfigDict) -> Prepared:
+        """Data, model and optimizer of a config."""
+        return prepare(config, task=self._data(config)[0])
+
+    def _data(self, config: ConfigDict) -> tuple[Task, str]:
+        """A config's task and its digest."""
+        flat = flatten(config)
+        relevant = ("data.", "training.batch_size", "evaluation.stride")
+        key = json.dumps({k: v for k, v in flat.items() if k.startswith(relevant)}, default=str)
+        if key not in self._tasks:
+            task = make_task(config, allow=own_modules(config))
+            self._tasks[key] = task, digest_of(task)
+        return self._tasks[key]
+
+    def _hash(self, config: ConfigDict) -> str:
+        """The hash of a config's cells, were they computed alone."""
+        initial = fingerprint_of(config.initial)
+        return cell_hash(config, self._data(config)[1], 1, surroundings()[0], initial)[0]
+
+    def make(self, name: str, arm: str, more: Mapping[str, Any] | None = None) -> Arm:
+        """Makes an arm, or a trial of its tuning that changes `more`."""
+        more = dict(more or {})
+        config = self.design.config_of(arm, changes=more)
+        prepared, (_, digest) = self.prepared(config), self._data(config)
+        changes = {**self.design.arms[arm], **more}
+        return Arm(name, changes, config, prepared, cost_of(prepared), digest)
+
+    def arms(self) -> dict[str, Arm]:
+        """All arms of the design, made equal where it says so."""
+        base = self.make(self.design.base, self.design.base)
+        made = {self.design.base: base}
+        for name in self.design.others:
+            made[name] = self._matched(name, base) if self.design.match else self.make(name, name)
+        return {name: made[name] for name in self.design.arms}
+
+    def _matched(self, name: str, base: Arm) -> Arm:
+        assert self.design.match is not None
+        if name in self._solved:
+            arm = self.make(name, name, self._solved[name])
+            arm.matched = dict(self._solved[name])
+            return arm
+        what, fields = self.design.match
+        for field in fields:
+            if field in self.design.arms[name]:
+                raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
+
+        def measured(prepared: Prepared) -> float:
+            if what == "time":
+                return seconds_per_step(prepared)
+            cost = cost_of(prepared)
+            return cost.parameters if what == "params" else cost.flops
+
+        target, solved = measured(base.prepared), {}
+        for field in fields:
+
+            def cost_at(value: int, field: str = field) -> float:
+                changes = {**solved, field: value}
+                return measured(self.prepared(self.design.config_of(name, changes=changes)))
+
+            config = self.design.config_of(name, changes=solved)
+            start, step = explicit(field, config), step_of(field, config)
+            try:
+                solved[field], _ = matched_value(cost_at, target, start, step)
+            except ValueError as error:
+                raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
+        arm = self.make(name, name, solved)
+        arm.matched = dict(solved)
+        return arm
+
+    @staticmethod
+    def baselines(arm: Arm) -> Baselines:
+        """What simple methods reach on an arm's data, found once in a process."""
+        key = arm.data, arm.config.training.steps
+        if key not in _BASELINES:
+            _BASELINES[key] = baselines_of(arm.prepared.task, arm.config.training.steps)
+        return _BASELINES[key]
+
+    def certificates(
+        self, arms: Mapping[str, Arm], before: Mapping[str, Any]
+    ) -> dict[str, ManipulationCheck | dict]:
+        """Looks whether each arm's change took; refuses those whose did not.
+
+        Args:
+          arms: name -> arm.
+          before: hash -> certificate of an earlier launch.
+        """
+        base, certificates = arms[self.design.base], {}
+        base_probe, base_values = probe(base.prepared), resolved(base.config)
+        for name, arm in arms.items():
+            if name != self.design.base:
+                own = self.design.arms[name]  # without what was matched and tuned
+                found = {k: v for k, v in arm.changes.items() if k not in own}
+
+                def without(key: str, own: Mapping = own, found: Mapping = found) -> str:
+                    left = {k: v for k, v in own.items() if k != key}
+                    back = {key: base_values[key]} if key in base_values else {}
+                    design = dataclasses.replace(self.design, arms={"left": {**left, **back}})
+                    return self._hash(design.config_of("left", found))
+
+                # What an arm says again as the base has it is no change.
+                changes = {k: v for k, v in own.items() if base_values.get(k) != v}
+                hashes = self._hash(arm.config), self._hash(base.config)
+                refuse_without_effect(name, changes, *hashes, without)
+            if arm.hash in before:
+                certificates[name] = before[arm.hash]
+                continue
+            its = base_probe if name == self.design.base else probe(arm.prepared)
+            certificates[name] = check_manipulation(its, base_probe)
+            refuse_looking_ahead(name, certificates[name])
+        return certificates
+
+
+def digest_of(task: Task) -> str:
+    """Returns a hash of a task's data: its evaluated splits, and the batches of some steps."""
+    digest = hashlib.sha256()
+    facts = {key: value for key, value in task.facts.items() if key != "source"}
+    digest.update(json.dumps([facts, task.protocol], sort_keys=True, default=str).encode())
+    batches = [task.batch(seed, step) for seed in (0, 1) for step in (0, 1, 10, 1000)]
+    evaluated = (task.evaluation_batches(split, _ROWS) for split in ("validation", "test"))
+    for batch in itertools.chain(*evaluated, batches):
+        for path, leaf in jax.tree.leaves_with_path(batch):
+            array = np.ascontiguousarray(leaf)
+            digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+# ---------------------------------------------------------------- how long, and how many at a time
+
+
+def seconds_per_step(prepared: Prepared) -> float:
+    """Returns the median time of a training step of a compiled program."""
+    return measure(Program(prepared))
+
+
+def measure(program: Program) -> float:
+    """Returns the seconds of a step of one member: the median over some calls of equal members."""
+    prepared = program.prepared
+    state, batches = prepared.draw(np.uint32(0)), prepared.stacked_batches(0, 0, 1)
+    request = StepRequest(prepared.numbers(), state, batches, np.int32(1))
+    requests = [request._replace(state=jax.tree.map(jnp.copy, state)) for _ in range(program.width)]
+    steps, times = 1, []
+    for _ in range(7):
+        results = program.take(requests)
+        times.append(results[0].seconds / steps / program.width)
+        if results[0].seconds > 0.5:
+            break
+        steps = min(prepared.capacity, max(1, int(0.15 / (times[-1] * program.width))))
+        requests = [
+            request._replace(state=result.state, num_steps=np.int32(steps)) for result in results
+        ]
+    return plain_statistics.median(times[1:] or times)
+
+
+@dataclasses.dataclass
+class Estimate:
+    """How many members go at a time, and what timing some steps says.
+
+    Attributes:
+      members: of a program at a time; 1: one after another.
+      seconds: of one cell, by arm, training and evaluation.
+      told: what was timed, in words.
+    """
+
+    members: int
+    seconds: dict[str, float]
+    told: str
+
+    def seconds_of(self, arm: str) -> float:
+        """Of one cell of an arm; a trial of a tuning is as long as the usual cell."""
+        usual = max(self.seconds.values(), default=0.0)
+        return self.seconds.get(arm, usual)
+
+
+def members_of(arms: Iterable[Arm], asked: int | None) -> int:
+    """Returns how many members of a program are trained at a time.
+
+    On a CPU, and where runs are over several devices, one after another; on a GPU or TPU eight.
+
+    Args:
+      arms: of the study.
+      asked: a number in the place of that.
+    Raises:
+      InvalidInput: runs over several devices go one after another.
+    """
+    if asked is not None and asked < 1:
+        raise InvalidInput(f"--members={asked}: expected an integer >= 1")
+    are_on_mesh = any(arm.prepared.sharding is not None for arm in arms)
+    if are_on_mesh and asked not in (None, 1):
+        raise InvalidInput(
+            f"--members={asked}: runs over several devices (mesh) go one after another; expected 1"
+        )
+    if asked is not None:
+        return asked
+    return 1 if are_on_mesh or jax.devices()[0].platform == "cpu" else _MEMBERS
+
+
+def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
+    """Times some steps of the base; other arms take as long as their operations say.
+
+    Args:
+      arms: name -> arm.
+      base: name of the base.
+      members: that go at a time.
+    """
+    first = arms[base]
+    seconds = measure(Program(first.prepared, members))
+    cell = first.config.training.steps * seconds + _evaluation_seconds(first.prepared)
+    told = f"{seconds * 1e3:.2f} ms a step"
+    return Estimate(
+        members, {name: cell * _work(arm) / _work(first) for name, arm in arms.items()}, told
+    )
+
+
+def nothing_to_run(arms: Iterable[str], members: int = 1) -> Estimate:
+    """The estimate of a study whose cells are all there."""
+    return Estimate(members, dict.fromkeys(arms, 0.0), "")
+
+
+def _work(arm: Arm) -> float:
+    return max(arm.cost.flops, 1.0) * arm.cost.counted
+
+
+def _evaluation_seconds(prepared: Prepared) -> float:
+    """Of all evaluations of a cell: one batch, timed, times how many there are."""
+    config, score = prepared.config, score_of(prepared)
+    params = prepared.draw(np.uint32(0)).params
+    size = config.evaluation.batch_size
+    counts = {}
+    for split in ("validation", "test"):
+        batches = iter(prepared.task.evaluation_batches(split, size))
+        batch = next(batches)
+        counts[split] = 1 + sum(1 for _ in batches)  # one at a time: a split may be large
+    jax.block_until_ready(score(params, batch))
+    started = time.monotonic()
+    jax.block_until_ready(score(params, batch))
+    one = time.monotonic() - started
+    times = -(-config.training.steps // config.evaluation.every)
+    return one * (times * counts["validation"] + counts["test"])

@@ -1,0 +1,249 @@
+"""Cells: training runs found by what they are, and shared between studies.
+
+    ROOT/cells/HASH/sSEED/     an ordinary run directory
+
+The hash covers what decides the outcome: the options that the chosen components read and that are
+not at their default, the data, the version of the numerics, the user's own files, initial weights,
+hooks that intervene, jax, flax, optax and numpy, what is set for jax and XLA, the device, and
+how many members of a program were trained at a time. So a second study finds what the first ran.
+"""
+
+import functools
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from transformer_jax.config_files import CADENCE, flatten, own_choices
+from transformer_jax.metrics import measured_by
+from transformer_jax.own import PACKAGE, hashes_of, intervenes
+from transformer_jax.resolve import read_instead, stated
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import inside
+from transformer_jax.runs.provenance import NUMERICS
+from transformer_jax.studies.design import larger_is_better
+from transformer_jax.studies.outcomes import Outcome
+
+_NOISE_OF_A_START = 0.05  # of log V, by which an untrained model's loss may lie above it
+DECIDING = ("jax", "jaxlib", "flax", "optax", "numpy")  # packages
+
+DONE, DIVERGED, OUT_OF_MEMORY = "done", "diverged", "out of memory"
+FAILED, UNFINISHED, MISSING = "failed", "unfinished", "missing"
+UNREADABLE = "evaluation.json cannot be read"  # of a cell that was done
+OUTCOMES = (DONE, DIVERGED)  # states that a verdict counts
+ENDED = (*OUTCOMES, OUT_OF_MEMORY, FAILED)  # states of cells that train no more
+_MEMORY = ("RESOURCE_EXHAUSTED", "MemoryError", "Out of memory", "out of memory")
+
+
+def cell_hash(
+    config: ConfigDict,
+    data: str,
+    members: int,
+    around: Mapping[str, Any],
+    initial: Mapping[str, str] | None = None,
+) -> tuple[str, dict[str, Any]]:
+    """Returns the name of a cell's folder, and what it was made from.
+
+    Args:
+      config: Of the arm; its seed is not looked at.
+      data: Digest of the task's data.
+      members: Of a program that are trained at a time, see training.program.
+      around: Device, packages and environment, as a manifest has them.
+      initial: Hashes of the files that hold initial weights, by option.
+    """
+    flat, initial = flatten(config), dict(initial or {})
+    own = {key: choice for key, choice in own_choices(config).items() if "hooks" not in key}
+    parts = {
+        "options": {
+            key: value
+            for key, value in options_read(flat).items()
+            if key.removeprefix("initial.") not in initial
+        },
+        "data": data,
+        "own": hashes_of(sorted({*own.values()})),
+        "initial": initial,
+        "hooks": hooks_that_intervene(flat),
+        "numerics": NUMERICS,
+        **deciding(around),
+        "members": members,
+    }
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16], parts
+
+
+def options_read(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a run that decide its outcome and are not at their default.
+
+    Left out are the seed, what only says how often something is written or measured, and options
+    of components that were not chosen.
+    """
+    passive = (*CADENCE, "hooks.")
+    return {
+        key: value
+        for key, value in stated(flat).items()
+        if key != "seed" and not key.startswith(passive) and not read_instead(key, flat)
+    }
+
+
+def hooks_that_intervene(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the hooks that change what is trained, in their order, and when they are called."""
+    hooks = [hook for hook in flat["hooks.functions"] if intervenes(hook)]
+    if not hooks:
+        return {}
+    return {"order": hooks, "files": hashes_of(hooks), "every": flat["hooks.every"]}
+
+
+def deciding(around: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what of a manifest's packages, environment and device is anything to a result."""
+    return {
+        "packages": {name: around["packages"].get(name) for name in DECIDING},
+        "environment": around.get("environment", {}),
+        "device": device_of(around["device"]),
+    }
+
+
+def device_of(facts: Mapping[str, Any]) -> str:
+    """Returns what a device is to a result, from a manifest's `device`.
+
+    One accelerator of several computes as one alone; a CPU that is made to look like several gives
+    each of them fewer threads, which add up in another order.
+    """
+    count = facts["count"] if facts["platform"] == "cpu" else 1
+    return f"{count} x {facts['kind']}"
+
+
+@functools.cache
+def code_hash() -> str:
+    """Returns the hash of the package's source files: which revision computed a cell."""
+    digest = hashlib.sha256()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        digest.update(f"{file.relative_to(PACKAGE).as_posix()}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def cell_path(root: Path, folder: str, seed: int) -> Path:
+    """Returns the directory of a cell, see files.inside.
+
+    Args:
+      root: that holds `cells`.
+      folder: the cell's hash.
+      seed: of the run.
+    """
+    return inside(root, f"cells/{folder}/s{seed}")
+
+
+class Cell(NamedTuple):
+    """One arm with one seed.
+
+    Attributes:
+      arm: its name.
+      seed: of the run.
+      path: of the run's directory.
+    """
+
+    arm: str
+    seed: int
+    path: Path
+
+    def state(self) -> str:
+        """done, diverged, out of memory, failed, unfinished or missing."""
+        status = RunDirectory(self.path).read_status()
+        if status.word == "missing":
+            return MISSING
+        if status.word == "done":
+            if not self.means():
+                return FAILED  # its evaluation.json cannot be read: no outcome
+            return DIVERGED if self._got_worse() else DONE
+        if status.word == "failed":
+            if "NonFinite" in status.reason:
+                return DIVERGED
+            return OUT_OF_MEMORY if any(text in status.reason for text in _MEMORY) else FAILED
+        return UNFINISHED
+
+    def reason(self) -> str:
+        """What STATUS says about a failure."""
+        status = RunDirectory(self.path).read_status()
+        if status.word == "done":
+            return "" if self.means() else UNREADABLE
+        return status.reason
+
+    def outcome(self, metric: str, target: float | None = None) -> Outcome:
+        """What the cell counts as in a comparison.
+
+        Args:
+          metric: of the final test scores.
+          target: score from which on it is solved; None: no such thing is asked.
+        """
+        state = self.state()
+        value = self.means().get(metric) if state == DONE else None
+        if target is None:
+            return Outcome(value, state == DIVERGED)
+        rows = RunDirectory(self.path).metrics()
+        sign = 1 if larger_is_better(metric, self.metric_facts()) else -1
+        scores = [(row["step"], row.get(f"eval/{metric}")) for row in rows]
+        scored = [(step, score) for step, score in scores if score is not None]
+        first = next((step for step, score in scored if sign * score >= sign * target), None)
+        return Outcome(
+            value, state == DIVERGED, first, max((row["step"] for row in rows), default=0)
+        )
+
+    def means(self, split: str = "test") -> dict[str, Any]:
+        """The final scores of a split, with metrics that were measured later; {} before the end."""
+        scores = _read(self.path, "evaluation.json").get(split, {})
+        later = read_details(self).get("metrics", {}).get(split, {})
+        return {**scores, **later} if scores else {}
+
+    def validated(self) -> dict[str, Any] | None:
+        """The final scores of the validation split; {} where it diverged, None of no outcome."""
+        return {DONE: self.means("validation"), DIVERGED: {}}.get(self.state())
+
+    def metric_facts(self) -> dict[str, dict[str, Any]]:
+        """What is known of the metrics that were asked for: name -> unit, direction, code."""
+        later = read_details(self).get("metrics", {}).get("facts", {})
+        first = _read(self.path, "evaluation.json").get("metrics", {})
+        target = RunDirectory(self.path).config().evaluation.target if first else None
+        own = {n: {**f, "code": measured_by(n, f["code"], target)} for n, f in first.items()}
+        return {**own, **later}
+
+    def _got_worse(self) -> bool:
+        """Whether the final losses, on test and in training, are above those of an untrained model.
+
+        Above by more than its noise: an untrained model's loss is that of a uniform guess, log V,
+        up to a few per cent. A run that merely learned nothing has a score and is worse by it; one
+        that knows its few examples by heart and loses more on the test split overfitted.
+        """
+        directory = RunDirectory(self.path)
+        sizes = directory.manifest().get("sizes", {})
+        classes = sizes.get("num_classes") or sizes.get("vocab_size")
+        loss = self.means().get("loss", 0.0)  # one that is missing is told elsewhere
+        if not math.isfinite(loss):
+            return True
+        untrained = (1 + _NOISE_OF_A_START) * math.log(classes) if classes else math.inf
+        if loss < untrained:
+            return False
+        trained = [row["train/loss"] for row in directory.metrics() if "train/loss" in row]
+        return not (trained and trained[-1] < untrained)
+
+
+@functools.lru_cache(maxsize=4096)
+def _read_json(path: Path, stamp: int) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _read(folder: Path, name: str) -> dict:
+    """What a JSON file holds, read once while it does not change; {} where there is none."""
+    file = inside(folder, name)
+    try:
+        return _read_json(file, os.stat(file).st_mtime_ns)
+    except (OSError, ValueError):
+        return {}
+
+
+def read_details(cell: Cell) -> dict[str, Any]:
+    """What details.json holds; {} where there is none."""
+    return _read(cell.path, "details.json")

@@ -1,0 +1,230 @@
+"""Any runs side by side: what differed, what came out, and what may be said of it.
+
+Runs with one config but for the seed are one arm. Nothing is claimed from one seed, and nothing at
+all where the runs were not evaluated alike; a study with a margin is what gives verdicts.
+"""
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformer_jax.config_files import CADENCE
+from transformer_jax.errors import InvalidInput
+from transformer_jax.metrics import METRICS
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.listing import without_test
+from transformer_jax.studies import tables
+from transformer_jax.studies.design import larger_is_better
+from transformer_jax.studies.judging import RunFacts, among, computed_otherwise, scored_otherwise
+from transformer_jax.studies.report import Page
+from transformer_jax.studies.statistics import ALPHA, paired_interval
+from transformer_jax.suggestions import suggest
+
+_SCORES = tuple(f"test/{name}" for name in METRICS)
+_RESULTS = ("status", "step", "parameters")
+
+
+class Comparison:
+    """Some runs and one metric.
+
+    Attributes:
+      runs: name -> directory.
+      metric: of metrics.jsonl.
+      columns: name -> config values and results.
+      arms: name -> the runs of one config, by seed.
+      metric_facts: what the runs keep of their metrics, see measuring.facts_of_metrics.
+    """
+
+    def __init__(self, runs: Mapping[str, RunDirectory], metric: str) -> None:
+        """Reads what the runs left.
+
+        Raises:
+          InvalidInput: a directory holds no run, or a run has no such metric.
+        """
+        self.runs, self.metric = dict(runs), metric
+        self._facts = {name: RunFacts.of(run) for name, run in runs.items()}
+        stored = (run.evaluation.get("metrics", {}) for run in self._facts.values())
+        self.metric_facts = {name: facts for of_run in stored for name, facts in of_run.items()}
+        self.columns = {name: self._column(name) for name in runs}
+        self.arms = self._arms()
+
+    def _column(self, name: str) -> dict[str, Any]:
+        run, last = self.runs[name], {}
+        rows = run.metrics()
+        for row in rows:
+            last |= row
+        last = without_test(last) | (rows[-1] if rows else {})
+        if self.metric not in last:
+            metrics = [key for key in last if key != "step"]
+            raise InvalidInput(
+                f"--metric={self.metric}: {run.path} has no such metric"
+                f"{suggest(self.metric, metrics)}"
+                + (f"\nit has: {', '.join(metrics)}" if metrics else "\nit has none yet")
+            )
+        measured = dict.fromkeys([self.metric, *_SCORES, "time/step_ms"])
+        facts = {"status": run.status(), "step": last["step"]}
+        facts["parameters"] = self._facts[name].manifest["parameters"]
+        scores = {key: last[key] for key in measured if key in last}
+        return {**self._facts[name].config, **facts, **scores}
+
+    def _arms(self) -> dict[str, dict[int, str]]:
+        """Runs by config without seed and cadence, named by what differs."""
+        groups: dict[tuple, dict[int, str]] = {}
+        for name, (_, config, _) in self._facts.items():
+            kept = {k: v for k, v in config.items() if k != "seed" and not k.startswith(CADENCE)}
+            arm = tuple((key, str(value)) for key, value in kept.items())
+            groups.setdefault(arm, {}).setdefault(config["seed"], name)
+        if len(groups) == 1:
+            return {"all": next(iter(groups.values()))}
+        varied = dict.fromkeys(key for arm in groups for key, _ in arm)
+        # What only some runs read says nothing of the others, which chose another variant.
+        keys = [k for k in varied if len({dict(arm)[k] for arm in groups if k in dict(arm)}) > 1]
+        return {
+            ", ".join(
+                f"{key.rsplit('.', 1)[-1]}={dict(arm)[key]}" for key in keys if key in dict(arm)
+            ): by_seed
+            for arm, by_seed in groups.items()
+        }
+
+    # ---- what is said
+
+    def rows(self) -> list[list[str]]:
+        """What differs between the configs, and every result."""
+        keys = dict.fromkeys(key for facts in self.columns.values() for key in facts)
+        rows = []
+        for key in keys:
+            values = [facts.get(key, "-") for facts in self.columns.values()]
+            if key in _RESULTS or "/" in key or any(value != values[0] for value in values):
+                rows.append([key, *[tables.spell(value) for value in values]])
+        return rows
+
+    def warnings(self) -> list[str]:
+        """What makes a difference between the runs mean less than it seems."""
+        manifests, configs, _ = zip(*self._facts.values(), strict=True)
+        warnings = []
+        unfinished = [name for name, run in self.runs.items() if run.status() != "done"]
+        if unfinished:
+            warnings.append(f"not finished: {', '.join(unfinished)}")
+        warnings += self.scored_otherwise()
+        budgets = [
+            c["training.steps"] * c["training.batch_size"] * c["data.length"] for c in configs
+        ]
+        if not _differ([c["data.task"] for c in configs]) and _differ(budgets):
+            warnings.append(f"different token budgets: {', '.join(f'{b:,}' for b in budgets)}")
+        counts = [m["parameters"] for m in manifests]
+        if max(counts) > 1.02 * min(counts):
+            warnings.append("parameters differ by more than 2 %")
+        return warnings + among(list(self._facts.values()), computed_otherwise)
+
+    def scored_otherwise(self) -> list[str]:
+        """What the runs were scored on otherwise; where there is any, nothing is claimed."""
+        return among(list(self._facts.values()), scored_otherwise, self.metric.rpartition("/")[2])
+
+    def verdict(self) -> str:
+        """What so few runs can support: nothing about a cause."""
+        fewest = min(len(seeds) for seeds in self.arms.values())
+        if len(self.arms) == 1 and fewest == 1:
+            return "the same config and the same seed: one run and its copies"
+        if len(self.arms) == 1:
+            return "the same config with different seeds: the spread between them is noise"
+        if self.scored_otherwise():
+            return "no claim: the runs were not evaluated alike"
+        if fewest < 2 or not self.paired():
+            return (
+                f"no claim: {fewest} seed{'s' if fewest > 1 else ''} of some config; a difference "
+                "may be the seed's. Train each with several values of --config.seed before "
+                "believing it"
+            )
+        return (
+            "no verdict: no margin was declared before these runs, so intervals are leads; "
+            "python -m experiments.ablate makes a study of the question"
+        )
+
+    def paired(self) -> list[dict[str, Any]]:
+        """Differences of the metric from the first arm's, over the seeds that both have."""
+        (_, base), *others = self.arms.items()
+        sign = 1.0 if larger_is_better(self.metric, self.metric_facts) else -1.0
+        intervals = []
+        for name, arm in others:
+            seeds = sorted(base.keys() & arm.keys())
+            scores = [[self.columns[its[s]][self.metric] for s in seeds] for its in (arm, base)]
+            d = [
+                math.nan if None in pair else sign * (float(pair[0]) - float(pair[1]))
+                for pair in zip(*scores, strict=True)
+            ]
+            if len(d) < 2 or not all(map(math.isfinite, d)):
+                continue
+            together = paired_interval(d, ALPHA / len(others))
+            intervals.append(
+                {
+                    "name": name,
+                    "mean": together.mean,
+                    "differences": d,
+                    "seeds": seeds,
+                    "interval": together.interval,
+                }
+            )
+        return intervals
+
+    # ---- the page
+
+    def page(self) -> str:
+        """All of it as one static page."""
+        page = Page(f"{len(self.runs)} runs compared by {self.metric}")
+        page.paragraph(self.verdict())
+        page.bullets(f"warning: {text}" for text in self.warnings())
+        page.heading("Arms")
+        page.table(
+            ["arm", "seeds", "runs"],
+            [
+                [arm, ", ".join(map(str, by_seed)), ", ".join(by_seed.values())]
+                for arm, by_seed in self.arms.items()
+            ],
+        )
+        pairs = [] if self.scored_otherwise() else self.paired()
+        if pairs:
+            page.heading("Paired differences")
+            heads = ["arm", "mean", "95 % interval, together", "by seed"]
+            page.table(heads, [_pair_row(pair) for pair in pairs])
+        with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+            page.figure("curves.svg", self._curves(), f"{self.metric} over the updates")
+        page.heading("What differed, and what came out")
+        page.table(["", *self.columns], self.rows())
+        page.heading("Code and environment")
+        shown = ("git", "code", "numerics", "packages", "device", "python", "platform")
+        rows = []
+        for key in (*shown, "own_rows", "members"):
+            values = [run.manifest.get(key) for run in self._facts.values()]
+            if _differ(values):
+                rows.append([key, *[json.dumps(value) for value in values]])
+        page.table(["", *self.runs], rows)
+        page.paragraph("" if rows else "The same code, packages and device.")
+        return page.html()
+
+    def _curves(self) -> bytes:
+        from transformer_jax.studies.figures import curves_figure, curves_of
+
+        runs = {
+            arm: [self.runs[name].path for name in by_seed.values()]
+            for arm, by_seed in self.arms.items()
+        }
+        content = io.BytesIO()
+        curves_figure(curves_of(runs, self.metric), self.metric).savefig(content, format="svg")
+        return content.getvalue()
+
+
+def _pair_row(pair: Mapping[str, Any]) -> list[str]:
+    by_seed = zip(pair["seeds"], pair["differences"], strict=True)
+    return [
+        pair["name"],
+        tables.signed(pair["mean"]),
+        tables.spell_interval(pair["interval"]),
+        ", ".join(f"{seed}: {difference:+.4f}" for seed, difference in by_seed),
+    ]
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return any(value != values[0] for value in values)

@@ -1,0 +1,166 @@
+"""Cells as jobs of a cluster: submitting them, and what a job does.
+
+Cells are run directories with locks, so the next launch makes good what a job lost, and two jobs
+never train one cell.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import Stop
+from transformer_jax.runs.files import inside
+from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.arms import Arm, ArmBuilder, Estimate
+from transformer_jax.studies.cells import DONE, ENDED, OUTCOMES, Cell
+from transformer_jax.studies.cluster import Cluster
+from transformer_jax.studies.design import Design
+from transformer_jax.studies.workers import Workers
+
+_POLL = 2.0  # seconds between looks at the cells
+
+
+def run_as_jobs(
+    cluster: Cluster,
+    workers: Workers,
+    design: Design,
+    workdir: Path,
+    root: Path,
+    arms: Mapping[str, Arm],
+    waiting: Sequence[Cell],
+    total: int,
+) -> None:
+    """Trains cells as jobs; each gets cells of one arm as far as that goes, to compile once.
+
+    Args:
+      cluster: where to.
+      workers: who would train them here; learns which cells were lost.
+      design: of the study.
+      workdir: of the study; `jobs` in it gets their logs.
+      root: that holds `cells`.
+      arms: name -> arm.
+      waiting: cells.
+      total: cells in all.
+    Raises:
+      Stop: a job could not be submitted.
+    """
+    board, names = workers.board(waiting, total), list(arms)
+    order = sorted(waiting, key=lambda cell: (names.index(cell.arm), cell.seed))
+    size = cluster.cells_per_job
+    jobs = [order[start : start + size] for start in range(0, len(order), size)]
+    reported: set[Cell] = set()
+    failed = {cell: cell.reason() for cell in waiting if cell.state() in ENDED}  # tried again
+
+    def report_ended(is_last: bool = False) -> None:
+        for cell in waiting:
+            state = cell.state()
+            if not is_last and state in ENDED and failed.get(cell) == cell.reason():
+                continue  # its job has not begun
+            if cell not in reported and state in ENDED:
+                reported.add(cell)
+                board.ended(cell, state, "" if state == DONE else cell.reason())
+
+    workers.progress.say(f"jobs   {len(jobs)} with {len(order)} cells ({cluster.kind})")
+    what = (design, str(root.absolute()), workers.estimate)
+    batches = [
+        [(c.arm, a.changes, a.hash, c.seed) for c in job for a in [arms[c.arm]]] for job in jobs
+    ]
+    logs = inside(workdir, "jobs")
+    logs.mkdir(parents=True, exist_ok=True)
+    executor, submitted = cluster.executor(logs), []
+    try:
+        for batch in batches:
+            if workers.stop.signal is None:
+                with _interrupts_left_to_us(cluster):
+                    submitted.append(executor.submit(train_cells, os.getcwd(), *what, batch))
+    except Exception as error:
+        _end(cluster, submitted)
+        raise Stop(f"--executor={cluster.kind}: {str(error).partition(chr(10))[0]}") from error
+    while not all(job.done() for job in submitted):
+        if workers.stop.signal is not None:
+            _end(cluster, submitted)
+            if cluster.kind == "slurm":
+                break  # which tells those that run to save, and waits for them
+        report_ended()
+        time.sleep(_POLL)
+    report_ended(is_last=True)
+    for cell in waiting:
+        if cell.state() not in OUTCOMES:
+            reason = cell.reason() or f"its job did not end well, see {workdir}/jobs"
+            workers.lost[cell.arm, cell.seed] = reason
+
+
+@contextlib.contextmanager
+def _interrupts_left_to_us(cluster: Cluster) -> Generator[None]:
+    """A local job that is started inside ignores Ctrl-C, until its own StopSignal takes it.
+
+    It is of the terminal's group too, and submitit's controller would kill it.
+    """
+    before = None
+    if cluster.kind != "slurm":
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end(cluster: Cluster, submitted: Sequence[Any]) -> None:
+    """Cancels jobs that wait; those that run save what they have."""
+    for job in submitted:
+        if cluster.kind == "slurm":
+            job.cancel()
+        elif not job.done():  # whose controller kills at `cancel`, and passes SIGTERM on
+            os.kill(int(job.job_id), signal.SIGTERM)
+
+
+def train_cells(
+    cwd: str,
+    design: Design,
+    root: str,
+    estimate: Estimate,
+    batch: Sequence[tuple[str, dict[str, Any], str, int]],
+) -> list[str]:
+    """What a job does: trains cells of a study that another process has sealed and will judge.
+
+    Args:
+      cwd: where the study was started.
+      design: of the study.
+      root: that holds `cells`.
+      estimate: how many members go at a time, and how long cells take.
+      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed).
+    Returns:
+      How each cell ended.
+    Raises:
+      SystemExit: a signal came, under Slurm; the cells were saved.
+      Stop: here the same arm would be another: other code, jax or device than where the study was
+        launched.
+    """
+    os.chdir(cwd)
+    with StopSignal() as stop:
+        arms: dict[str, Arm] = {}
+        for name, changes, folder, _ in batch:
+            if name not in arms:
+                of_arm = dataclasses.replace(design, arms={**design.arms, name: changes})
+                arms[name] = ArmBuilder(of_arm).make(name, name)
+                arms[name].find_folder(estimate.members)
+                if arms[name].hash != folder:
+                    raise Stop(
+                        f"{name}: code, jax or device are not those where the study was launched; "
+                        "launch it from a node like this one (local jobs see no GPU without "
+                        "--job=gpus_per_node=N)"
+                    )
+        cells = [arms[name].cell(Path(root), seed) for name, _, _, seed in batch]
+        Workers(estimate, Progress(), stop).run(arms, cells, len(cells))
+        if stop.signal is not None and "SLURM_JOB_ID" in os.environ:
+            # No result is left: a job that goes back into the queue has not ended. sacct tells.
+            raise SystemExit(128 + stop.signal)
+        return [cell.state() for cell in cells]

@@ -1,1 +1,0 @@
-"""From finished cells to a verdict."""

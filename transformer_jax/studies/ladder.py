@@ -1,0 +1,303 @@
+"""The same question at several scales: one option of the baseline at ascending values.
+
+Each rung is a study of its own, with the same arms and seeds; all are planned before one runs.
+ladder.json, ladder.md and a figure show their verdicts next to each other.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer_jax.config_files import changed, flatten
+from transformer_jax.errors import InvalidInput
+from transformer_jax.options import is_number, split_values
+from transformer_jax.runs.files import as_plain, inside, read_json, replace, write_json
+from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.charts import optimum_of, sweep_charts, sweeps_of
+from transformer_jax.studies.design import Design, checked_arms, parse_arm
+from transformer_jax.studies.running import planned, seconds_to_come
+from transformer_jax.studies.statistics import moved
+from transformer_jax.studies.study import Study
+from transformer_jax.studies.tables import as_markdown, clock, signed, spell, spell_interval
+
+# ---------------------------------------------------------------- ladder
+
+FILE = "ladder.json"
+
+
+class Ladder(NamedTuple):
+    """Designs by the value of an option.
+
+    Attributes:
+      key: Of the config.
+      rungs: Value -> design, ascending.
+    """
+
+    key: str
+    rungs: dict[float, Design]
+
+
+def ladder_of(text: str, design: Design) -> Ladder:
+    """Reads `KEY=VALUE,VALUE`: two or more numbers, ascending.
+
+    Args:
+      text: Of `--ladder`.
+      design: Of the study, whose baseline gets these values.
+
+    Raises:
+      InvalidInput: It is something else, or an arm sets the option itself.
+    """
+    points = parse_arm(text, flatten(design.config), whole_keys=True, flag="--ladder")
+    keys = {key for point in points.values() for key in point}
+    values = [value for point in points.values() for value in point.values()]
+    count = len(split_values(text.partition("=")[2]))  # a value that stands twice is one point
+    if len(keys) != 1 or not all(map(is_number, values)):
+        raise InvalidInput(f"--ladder={text}: expected one KEY=NUMBER,NUMBER,...")
+    if not len(values) == count >= 2 or sorted(values) != values:
+        raise InvalidInput(f"--ladder={text}: expected 2 or more numbers, ascending")
+    (key,) = keys
+    if key == "seed" or key.startswith("seeds."):
+        raise InvalidInput(f"--ladder={text}: seeds are no scale: --seeds=5")
+    for name, changes in design.arms.items():
+        if key in changes:
+            raise InvalidInput(f"--ladder={text}: arm {name!r} sets {key} itself")
+    return Ladder(key, {value: _rung(design, key, value) for value in values})
+
+
+def _rung(design: Design, key: str, value: float) -> Design:
+    overrides = {**design.overrides, key: str(value)}
+    config = changed(design.config, {key: value})
+    return checked_arms(dataclasses.replace(design, config=config, overrides=overrides))
+
+
+def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
+    """Notes what a ladder asks, before its first cell.
+
+    Args:
+      workdir: Of the ladder.
+      ladder: Its designs.
+      write: False: another ladder is refused, and nothing is written.
+
+    Raises:
+      InvalidInput: Another ladder was begun there.
+    """
+    now: dict[str, Any] = {"key": ladder.key, "values": list(ladder.rungs)}
+    file = inside(workdir, FILE)
+    if not file.exists():
+        if write:
+            workdir.mkdir(parents=True, exist_ok=True)
+            write_json(workdir, FILE, now)
+        return
+    stored = read_json(file)
+    if {key: stored.get(key) for key in now} != now:
+        asked = f"{stored.get('key')}={','.join(f'{v:g}' for v in stored.get('values', ()))}"
+        raise InvalidInput(
+            f"--workdir={workdir}: its ladder is {asked}; choose another --workdir for another"
+        )
+
+
+def rung_path(workdir: Path, key: str, value: float) -> Path:
+    """Returns the directory of a rung's study."""
+    return inside(workdir, rung_name(key, value))
+
+
+def rung_name(key: str, value: float) -> str:
+    """Returns KEY=VALUE, as a rung's directory is named."""
+    return f"{key}={value}"
+
+
+# ---------------------------------------------------------------- rungs compared
+
+
+def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
+    """Compares the rungs' verdicts, writes the files, and returns what ladder.json holds.
+
+    Args:
+      workdir: Of the ladder; the studies of its rungs are judged.
+      ladder: What was asked.
+    """
+    studies = [Study(rung_path(workdir, ladder.key, value)) for value in ladder.rungs]
+    verdicts = [study.verdicts() for study in studies]
+    first = verdicts[0]
+    kept = ("mean", "interval", "words")
+    judged = as_plain(
+        {
+            "question": first["question"],
+            "key": ladder.key,
+            "values": list(ladder.rungs),
+            "metric": first["metric"],
+            "base": first["base"],
+            "scores": [v["values"][v["base"]]["mean"] for v in verdicts],
+            "arms": {
+                arm: [{key: v["arms"][arm].get(key) for key in kept} for v in verdicts]
+                for arm in first["arms"]
+            },
+            "optima": _optima(studies),
+        }
+    )
+    write_json(workdir, FILE, judged)
+    replace(workdir, "ladder.md", ladder_text(judged))
+    _draw(workdir, judged, studies)
+    return judged
+
+
+def _draw(workdir: Path, ladder: Mapping[str, Any], studies: Sequence[Study]) -> None:
+    """Scores over the option that all arms set, a line for each rung."""
+    series: list[dict[str, Any]] = []
+    chart: Mapping[str, Any] = {}
+    for index, (value, study) in enumerate(zip(ladder["values"], studies, strict=True)):
+        named = {"name": rung_name(ladder["key"], value), "index": index}
+        for its in sweep_charts(study, study.verdicts()):
+            if its["xLabel"] in ladder["optima"]:
+                chart = its
+                series += [{**line, **named} for line in its["series"]]
+    if series:
+        with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+            from transformer_jax.studies.figures import draw_lines
+
+            draw_lines(workdir, "ladder", {**chart, "series": series})
+
+
+def _optima(studies: Sequence[Study]) -> dict[str, Any]:
+    """Option that all arms set -> its best value at each rung, and the factor by which it moves.
+
+    The factor is that from the first to the last rung that has a best value.
+    """
+    optima: dict[str, dict[str, Any]] = {}
+    for key, groups in sweeps_of(studies[0], studies[0].verdicts()).items():
+        if list(groups) != [""]:
+            continue
+        by_rung = [optimum_of(study, study.verdicts(), key, groups[""]) for study in studies]
+        found = [(n, its) for n, its in enumerate(by_rung) if not isinstance(its, str)]
+        optima[key] = {"by_rung": by_rung}
+        if len(found) > 1:
+            (start, first), (end, last) = found[0], found[-1]
+            optima[key] |= {"moved": moved(first, last), "between": (start, end)}
+    return optima
+
+
+def ladder_text(ladder: Mapping[str, Any]) -> str:
+    """The ladder as Markdown: best values of a swept option, and a row for each arm and rung."""
+    rows = [
+        [
+            arm,
+            f"{value:g}",
+            signed(its["mean"]),
+            spell_interval(its["interval"]),
+            its["words"],
+        ]
+        for arm, by_rung in ladder["arms"].items()
+        for value, its in zip(ladder["values"], by_rung, strict=True)
+    ]
+    heads = ["arm", ladder["key"], f"{ladder['metric']}, difference", "interval", "verdict"]
+    scores = ", ".join(
+        f"{spell(score)} at {value:g}"
+        for score, value in zip(ladder["scores"], ladder["values"], strict=True)
+    )
+    head = (
+        f"# {ladder['question']}\n\nOver {ladder['key']}; + is better than {ladder['base']}. "
+        f"Each rung is a study of its own. The baseline: {scores}.\n"
+    )
+    return "\n".join([head, *_best_values(ladder), "", as_markdown(heads, rows)])
+
+
+def _best_values(ladder: Mapping[str, Any]) -> list[str]:
+    """Where the best value of an option lies that all arms set, a line for each option."""
+    sentences = []
+    for key, its in ladder["optima"].items():
+        found = [
+            f"{best if isinstance(best, str) else _spelled(best)} at {value:g}"
+            for value, best in zip(ladder["values"], its["by_rung"], strict=True)
+        ]
+        says = f"the best {key}"
+        if "moved" in its:
+            start, end = (ladder["values"][place] for place in its["between"])
+            says += f" moves by x {_spelled(its['moved'])} from {start:g} to {end:g}"
+        by = "by a parabola, 95 % each; ends beyond what was tried are extrapolated"
+        sentences.append(f"- **{says}**: {', '.join(found)} ({by})")
+    return sentences
+
+
+def _spelled(best: Mapping[str, Any]) -> str:
+    low, high = best["interval"]
+    return f"{best['at']:.3g} [{low:.3g}, {high:.3g}]"
+
+
+# ---------------------------------------------------------------- running one
+
+
+def run_ladder(
+    ladder: Ladder,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    *,
+    dry_run: bool = False,
+    retry: bool = False,
+    progress: Progress | None = None,
+    root: str | Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Runs and judges every rung, and compares them.
+
+    Args:
+      ladder: Its designs.
+      workdir: Of the ladder; its parent's `cells` are shared if no other root is given.
+      seeds: Of every rung.
+      dry_run: Whether to stop after the plans.
+      retry: Whether cells that failed are tried again.
+      progress: Where to report; standard output if not given.
+      root: Holds `cells`.
+      options: Of launch.planned.
+
+    Returns:
+      What ladder.json holds; {} of a dry run.
+
+    Raises:
+      InvalidInput: The data of a rung is not there, or an arm does not fit it; nothing ran.
+      CellsLost: Some cells failed; all others ran, and what can be said was written.
+    """
+    from transformer_jax.studies.workers import CellsLost
+
+    workdir, progress = Path(workdir), progress or Progress()
+    begin_ladder(workdir, ladder, write=False)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(progress))
+        stop, launches = stack.enter_context(StopSignal()), {}
+        for value, design in ladder.rungs.items():
+            name, path = rung_name(ladder.key, value), rung_path(workdir, ladder.key, value)
+            progress.say(f"plan   {name}: {design.path}, compared with {design.base}")
+            shared = root or (None if Study(path).record else workdir.absolute().parent)
+            rung = planned(
+                design, path, seeds, progress, stop, dry_run=dry_run, root=shared, **options
+            )
+            with _named(name):
+                launches[name] = stack.enter_context(rung)
+            stop.end("interrupted before anything was trained")
+        seconds = sum(sum(seconds_to_come(launch).values()) for launch in launches.values())
+        progress.say(f"total  {len(launches)} studies, in all about {clock(seconds)}")
+        if dry_run:
+            return {}
+        begin_ladder(workdir, ladder)
+        lost: list[str] = []
+        for name, launch in launches.items():
+            progress.say(f"rung   {name}")
+            try:
+                launch.run(retry)
+            except CellsLost as error:  # the others go on
+                lost.append(f"{name}: {str(error).splitlines()[0]}")
+    judged = write_ladder(workdir, ladder)
+    if lost:
+        tried = "--retry tries them again; STATUS says why, and error.txt for a fault in code"
+        raise CellsLost("\n".join([*lost[:5], tried]))
+    return judged
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Generator[None]:
+    try:
+        yield
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from error

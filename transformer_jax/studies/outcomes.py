@@ -1,0 +1,30 @@
+"""How a run ends, and the words that are said of an arm compared with the base."""
+
+from typing import NamedTuple
+
+
+class Outcome(NamedTuple):
+    """What a cell counts as.
+
+    Attributes:
+      value: of the primary metric; None where there is none.
+      diverged: not finite, or worse than an untrained model in training and after it. An outcome,
+        never dropped.
+      first: update at which the validation score first reached the target; None where it never did,
+        or there is none.
+      last: update of the run.
+    """
+
+    value: float | None
+    diverged: bool = False
+    first: int | None = None
+    last: int = 0
+
+
+# ---------------------------------------------------------------- words
+
+BETTER, WORSE, SAME = "better", "worse", "no different within the margin"
+UNRESOLVED, UNSTABLE, IDENTICAL = "unresolved", "unstable", "identical"
+NO_VERDICT, REFUSED, NOT_PRIMARY = "no verdict", "refused", "not primary"
+CANNOT_TELL = "cannot tell"  # of models that had not learned, or could learn no more
+UNTUNED = ", at the base's hyper-parameters"  # what words end in where only the base is tuned

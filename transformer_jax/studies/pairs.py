@@ -1,0 +1,173 @@
+"""A base and one change of it, trained with the same seeds, for the referee.
+
+Scores are those of the validation split, so that the test split stays one that nobody chose by.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.config_files import changed, flatten, refuse_foreign_modules
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.arms import ArmBuilder, nothing_to_run, scored_on_other_data, unmatched
+from transformer_jax.studies.cells import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    OUT_OF_MEMORY,
+    OUTCOMES,
+    UNREADABLE,
+    Cell,
+)
+from transformer_jax.studies.design import Design, gate_of
+from transformer_jax.studies.judging import RunFacts, scored_otherwise, whether_learned
+from transformer_jax.studies.referee import CannotTrain, Journal, Try, spelled
+from transformer_jax.studies.workers import Workers
+from transformer_jax.training.evaluation import refuse_unknown_bytes
+
+_BASE, _CHANGE = "base", "change"
+# Failures that say nothing of the change: what a full or a foreign disk gives.
+_OF_THE_MACHINE = ("SaveFailed:", "Stop:", "OSError:", "PermissionError:", UNREADABLE)
+
+
+class TrainedPairs:
+    """Base and change, trained with the same seeds; what judging.referee asks for its evidence.
+
+    Attributes:
+      cost: what the change costs more or less than the base, in words.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        this: Try,
+        progress: Progress,
+        stop: StopSignal,
+        root: Path,
+        allow: Collection[str],
+    ) -> None:
+        """Makes base and change ready.
+
+        Args:
+          journal: with the base's config.
+          this: the change, and the base that it is tried on.
+          progress: where to tell how it goes.
+          stop: tells when to end.
+          root: holds `cells`.
+          allow: modules that may be imported, of those that the base names.
+        Raises:
+          InvalidInput: the change does nothing, is scored on other data, or the base names code
+            that is not allowed.
+        """
+        self._where, self._told = journal.path, spelled(this.change)
+        self._progress, self._stop, self._root = progress, stop, root
+        self._asked = journal.begun or {}
+        config = changed(journal.config(), texts=this.base)
+        refuse_foreign_modules(config, allow)
+        self._design = _design_of(config, this.change, self._asked["metric"])
+        builder = ArmBuilder(self._design)
+        with progress.busy("preparing base and change"):
+            self._arms = builder.arms()
+        for arm in self._arms.values():
+            arm.find_folder(1)
+        tasks = {name: arm.prepared.task for name, arm in self._arms.items()}
+        refuse_unknown_bytes(tasks[_BASE], self._asked["metric"])
+        if scored_on_other_data(tasks, _BASE):
+            self._refuse("what it is scored on is not the base's, so that no scores compare")
+        with progress.busy("looking whether the change took"):
+            builder.certificates(self._arms, {})
+        baselines = builder.baselines(self._arms[_BASE])
+        try:
+            self._gate = gate_of(
+                self._asked["gate"], baselines.gate, baselines.scores, "validation"
+            )
+        except InvalidInput as error:
+            message = str(error).partition("gate: by=")[2]
+            raise InvalidInput(f"--gate={message}") from error
+        costs = {name: arm.cost for name, arm in self._arms.items()}
+        self.cost: Sequence[str] = [line.partition(": ")[2] for line in unmatched(costs, _BASE)]
+
+    def missing(self, seeds: Sequence[int]) -> int:
+        """How many pairs are not there yet."""
+        pairs = [self._pair(seed) for seed in seeds]
+        return sum(any(cell.state() not in OUTCOMES for cell in pair) for pair in pairs)
+
+    def train(self, seeds: Sequence[int]) -> None:
+        """Trains what is missing.
+
+        Raises:
+          CannotTrain: a run of the change did not get through.
+          Stop: it could not be written, which is no fault of the change.
+          Interrupted: a signal came; the running cells were saved.
+          InvalidInput: base and change are not scored alike, or the base has not learned or does
+            not train.
+        """
+        pairs = [self._pair(seed) for seed in seeds]
+        if 0 in seeds:  # the screening: a base that has not learned is not worth the rest
+            self._run([base for base, _ in pairs])
+            self._refuse_a_base_that_has_not_learned(seeds)
+        self._run([cell for pair in pairs for cell in pair])
+        self._refuse_what_does_not_compare(seeds[0])
+
+    def _run(self, cells: Sequence[Cell]) -> None:
+        waiting = [cell for cell in cells if cell.state() not in OUTCOMES]
+        if waiting:
+            workers = Workers(nothing_to_run(self._arms), self._progress, self._stop)
+            workers.run(self._arms, waiting, len(cells))
+            self._stop.end("interrupted, the running cells are saved; the same change goes on")
+        for cell in cells:
+            state = cell.state()
+            message = f"seed {cell.seed} {state} {cell.reason()}".rstrip()
+            failed_here = state == FAILED and cell.reason().startswith(_OF_THE_MACHINE)
+            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here and cell.arm == _BASE:
+                raise InvalidInput(f"--base={self._where}: the base does not train: {message}")
+            if state in (FAILED, DIVERGED, OUT_OF_MEMORY) and not failed_here:
+                raise CannotTrain(message)
+            if state != DONE:
+                raise Stop(f"--change={self._told}: {message}\nthe same command tries it again")
+
+    def differences(self, seeds: Sequence[int]) -> list[float]:
+        """Change less base of the pairs that are there, larger is better."""
+        sign = 1.0 if self._design.larger_is_better else -1.0
+        differences = []
+        for pair in map(self._pair, seeds):
+            if all(cell.state() == DONE for cell in pair):
+                theirs, ours = (cell.means("validation")[self._design.metric] for cell in pair)
+                differences.append(sign * (ours - theirs))
+        return differences
+
+    def _pair(self, seed: int) -> list[Cell]:
+        return [self._arms[name].cell(self._root, seed) for name in (_BASE, _CHANGE)]
+
+    def _refuse(self, why: str) -> None:
+        raise InvalidInput(f"--change={self._told}: {why}")
+
+    def _refuse_what_does_not_compare(self, seed: int) -> None:
+        base, change = (RunFacts.of(RunDirectory(cell.path)) for cell in self._pair(seed))
+        apart = scored_otherwise(base, change, self._design.metric)
+        if apart:
+            self._refuse(apart[0])
+
+    def _refuse_a_base_that_has_not_learned(self, seeds: Sequence[int]) -> None:
+        gate = self._gate
+        if gate is None:
+            return
+        values = [self._pair(seed)[0].means("validation")[gate["metric"]] for seed in seeds]
+        learned = whether_learned(gate, values)
+        if not learned["passed"]:
+            raise InvalidInput(
+                f"--base={self._where}: the base has not learned: {learned['told']}\n"
+                "train it longer, or begin in another --base with another --gate"
+            )
+
+
+def _design_of(config: ConfigDict, change: Mapping[str, str], metric: str) -> Design:
+    """Base and change as the two arms of a question."""
+    after = flatten(changed(config, texts=change))
+    arms: dict[str, dict[str, Any]] = {_BASE: {}, _CHANGE: {key: after[key] for key in change}}
+    return Design(metric=metric, base=_BASE, arms=arms, config=config)

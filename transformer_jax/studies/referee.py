@@ -1,0 +1,500 @@
+"""One change at a time against a base that moves: screened, confirmed on fresh seeds, kept or not.
+
+The screening compares a change and the base over the same few seeds for all changes, and gives no
+word. What looks good is trained again, with the base, on seeds that nothing was decided by, one
+pair after another, until the e-value is enough (kept), the evidence turns or the seeds are used up
+(dropped), or the time is (undecided; the same change again goes on). See inference/evidence.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+from scipy import optimize, special, stats
+
+from transformer_jax.config_files import changed, flatten, from_json, to_json
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.appended import AppendedRows
+from transformer_jax.runs.files import inside, replace
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.study import now
+
+# ---------------------------------------------------------------- evidence
+
+FDR = 0.05  # share of kept changes that may be expected to be false
+PRIOR = 2.0  # variance of the effect, in deviations of a difference, under the prior
+SCREENING = 3  # seeds that say whether a change is worth confirming
+FEWEST, MOST = 4, 16  # seeds of a confirmation
+_FALL = 1.3
+_ROUNDING = 1e-9  # of a difference
+_FUTILE = 0.2  # e-value below which a confirmation ends
+
+
+def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
+    """Returns the evidence that the mean of independent normal differences is above 0.
+
+    Args:
+      differences: [..., n], of n seeds, larger is better.
+      prior: variance of the effect over the deviation.
+    Returns:
+      [...], 1 is no evidence; with no seeds 1, and where differences are equal but for rounding:
+      seeds that differ in nothing are one.
+    """
+    d = np.asarray(differences, float)
+    n = d.shape[-1]
+    if n == 0:
+        return np.ones(d.shape[:-1])
+    total, mean = (d**2).sum(-1), d.mean(-1)
+    shrunk = n / (n + 1 / prior)
+    rest = total - shrunk * n * mean**2  # twice the posterior's scale
+    with np.errstate(divide="ignore", invalid="ignore"):
+        two_sided = -0.5 * np.log1p(n * prior) + n / 2 * np.log(total / rest)
+        at = shrunk * mean / np.sqrt(rest / n / (n + 1 / prior))
+        log_e = two_sided + np.log(2) + stats.t.logcdf(at, n)
+    is_one = (n > 1) & (np.ptp(d, axis=-1) <= _ROUNDING * np.abs(d).max(-1))
+    return np.where((total == 0) | is_one, 1.0, np.exp(np.minimum(log_e, 700)))
+
+
+def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
+    """Returns bounds of the mean that hold at whatever number of seeds one stops.
+
+    All means are in it against which neither side has an e-value of 2 / level.
+
+    Args:
+      differences: of n seeds.
+      level: share of series in which the mean is ever outside.
+    """
+    d = np.asarray(differences, float)
+    if len(d) < 2 or np.ptp(d) == 0:
+        return -math.inf, math.inf
+    wide = 1e3 * float(np.ptp(d))
+
+    def end(sign: int) -> float:
+        def excess(shift: float) -> float:
+            return float(np.log(e_value(sign * (d - d.mean()) + shift))) - math.log(2 / level)
+
+        return float(optimize.brentq(excess, 0, wide)) if excess(wide) > 0 else math.inf
+
+    return float(d.mean()) - end(1), float(d.mean()) + end(-1)
+
+
+def share_of(test: int) -> float:
+    """Returns gamma of the t-th confirmation, from 1 on; over all of them they add up to 1.
+
+    Falling as t^-1.3 it still finds effects of 1.5 deviations after hundreds of confirmations,
+    where 1 / t^2 does not: see `power`.
+    """
+    return test**-_FALL / float(special.zeta(_FALL))
+
+
+def needed(test: int, kept: int) -> float:
+    """Returns the e-value from which on the t-th confirmed change is kept.
+
+    Args:
+      test: t, from 1 on.
+      kept: changes that were kept before.
+    """
+    return 1 / (FDR * share_of(test) * (kept + 1))
+
+
+def looks_good(differences: Any) -> bool:
+    """Whether a screened change is worth fresh seeds: its mean is a standard error above 0."""
+    d = np.asarray(differences, float)
+    if len(d) < 2:
+        return bool(len(d) and d[0] > 0)
+    mean = float(d.mean())
+    return mean > 0 and mean >= float(d.std(ddof=1)) / math.sqrt(len(d))
+
+
+def is_futile(differences: Any) -> bool:
+    """Whether a confirmation may as well end: the evidence turned against the change."""
+    return len(differences) >= FEWEST and float(e_value(differences)) < _FUTILE
+
+
+class Series(NamedTuple):
+    """What came of simulated tries.
+
+    Attributes:
+      power: share of good changes that are kept.
+      false: mean share of kept changes that are not good.
+      seeds: mean number of seeds of a try, of arm and base together, screening of the base once.
+      confirmed: mean number of confirmations.
+    """
+
+    power: float
+    false: float
+    seeds: float
+    confirmed: float
+
+
+def power(
+    tries: int,
+    effect: float,
+    *,
+    good: float = 0.1,
+    bad: float = 0.3,
+    repeats: int = 20,
+) -> Series:
+    """Simulates series of tries, of which some are good, some bad, and the rest do nothing.
+
+    Args:
+      tries: in a series.
+      effect: of good and bad changes, in deviations of a paired difference.
+      good: share of good changes.
+      bad: share of bad ones.
+      repeats: series.
+    """
+    rng = np.random.default_rng(0)
+    true, planted, false, seeds, confirmed = 0, 0, 0.0, 0, 0
+    for _ in range(repeats):
+        kinds = rng.choice([1, 0, -1], size=tries, p=[good, 1 - good - bad, bad])
+        kept = wrong = tests = 0
+        for kind in kinds:
+            seeds += SCREENING
+            if not looks_good(rng.normal(kind * effect, 1, SCREENING)):
+                continue
+            tests += 1
+            d = rng.normal(kind * effect, 1, MOST)
+            enough = needed(tests, kept)
+            count = FEWEST
+            while True:
+                is_kept = float(e_value(d[:count])) >= enough
+                if is_kept or is_futile(d[:count]) or count == MOST:
+                    break
+                count += 1
+            seeds += 2 * count
+            kept += is_kept
+            wrong += is_kept and kind < 1
+        true, planted = true + kept - wrong, planted + int((kinds == 1).sum())
+        false, confirmed = false + wrong / max(kept, 1), confirmed + tests
+    return Series(
+        true / max(planted, 1), false / repeats, seeds / tries / repeats, confirmed / repeats
+    )
+
+
+# ---------------------------------------------------------------- journal
+
+KEPT, DROPPED, UNDECIDED = "kept", "dropped", "undecided"
+_FIRST_FRESH = 100  # seeds of confirmations; screening has the first ones
+
+
+class Confirmation(NamedTuple):
+    """A change on fresh seeds.
+
+    Attributes:
+      test: its number among all confirmations, from 1 on.
+      needed: e-value from which on the change is kept.
+      seeds: that may be used, in this order.
+    """
+
+    test: int
+    needed: float
+    seeds: range
+
+
+class Try(NamedTuple):
+    """A change on a base.
+
+    Attributes:
+      number: of the try, from 1 on.
+      change: full key -> text of the value.
+      base: what the base had been changed by, full key -> text.
+      confirmation: None before there is one.
+      ended: what was told last; None before.
+    """
+
+    number: int
+    change: dict[str, str]
+    base: dict[str, str]
+    confirmation: Confirmation | None
+    ended: dict[str, Any] | None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it ended as a part of the base."""
+        return self.ended is not None and self.ended["outcome"] == KEPT
+
+
+class Journal:
+    """Everything that was tried in a folder.
+
+    Attributes:
+      path: of the folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Reads nothing yet."""
+        self.path = Path(path)
+        self._made: dict[str, dict[str, Any]] = {}  # base and change -> config, flattened
+
+    @property
+    def _rows(self) -> AppendedRows:
+        return AppendedRows(self.path, "journal.jsonl")
+
+    def begin(self, config: ConfigDict, facts: Mapping[str, Any]) -> None:
+        """Writes the base and the first event.
+
+        Args:
+          config: of the base.
+          facts: metric, margin, gate.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._made.clear()
+        text = to_json(config)
+        replace(self.path, "base.json", text)
+        self.add("begun", {"config_sha256": _sha256(text), **facts})
+
+    def add(self, event: str, facts: Mapping[str, Any]) -> None:
+        """Appends an event."""
+        self._rows.add({"event": event, "time": now(), **facts})
+
+    @property
+    def begun(self) -> dict[str, Any] | None:
+        """What was fixed at the beginning, the last one; None before it."""
+        begun_rows = [row for row in self._rows.rows() if row["event"] == "begun"]
+        return begun_rows[-1] if begun_rows else None
+
+    def may_begin(self) -> bool:
+        """Whether nothing was tried yet, so that all may be fixed otherwise."""
+        return all(row["event"] == "begun" for row in self._rows.rows())
+
+    def config(self) -> ConfigDict:
+        """The config that everything began with.
+
+        Raises:
+          InvalidInput: it was edited since.
+        """
+        file = inside(self.path, "base.json")
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+        begun = self.begun
+        if begun is None or _sha256(text) != begun["config_sha256"]:
+            raise InvalidInput(
+                f"{file}: it was edited since the first try; begin in another --base"
+            )
+        return from_json(text, str(file))
+
+    def tries(self) -> list[Try]:
+        """All of them, oldest first."""
+        tries: dict[int, Try] = {}
+        for row in self._rows.rows():
+            if row["event"] == "tried":
+                tries[row["try"]] = Try(row["try"], row["change"], row["base"], None, None)
+            elif row["event"] == "confirming":
+                seeds = range(row["seeds"][0], row["seeds"][1])
+                confirmation = Confirmation(row["test"], row["needed"], seeds)
+                tries[row["try"]] = tries[row["try"]]._replace(confirmation=confirmation)
+            elif row["event"] == "ended":
+                tries[row["try"]] = tries[row["try"]]._replace(ended=row)
+        return list(tries.values())
+
+    def base(self) -> dict[str, str]:
+        """What was kept so far, full key -> text of the value."""
+        base: dict[str, str] = {}
+        for each in self.tries():
+            if each.is_kept:
+                base |= each.change
+        return base
+
+    def try_of(self, change: Mapping[str, str]) -> Try:
+        """Returns the try of a change on the base of now, a new one if there is none; see `note`.
+
+        A change that is part of the base by now is the try by which it came.
+
+        Raises:
+          InvalidInput: the change is none, or no config can be made of it.
+        """
+        base, config = self.base(), self.config()
+        before = changed(config, texts=base)
+
+        def made(change: Mapping[str, str]) -> dict[str, Any]:
+            key = json.dumps([base, change], sort_keys=True)
+            if key not in self._made:  # of earlier tries too, whose configs are asked for each time
+                self._made[key] = flatten(changed(before, texts=change))
+            return self._made[key]
+
+        after = made(change)
+        is_part = flatten(before) == after
+        for each in self.tries():
+            may_be = (
+                each.is_kept and each.change.keys() == change.keys()
+                if is_part
+                else each.base == base
+            )
+            # However a value is spelled: .01 is 1e-2. On the base of now it may be none.
+            with contextlib.suppress(InvalidInput):
+                if may_be and made(each.change) == after:
+                    return each
+        if is_part:
+            raise InvalidInput(f"--change={spelled(change)}: the base has it already")
+        return Try(len(self.tries()) + 1, dict(change), base, None, None)
+
+    def note(self, this: Try) -> None:
+        """Writes a try that can be made, where it is new."""
+        if all(each.number != this.number for each in self.tries()):
+            self.add("tried", {"try": this.number, "change": this.change, "base": this.base})
+
+    def confirm(self, number: int) -> Confirmation:
+        """Spends a confirmation on a try; returns its fresh seeds and what it needs."""
+        tries = self.tries()
+        confirmations = [each.confirmation for each in tries if each.confirmation is not None]
+        kept = sum(each.is_kept for each in tries)
+        test = len(confirmations) + 1
+        first = max((each.seeds.stop for each in confirmations), default=_FIRST_FRESH)
+        confirmation = Confirmation(test, needed(test, kept), range(first, first + MOST))
+        facts = {"test": test, "kept_before": kept, "needed": confirmation.needed}
+        self.add("confirming", {"try": number, **facts, "seeds": [first, confirmation.seeds.stop]})
+        return confirmation
+
+    def level_left(self) -> float:
+        """Share of the false discovery rate that later confirmations may still spend."""
+        tests = sum(each.confirmation is not None for each in self.tries())
+        return 1 - sum(map(share_of, range(1, tests + 1)))
+
+
+def spelled(change: Mapping[str, str]) -> str:
+    """A change as it was typed."""
+    return ",".join(f"{key}={value}" for key, value in change.items())
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- referee
+
+_TIME_IS_UP = "the time is used up; the same change again goes on"
+
+
+class CannotTrain(Exception):
+    """The change makes a model that diverges, does not fit or fails."""
+
+
+class Referee:
+    """Tries changes in one folder.
+
+    Attributes:
+      journal: that has begun.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        pairs_of: Callable[[Try], Any],
+        progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+          journal: that has begun.
+          pairs_of: makes a change and its base ready, see running.pairs.TrainedPairs.
+          progress: where to tell how it goes.
+          clock: seconds.
+        """
+        self.journal, self._pairs_of = journal, pairs_of
+        self._progress, self._clock = progress, clock
+        self._pair_seconds = 0.0  # of the last pairs that were trained
+
+    def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
+        """Tries a change, or goes on with it; what was kept or dropped before is told again.
+
+        Args:
+          change: full key -> text of the value.
+          budget: seconds, after which no further pair begins.
+        Returns:
+          What the journal holds of its end; `known` where nothing was trained for it now.
+        Raises:
+          InvalidInput: the change is wrong or does nothing, or the base has not learned.
+        """
+        this, began = self.journal.try_of(change), self._clock()
+        if this.ended is not None and this.ended["outcome"] != UNDECIDED:
+            return {**this.ended, "known": True}
+        pairs, confirmation = self._pairs_of(this), this.confirmation
+        self.journal.note(this)
+        screened: list[float] = []
+        fresh: list[float] = []
+        outcome, reason = DROPPED, "it does not look good in the screening"
+        try:
+            screened = self._screen(this, pairs, began + budget)
+            if len(screened) < SCREENING:
+                outcome, reason = UNDECIDED, _TIME_IS_UP
+            elif confirmation is None and looks_good(self._beyond_margin(screened)):
+                confirmation = self.journal.confirm(this.number)
+            if confirmation is not None:
+                outcome, reason = self._confirm(confirmation, pairs, fresh, began + budget)
+        except CannotTrain as error:
+            outcome, reason = DROPPED, str(error)
+        before = (this.ended or {}).get("seconds", 0.0)
+        decided = self._beyond_margin(fresh)
+        low, high = anytime_interval(fresh)
+        facts = {
+            "try": this.number,
+            "change": this.change,
+            "outcome": outcome,
+            "reason": reason,
+            "estimate": float(np.mean(fresh)) if fresh else None,
+            "screening": float(np.mean(screened)) if screened else None,
+            "interval": [_finite(low), _finite(high)],
+            "seeds": len(fresh),
+            "e_value": float(e_value(decided)) if fresh else None,
+            "needed": confirmation.needed if confirmation else None,
+            "level_left": self.journal.level_left(),
+            "cost": list(pairs.cost),
+            "seconds": round(before + self._clock() - began, 1),
+        }
+        self.journal.add("ended", facts)
+        return facts
+
+    def _screen(self, this: Try, pairs: Any, ends: float) -> list[float]:
+        """Differences of the screening; fewer where the time is used up."""
+        seeds = range(SCREENING)
+        is_trained = self._train(pairs, seeds, ends)
+        differences = pairs.differences(seeds)
+        if not is_trained:
+            return differences
+        if this.confirmation is None:
+            self.journal.add("screened", {"try": this.number, "differences": differences})
+        return differences
+
+    def _train(self, pairs: Any, seeds: Sequence[int], ends: float) -> bool:
+        """Trains what is missing, unless the time is up or pairs took too long; says whether."""
+        missing, now = pairs.missing(seeds), self._clock()
+        if missing and (now >= ends or now + missing * self._pair_seconds > ends):
+            return False
+        pairs.train(seeds)
+        if missing:
+            self._pair_seconds = (self._clock() - now) / missing
+        return True
+
+    def _confirm(
+        self, confirmation: Confirmation, pairs: Any, fresh: list[float], ends: float
+    ) -> tuple[str, str]:
+        """Fills `fresh` with differences; returns what became of the change, and why."""
+        for count in range(FEWEST, len(confirmation.seeds) + 1):
+            seeds = confirmation.seeds[:count]
+            if not self._train(pairs, seeds, ends):
+                return UNDECIDED, _TIME_IS_UP
+            fresh[:] = pairs.differences(seeds)
+            decided = self._beyond_margin(fresh)
+            e = float(e_value(decided))
+            self._progress.say(f"{count} fresh seeds: e-value {e:.3g} of {confirmation.needed:.3g}")
+            if e >= confirmation.needed:
+                return KEPT, "the evidence is enough"
+            if is_futile(decided):
+                return DROPPED, "the evidence turned against it"
+        return DROPPED, f"the evidence of {len(confirmation.seeds)} fresh seeds is not enough"
+
+    def _beyond_margin(self, differences: Sequence[float]) -> list[float]:
+        margin = (self.journal.begun or {})["margin"]
+        return [difference - margin for difference in differences]
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

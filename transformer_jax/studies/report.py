@@ -1,0 +1,437 @@
+"""A study as one page: report.html, and the same as report.md with its figures next to it."""
+
+import base64
+import contextlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.runs.files import as_plain, replace, write_json
+from transformer_jax.runs.notebook import escaped
+from transformer_jax.studies import tables
+from transformer_jax.studies.cells import DIVERGED, DONE
+from transformer_jax.studies.charts import best_of_sweeps
+from transformer_jax.studies.outcomes import Outcome
+from transformer_jax.studies.scores import Result, judge, outcomes_of
+from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
+from transformer_jax.studies.study import Register, Study, now
+from transformer_jax.studies.tables import as_markdown, numeric, signed, spell, spell_interval
+
+# ---------------------------------------------------------------- a page in two forms
+
+_STYLE = """
+body { margin: 0 auto; max-width: 64rem; padding: 1.5rem 1rem 4rem; font: 16px/1.5 system-ui,
+  sans-serif; color: #1b1f24; background: #fff; }
+h1 { font-size: 1.6rem; line-height: 1.25; }
+h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #d1d9e0; }
+p, li { max-width: 48rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; margin: 0.75rem 0; }
+th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: left;
+  vertical-align: top; }
+.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+figure { margin: 1rem 0; }
+img { max-width: 100%; }
+figcaption { color: #59636e; font-size: 0.9rem; }
+pre { background: #f6f8fa; padding: 0.75rem; overflow-x: auto; }
+"""
+
+
+class Page:
+    """A page that is written part by part; what is empty leaves nothing behind."""
+
+    def __init__(self, title: str) -> None:
+        """Begins with its title."""
+        self._title = title
+        self._html, self._markdown = [f"<h1>{escaped(title)}</h1>"], [f"# {_plain(title)}"]
+
+    def _add(self, html: str, markdown: str) -> None:
+        self._html.append(html)
+        self._markdown.append(markdown)
+
+    def heading(self, text: str) -> None:
+        """Begins a section."""
+        self._add(f"<h2>{escaped(text)}</h2>", f"## {_plain(text)}")
+
+    def paragraph(self, text: str) -> None:
+        """Adds a paragraph."""
+        if text:
+            self._add(f"<p>{escaped(text)}</p>", _plain(text))
+
+    def bullets(self, items: Iterable[str]) -> None:
+        """Adds a list."""
+        items = list(items)
+        if items:
+            html = "".join(f"<li>{escaped(item)}</li>" for item in items)
+            self._add(f"<ul>{html}</ul>", "\n".join(f"- {_plain(item)}" for item in items))
+
+    def code(self, text: str) -> None:
+        """Adds preformatted lines."""
+        indented = "\n".join(f"    {line}" for line in text.splitlines())
+        self._add(f"<pre>{escaped(text)}</pre>", indented)
+
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Adds a table; columns of numbers stand right."""
+        kept = [list(row) for row in rows]
+        if not kept:
+            return
+        right = numeric(heads, kept)
+        head = _cells("th", heads, right)
+        body = "".join(f"<tr>{_cells('td', row, right)}</tr>" for row in kept)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        self._add(f'<div class="scroll" tabindex="0">{table}</div>', as_markdown(heads, kept))
+
+    def figure(self, name: str, svg: bytes, caption: str) -> None:
+        """Adds a picture: inside the HTML file, next to the Markdown file.
+
+        Args:
+          name: Of the file next to the page.
+          svg: Its content.
+          caption: What it shows.
+        """
+        source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+        image = f'<img alt="{escaped(caption)}" src="{source}">'
+        caption_html = f"<figcaption>{escaped(caption)}</figcaption>"
+        self._add(f"<figure>{image}{caption_html}</figure>", f"![{_plain(caption)}]({name})")
+
+    def html(self) -> str:
+        """The page as one file that asks nothing of the network and runs no script."""
+        policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+        head = [
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escaped(self._title)}</title>",
+            f"<style>{_STYLE}</style>",
+        ]
+        parts = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>"]
+        return "\n".join([*parts, *self._html, "</body>", "</html>", ""])
+
+    def markdown(self) -> str:
+        """The page as Markdown."""
+        return "\n\n".join(part for part in self._markdown) + "\n"
+
+
+def _cells(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:
+    return "".join(
+        f"<{tag}{' class=number' if is_number else ''}>{escaped(cell)}</{tag}>"
+        for cell, is_number in zip(cells, right, strict=True)
+    )
+
+
+def _plain(text: str) -> str:
+    """A text as it is: nothing in it is markup."""
+    return re.sub(r"([\\`<*_\[\]])", r"\\\1", " ".join(text.split()))
+
+
+# ---------------------------------------------------------------- scores of other code
+
+SCORES = "scores"  # an event of the register: a look at scores of other code
+_WRITTEN = ("verdicts.json", "report.md", "report.html")
+HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
+
+
+def judge_in(
+    folder: Path, rows: Any, earlier_looks: Sequence[int] = (), **asked: Any
+) -> list[Result]:
+    """Judges scores as `judge` does, as a further look where the folder has earlier ones.
+
+    Args:
+      folder: gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
+      rows: see judge.
+      earlier_looks: how many seeds each comparison had that no register knows.
+      **asked: base, margin, larger_is_better and more, see judge.
+    Returns:
+      What judge returns.
+    Raises:
+      InvalidInput: the folder holds something else, or see judge.
+    """
+    register = Register(folder)
+    there = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
+    if there and not any(row["event"] == SCORES for row in register.rows()):
+        raise InvalidInput(
+            f"--workdir={folder}: {there[0]} of something else is there; choose another folder"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"--workdir={folder}: {error.strerror}") from error
+    outcomes = outcomes_of(rows)
+    held = {arm: {str(s): list(o) for s, o in by_seed.items()} for arm, by_seed in outcomes.items()}
+    base = asked["base"]
+    before = [
+        row
+        for row in register.rows()
+        if row["event"] == SCORES and row["asked"]["base"] == base
+        if row["outcomes"].keys() & held.keys() != {base}
+    ]
+    # The same scores asked otherwise, with fewer primary arms say, are a further look.
+    primary = asked.get("primary")
+    listed = {"primary": None if primary is None else sorted(primary)}
+    now_asked = json.loads(json.dumps(asked | listed))
+    looks = {_text([row["outcomes"], row["asked"]]): row for row in before}
+    is_known = looks.pop(_text([held, now_asked]), None) is not None
+    counts = [len(row["outcomes"][base]) for row in looks.values()]
+    widest = max((_family(row) for row in looks.values()), default=0)
+    results = judge(rows, earlier_looks=[*earlier_looks, *counts], family=widest, **asked)
+    words = {result.arm: result.reason for result in results}
+    if not is_known:
+        register.add(
+            {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
+        )
+    write_json(folder, "verdicts.json", as_plain(results))
+    page = _page(folder, results, result_rows(results, outcomes), asked, counts)
+    replace(folder, "report.md", page.markdown())
+    replace(folder, "report.html", page.html())
+    return results
+
+
+def _family(row: Mapping[str, Any]) -> int:
+    """How many comparisons an earlier look asked together."""
+    primary = row["asked"].get("primary")
+    return len(row["outcomes"]) - 1 if primary is None else len(primary)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def result_rows(
+    results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
+) -> tables.Rows:
+    """One row an arm."""
+    return [
+        [
+            result.arm,
+            tables.spell(len(outcomes[result.arm])),
+            tables.signed(result.estimate),
+            tables.spell_interval(result.interval),
+            tables.spell(result.p, 3),
+            result.reason,
+        ]
+        for result in results
+    ]
+
+
+def _page(
+    folder: Path,
+    results: Sequence[Result],
+    rows: tables.Rows,
+    asked: Mapping[str, Any],
+    earlier: Sequence[int],
+) -> Page:
+    better = "larger" if asked["larger_is_better"] else "smaller"
+    page = Page(f"What differs from {asked['base']}?")
+    page.heading("Verdicts")
+    page.paragraph(
+        f"Compared with {asked['base']}; {better} is better, a difference of + is better; margin "
+        f"{asked['margin']:g}; looks at other scores before this one: {len(earlier)}; "
+        f"intervals hold together in {1 - FOR_MEANS * results[0].level:.1%} of studies"
+    )
+    page.table(HEADS, rows)
+    arms = {
+        r.arm: as_plain({**r._asdict(), "mean": r.estimate})
+        for r in results
+        if r.estimate is not None and math.isfinite(r.estimate)
+    }
+    verdicts = {"metric": "value", "margin": asked["margin"], "base": asked["base"], "arms": arms}
+    with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`
+        from transformer_jax.studies.figures import draw_forest
+
+        page.figure("forest.svg", draw_forest(folder, verdicts), "Paired differences")
+    return page
+
+
+# ---------------------------------------------------------------- report of a study
+
+_LISTED = 8  # arms, at the head of the page
+_CAPTIONS = {
+    "forest": "Line: the interval that the word is read off, simultaneous over all contrasts. "
+    "Rings: each seed. Shaded: within the margin.",
+    "sweep": "Score over the option: mean and range over seeds.",
+    "curves": "Learning curves: mean over seeds; band: from the least to the largest.",
+}
+
+
+def write_report(study: Study) -> Path:
+    """Writes the page and its figures; returns the path of report.html."""
+    verdicts, figures = study.verdicts(), _figures(study)
+    sealed, record = study.sealed, study.record
+    page = Page(sealed["question"])
+    marks = [f"Sealed {record['sealed_at']}", f"seal {record['seal'][:12]}"]
+    page.paragraph(", ".join([*marks, *(f"exploratory: {why}" for why in record["exploratory"])]))
+    page.paragraph(f"Predicted beforehand: {sealed['prediction']}")
+    page.bullets(tables.expected_of(sealed, verdicts))
+    page.paragraph(f"Compared with {verdicts['base']}:")
+    page.bullets(_sentences(verdicts))
+    page.paragraph(f"Margin {sealed['margin']:g}: {sealed['margin_reason']}.")
+    page.heading("Verdicts")
+    page.paragraph(tables.how_judged(verdicts))
+    page.table(tables.HEADS, tables.verdict_rows(study, verdicts))
+    for name in ("forest", "sweep"):
+        if name in figures:
+            page.figure(f"{name}.svg", figures[name], _CAPTIONS[name])
+    page.bullets([*tables.notes_on(verdicts), *best_of_sweeps(study, verdicts)])
+    _baselines(page, record["baselines"], verdicts["learned"])
+    if "curves" in figures:
+        page.heading("Learning curves")
+        page.figure("curves.svg", figures["curves"], _CAPTIONS["curves"])
+    _costs(page, study)
+    _changes(page, study)
+    _tuning(page, study)
+    _failures(page, study, verdicts)
+    page.heading("Looks")
+    heads = ("time", "look", "seeds", "level", "verdicts")
+    page.table(heads, [_look_row(look) for look in study.looks()])
+    _environment(page, record)
+    replace(study.path, "report.md", page.markdown())
+    return replace(study.path, "report.html", page.html())
+
+
+def _figures(study: Study) -> dict[str, bytes]:
+    try:
+        from transformer_jax.studies.figures import draw_figures
+    except ImportError:  # matplotlib belongs to the extra `train`
+        return {}
+    return draw_figures(study, study.verdicts())
+
+
+def _sentences(verdicts: Mapping[str, Any]) -> list[str]:
+    sentences = [
+        f"{name}: {arm['words']}"
+        + (f" ({signed(arm['mean'])})" if arm.get("mean") is not None else "")
+        for name, arm in verdicts["arms"].items()
+    ]
+    if len(sentences) > _LISTED:
+        sentences[_LISTED:] = [f"and {len(sentences) - _LISTED} more, in the table"]
+    return sentences
+
+
+def _baselines(page: Page, baselines: Mapping[str, Any], learned: Mapping[str, Any] | None) -> None:
+    if not baselines["scores"]:
+        return
+    page.heading("Has the base learned?")
+    sentence = "There is no gate."
+    if learned:
+        sentence = f"{learned['told'][:1].upper()}{learned['told'][1:]}. Gate: {learned['reason']}."
+    page.paragraph(sentence)
+    page.table(tables.BASELINE_HEADS, tables.baseline_rows(baselines))
+
+
+def _costs(page: Page, study: Study) -> None:
+    counted = study.record["counted"]
+    page.heading("What each arm costs")
+    heads = ["arm", "parameters", "without embeddings", f"FLOPs per {counted.removesuffix('s')}"]
+    heads += [counted, "updates", "memory, MiB", "tuning runs"]
+    rows, flagged, base = [], [], study.arms[study.base]["cost"]
+    for name, arm in study.arms.items():
+        cost, nbytes = arm["cost"], arm.get("peak_bytes")
+        fields = ("parameters", "without_embeddings", "flops", "counted", "updates")
+        rows.append(
+            [
+                name,
+                *[spell(cost[field]) for field in fields],
+                spell(nbytes / 2**20 if nbytes else None, 1),
+                spell(arm.get("tuning", {}).get("runs", 0)),
+            ]
+        )
+        for what in ("parameters", "flops", "counted"):
+            if share := tables.spell_share(cost[what], base[what], 1):
+                flagged.append(f"{name}: {what} {share} from the base's")
+        if arm["matched"]:
+            flagged.append(f"{name}: {arm['matched']} solved for")
+    page.table(heads, rows)
+    page.bullets(flagged)
+
+
+def _changes(page: Page, study: Study) -> None:
+    page.heading("Did the change take?")
+    heads = ["arm", "paired", "Δ logits", "Δ loss", "Δ gradient", "input RMS"]
+    heads += ["only here", "only in the base"]
+    rows = []
+    for name, arm in study.arms.items():
+        its = arm["certificate"]
+        numbers = [spell(its["logits"], 3), signed(its["loss"]), spell(its["gradient"], 3)]
+        names = [_few(its["only_here"]), _few(its["only_base"])]
+        rows.append([name, f"{its['paired']:.1%}", *numbers, spell(its["input_rms"], 3), *names])
+    page.table(heads, rows)
+    page.paragraph(
+        "Seed 0, before training. Paired: share of the arm's numbers that start with the base's "
+        "values. Δ: relative difference of logits and gradients from the base, and the loss's."
+    )
+    keys = list(dict.fromkeys(key for arm in study.arms.values() for key in arm["changes"]))
+    rows = [[name, *[spell(study.value_of(name, key)) for key in keys]] for name in study.arms]
+    page.table(["arm", *keys], rows if keys else [])
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:2])
+    return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown or "–"
+
+
+def _tuning(page: Page, study: Study) -> None:
+    tuned = {name: arm["tuning"] for name, arm in study.arms.items() if "tuning" in arm}
+    if not tuned:
+        return
+    asked = next(iter(tuned.values()))
+    page.heading("Tuning")
+    heads = ["arm", f"chosen {asked['key']}", *(f"{value:g}" for value in asked["grid"]), "note"]
+    rows = [
+        [name, spell(its["chosen"]), *map(_mean, its["scores"]), its["refused"] or "–"]
+        for name, its in tuned.items()
+        if its["grid"] == asked["grid"]
+    ]
+    page.table(heads, rows)
+    page.paragraph(
+        f"Mean {study.metric} on the validation split over seeds "
+        f"{', '.join(map(str, asked['seeds']))}, which no verdict uses. Chosen: the optimum of a "
+        "parabola over the logarithm."
+    )
+
+
+def _mean(scores: Sequence[float | None]) -> str:
+    known = [score for score in scores if score is not None]
+    return spell(sum(known) / len(known)) if len(known) == len(scores) else "diverged"
+
+
+def _failures(page: Page, study: Study, verdicts: Mapping[str, Any]) -> None:
+    rows = [
+        [cell.arm, str(cell.seed), state, cell.reason() if state != DIVERGED else "an outcome"]
+        for cell in study.cells()
+        if (state := cell.state()) != DONE
+    ]
+    if not rows:
+        return
+    page.heading("Failures")
+    page.table(["arm", "seed", "state", "reason"], rows)
+    page.bullets(
+        f"{name}: {value['diverged']} of {value['diverged'] + value['n']} diverged, exact interval "
+        + spell_interval(clopper_pearson(value["diverged"], value["diverged"] + value["n"]), 2)
+        for name, value in verdicts["values"].items()
+        if value["diverged"]
+    )
+
+
+def _look_row(look: Mapping[str, Any]) -> list[str]:
+    words = "; ".join(f"{name}: {word}" for name, word in look["verdicts"].items())
+    counts = [str(look["look"]), str(len(look["seeds"])), f"{look['level']:.3g}"]
+    return [look["time"], *counts, words]
+
+
+def _environment(page: Page, record: Mapping[str, Any]) -> None:
+    around = record["environment"]
+    shown = {
+        "device": f"{around['device']['count']} x {around['device']['kind']}",
+        "members at a time": f"{record['members']}; {record['timing']}",
+        "python": around["python"],
+        "platform": around["platform"],
+        "packages": ", ".join(f"{name} {version}" for name, version in around["packages"].items()),
+        "transformer_jax": f"{around['version']}, revision {(around['git'] or {}).get('revision')}",
+    }
+    page.heading("Environment and commands")
+    page.table(["what", "value"], [[what, str(value)] for what, value in shown.items()])
+    page.code("\n".join(dict.fromkeys(record["commands"])))

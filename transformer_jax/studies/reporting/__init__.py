@@ -1,1 +1,0 @@
-"""What is shown of studies and runs: tables, figures, pages, comparisons, archives."""

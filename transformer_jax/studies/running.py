@@ -1,0 +1,553 @@
+"""A study from question to verdict: prepare, show the plan, seal, run what is missing, judge."""
+
+import contextlib
+import dataclasses
+import math
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.config_files import flatten
+from transformer_jax.errors import InvalidInput, in_one_line
+from transformer_jax.resolve import unread
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.files import as_plain, inside
+from transformer_jax.runs.interruption import StopSignal
+from transformer_jax.runs.progress import Progress
+from transformer_jax.runs.provenance import command_line, surroundings
+from transformer_jax.studies import tables
+from transformer_jax.studies.arms import (
+    Arm,
+    ArmBuilder,
+    calibrate,
+    members_of,
+    nothing_to_run,
+    scored_on_other_data,
+    unmatched,
+)
+from transformer_jax.studies.cells import DONE, FAILED, OUTCOMES, Cell, code_hash
+from transformer_jax.studies.cluster import Cluster
+from transformer_jax.studies.design import METHODS, Design, gate_of
+from transformer_jax.studies.jobs import run_as_jobs
+from transformer_jax.studies.judging import family_of, judge_study, level_of_contrast
+from transformer_jax.studies.statistics import detectable, lowest_point
+from transformer_jax.studies.study import Study, changed_since, way_to
+from transformer_jax.studies.tables import (
+    BASELINE_HEADS,
+    baseline_rows,
+    clock,
+    direction,
+    signed,
+    spell,
+    spell_changes,
+    table_text,
+)
+from transformer_jax.studies.workers import Workers, measure_later
+from transformer_jax.training.compatibility import refuse_what_is_not_installed
+
+# ---------------------------------------------------------------- tuning
+
+# (trials, seeds) -> validation means of each seed: {} where it diverged, None without an outcome.
+RunTrials = Callable[[Mapping[str, Arm], Sequence[int]], dict[str, list[dict | None]]]
+
+
+def tune(
+    design: Design, builder: ArmBuilder, arms: Mapping[str, Arm], run_trials: RunTrials
+) -> dict[str, dict[str, Any]]:
+    """Runs the trials of all arms and returns what each of them chose.
+
+    Args:
+      design: With its tuning.
+      builder: Makes trials.
+      arms: Name -> arm, already made equal in cost.
+      run_trials: Trains them and returns the validation split's means of each seed.
+
+    Returns:
+      Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` of each seed at each grid value
+      (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, "" if it may
+      get one.
+    """
+    assert design.tuning is not None
+    key, grid, seeds = design.tuning.key, design.tuning.grid, design.tuning.seeds
+    trials = {
+        f"{name} | {key}={value:g}": builder.make(
+            f"{name} | {key}={value:g}", name, {**arm.matched, key: value}
+        )
+        for name, arm in arms.items()
+        for value in grid
+    }
+    means = run_trials(trials, seeds)
+    sign = -1.0 if design.larger_is_better else 1.0
+    chosen = {}
+    for name in arms:
+        rows = [means[f"{name} | {key}={value:g}"] for value in grid]
+        # A metric may have no value, such as the updates to a target that was never reached.
+        scores = [[(row or {}).get(design.metric) for row in of_value] for of_value in rows]
+        losses = [sign * _mean(of_value, math.inf * sign) for of_value in scores]
+        best = lowest_point(grid, losses)
+        refused = f"its best {key} is at the edge of the grid" if best is None else ""
+        if any(row is None for of_value in rows for row in of_value):
+            refused = "some trials of its tuning have no outcome"
+        tried = grid[min(range(len(grid)), key=losses.__getitem__)]
+        near = (float(f"{best if best is not None else tried:.3g}"), round(best or tried), tried)
+        changes = arms[name].matched
+        chosen[name] = {
+            "key": key,
+            "grid": list(grid),
+            "seeds": list(seeds),
+            "chosen": _possible(
+                near, lambda v, n=name, c=changes: builder.make(n, n, {**c, key: v})
+            ),
+            "scores": scores,
+            "runs": design.tuning.runs_of_an_arm,
+            "refused": refused,
+        }
+    return chosen
+
+
+def _possible(values: Sequence[float], make: Callable[[float], Any]) -> float:
+    """Returns the first value with which an arm can be made; the last one was trained."""
+    for value in values[:-1]:
+        try:
+            make(value)
+        except (InvalidInput, ValueError):  # no integer, or no width for these heads
+            continue
+        return value
+    return values[-1]
+
+
+def _mean(scores: Sequence[float | None], worst: float) -> float:
+    """Mean over seeds; the worst there is where one diverged or has no score."""
+    known = [score for score in scores if score is not None and math.isfinite(score)]
+    return sum(known) / len(scores) if len(known) == len(scores) else worst
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def seconds_to_come(launch: Any) -> dict[str, float]:
+    """Returns what is left of a planned study, in seconds: its cells and its tuning."""
+    design, seconds_of = launch.design, launch.estimate.seconds_of
+    seconds = {"cells": sum(seconds_of(cell.arm) for cell in _missing(launch))}
+    if design.tuning:
+        before = launch.study.record.get("arms", {})
+        untuned = [name for name in launch.arms if "tuning" not in before.get(name, {})]
+        seconds["tuning"] = sum(map(seconds_of, untuned)) * design.tuning.runs_of_an_arm
+    return seconds
+
+
+def _missing(launch: Any) -> list[Any]:
+    return [cell for cell, state in launch.states.items() if state not in OUTCOMES]
+
+
+def show_plan(launch: Any) -> None:
+    """Prints what a study will do, and whether each arm's change took.
+
+    Args:
+      launch: of the study, when its arms are prepared; see Launch.
+    """
+    design, arms, seeds, states = launch.design, launch.arms, launch.seeds, launch.states
+    estimate, say, missing = launch.estimate, launch.progress.say, len(_missing(launch))
+    seconds = seconds_to_come(launch)
+    lines = [
+        f"question    {design.question}",
+        f"prediction  {design.prediction}",
+        f"judged by   test/{design.metric}, {direction(design.larger_is_better)}; "
+        f"margin {design.margin:g}: {design.margin_reason}",
+        f"cells       {len(arms)} arms x {len(seeds)} seeds, {len(states) - missing} there "
+        f"already, {missing} to run in about {clock(seconds['cells'])} ("
+        + f"{estimate.members} at a time; " * (estimate.members > 1)
+        + f"{estimate.told or 'nothing was timed'})",
+    ]
+    if design.tuning:
+        lines.append(
+            f"tuning      {design.tuning.told()}: for each arm as much as "
+            f"{design.tuning.runs_of_an_arm} of its runs, "
+            f"in all about {clock(seconds['tuning'])}"
+        )
+    if design.exploratory:
+        lines.append("exploratory: made on the command line, so its verdicts are leads to confirm")
+    say("\n".join(lines))
+    heads = ["arm", "params", "FLOPs/token", "there", "paired"]
+    heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
+    rows = []
+    for name, arm in arms.items():
+        its = launch.certificates[name]
+        its = its if isinstance(its, Mapping) else its._asdict()
+        done = sum(state in OUTCOMES for cell, state in states.items() if cell.arm == name)
+        is_base = name == design.base
+        differences = ["base", "", ""] if is_base else [
+            f"{spell(its['logits'], 3)}",
+            signed(its["loss"], 4),
+            spell(its["gradient"], 3),
+        ]  # fmt: skip
+        rows.append(
+            [
+                name,
+                spell(arm.cost.parameters),
+                f"{arm.cost.flops:.3g}",
+                f"{done}/{len(seeds)}",
+                f"{its['paired']:.0%}",
+                *differences,
+                spell(its["input_rms"], 3),
+            ]
+        )
+    say(table_text(heads, rows))
+    for name, arm in arms.items():
+        if arm.changes:
+            say(f"  {name}: {spell_changes(arm.changes)}")
+    read_by_base = unread(flatten(arms[design.base].config))
+    for name, arm in arms.items():
+        for key, choice in unread(flatten(arm.config)).items():
+            if key not in read_by_base:
+                say(f"  {name} does not read {key}, which the config states: {choice}")
+    say(baselines_as_text(launch.baselines))
+    say(resolution(design, len(seeds)))
+
+
+def baselines_as_text(baselines: Mapping[str, Any]) -> str:
+    """What simple methods reach, for a terminal, and what the base has to beat."""
+    gate = baselines["gate"]
+    line = "gate       none: no simple method is known for such a task, or the study has a target"
+    if gate is not None:
+        line = (
+            f"gate       the base has to be better than {METHODS[gate['method']]}: "
+            f"test/{gate['metric']} {gate['score']:.4f} ({gate['reason']}); else no verdict"
+        )
+    table = (
+        table_text(BASELINE_HEADS, baseline_rows(baselines)) + "\n" if baselines["scores"] else ""
+    )
+    return table + line
+
+
+def resolution(design: Any, count: int) -> str:
+    """What so many seeds and contrasts can show."""
+    if design.target is not None:
+        return f"solved at  {design.target:g}: counts and updates until then are compared"
+    contrasts = max(family_of(design.sealed(), []), 1)
+    effect = detectable(count, level_of_contrast(design.sealed(), [count]))
+    return (
+        f"resolves   {contrasts} contrast{'s' * (contrasts != 1)} over {count} seeds: with "
+        f"80 % power an effect of {effect:.1f} deviations of a paired difference"
+    )
+
+
+# ---------------------------------------------------------------- a launch
+
+_FOUND = ("tuning", "peak_bytes")  # of an arm, by earlier launches
+
+
+def run(
+    design: Design,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    *,
+    members: int | None = None,
+    retry: bool = False,
+    dry_run: bool = False,
+    root: str | Path | None = None,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
+) -> Study:
+    """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
+
+    Args:
+      design: what is asked.
+      workdir: of the study.
+      seeds: wanted; those of earlier launches stay.
+      members: of a program that are trained at a time, 1: one after another; None: as many as
+        before, or as members_of says.
+      retry: whether cells that failed are tried again.
+      dry_run: whether to stop after the plan.
+      root: holds `cells`, shared by all studies below it; workdir's parent if not given.
+      cluster: where cells are trained as jobs; None: in this process.
+      progress: where to tell how it goes; standard output if not given.
+    Returns:
+      The study.
+    Raises:
+      InvalidInput: the design, an arm or the directory is wrong; nothing ran.
+      Interrupted: a signal came; the running cells were saved.
+      CellsLost: some cells failed.
+    """
+    options = {"members": members, "root": root, "cluster": cluster}
+    progress = progress or Progress()
+    with (
+        contextlib.closing(progress),
+        StopSignal() as stop,
+        planned(design, workdir, seeds, progress, stop, dry_run, **options) as launch,
+    ):
+        if not dry_run:
+            launch.run(retry)
+    return launch.study
+
+
+@contextlib.contextmanager
+def planned(
+    design: Design,
+    workdir: str | Path,
+    seeds: Sequence[int],
+    progress: Progress,
+    stop: StopSignal,
+    dry_run: bool = False,
+    **options: Any,
+) -> Generator["Launch"]:
+    """Plans a study and shows the plan; it is locked meanwhile, unless it is a dry run.
+
+    Args:
+      design, workdir, seeds, progress, dry_run: as in run.
+      stop: of the signals that end it.
+      options: members, root and cluster, as in run.
+    """
+    study = Study(workdir)
+    study.refuse_foreign_files()
+    with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():
+        if design.exploratory:  # a grid is looked at when its seeds are there
+            looks = study.sealed["looks"] if study.record else (len(seeds),)
+            design = dataclasses.replace(design, looks=tuple(looks))
+        launch = Launch(study, design, seeds, progress, stop, **options)
+        launch.prepare()
+        yield launch
+
+
+class Launch:
+    """One launch of a study."""
+
+    def __init__(
+        self,
+        study: Study,
+        design: Design,
+        seeds: Sequence[int],
+        progress: Progress,
+        stop: StopSignal,
+        members: int | None = None,
+        root: str | Path | None = None,
+        cluster: Cluster | None = None,
+    ) -> None:
+        """Reads nothing yet."""
+        self.cluster = cluster
+        self.study, self.design, self.progress, self.stop = study, design, progress, stop
+        self.seeds = sorted({*study.begun(), *seeds})
+        if design.tuning and set(self.seeds) & set(design.tuning.seeds):
+            raise InvalidInput(
+                f"seeds {design.tuning.seeds} are the tuning's: no verdict uses them"
+            )
+        self.root = Path(root) if root else study.path.absolute().parent
+        if study.record and root is None:
+            self.root = study.root
+        self.asked_members = members or study.record.get("members")
+        self.builder = ArmBuilder(design, solved_before(study, design))
+        self.started = time.monotonic()
+
+    # ---- the plan
+
+    def prepare(self) -> None:
+        """Makes the arms ready and shows the plan."""
+        design, progress = self.design, self.progress
+        if self.cluster is not None:
+            # Refused before anything is sealed.
+            self.cluster.executor(inside(self.study.path, "jobs"))
+        refuse_what_is_not_installed(design.config_of(design.base))
+        with progress.busy(f"preparing {len(design.arms)} arms"):
+            self.arms = self.builder.arms()
+            self._take_tuned()
+            members = members_of(self.arms.values(), self.asked_members)
+            self._find_folders(members)
+        waits = any(self._has_to_run(cell, True) for cell in self._cells(self.arms))
+        arms_before = self.study.record.get("arms", {})
+        is_tuned = all("tuning" in arms_before.get(name, {}) for name in design.arms)
+        with progress.busy("timing some steps"):
+            self.estimate = (
+                calibrate(self.arms, design.base, members)
+                if waits or (design.tuning and not is_tuned)
+                else nothing_to_run(self.arms, members)
+            )
+        self.workers = Workers(self.estimate, progress, self.stop)
+        with progress.busy("looking whether each arm's change took"):
+            self.certificates = self.builder.certificates(self.arms, self._known_certificates())
+        self.baselines = self._baselines()
+        self.states = {cell: cell.state() for cell in self._cells(self.arms)}
+        show_plan(self)
+        for line in unmatched({n: a.cost for n, a in self.arms.items()}, design.base):
+            progress.say(f"unmatched  {line}")
+        tasks = {name: arm.prepared.task for name, arm in self.arms.items()}
+        for name in scored_on_other_data(tasks, design.base):
+            progress.say(f"other data {name}: what it is scored on is not the base's: no verdict")
+        self.planning = time.monotonic() - self.started
+
+    def _baselines(self) -> dict[str, Any]:
+        """What simple methods reach on the base's data, and which of them the base has to beat."""
+        base = self.arms[self.design.base]
+        baselines: dict[str, Any] = self.study.record.get("baselines", {})
+        if baselines.get("data") != base.data:
+            with self.progress.busy("scoring simple methods"):
+                scores, usual = self.builder.baselines(base)
+            baselines = {"data": base.data, "scores": scores, "usual": usual}
+        gate: dict[str, Any] | None = None
+        if self.design.target is None:
+            gate = gate_of(self.design.gate, baselines["usual"], baselines["scores"])
+        return {**baselines, "gate": gate}
+
+    def _take_tuned(self) -> None:
+        """Gives arms the values that their tuning chose in an earlier launch."""
+        for name, stored in self.study.record.get("arms", {}).items():
+            tuning = self.design.tuning
+            if name in self.arms and tuning and stored.get("tuning", {}).get("key") == tuning.key:
+                matched = self.arms[name].matched
+                tuned = {tuning.key: stored["tuning"]["chosen"]}
+                self.arms[name] = self.builder.make(name, name, {**matched, **tuned})
+                self.arms[name].matched = matched
+
+    def _known_certificates(self) -> dict[str, dict]:
+        arms = self.study.record.get("arms", {})
+        base = self.arms[self.design.base].hash
+        if arms.get(self.design.base, {}).get("hash") != base:
+            return {}  # they were looked at beside another base
+        return {arm["hash"]: arm["certificate"] for arm in arms.values() if "certificate" in arm}
+
+    def _find_folders(self, members: int) -> None:
+        for arm in self.arms.values():
+            arm.find_folder(members)
+
+    def _cells(self, arms: Iterable[str]) -> list[Cell]:
+        """All arms of one seed before the next seed."""
+        return [self.arms[name].cell(self.root, seed) for seed in self.seeds for name in arms]
+
+    def _has_to_run(self, cell: Cell, retry: bool) -> bool:
+        state = cell.state()
+        return state not in OUTCOMES and (retry or state != FAILED)
+
+    # ---- running
+
+    def run(self, retry: bool) -> None:
+        """Seals the study, runs what is missing, and judges."""
+        # Other studies may have run since the plan.
+        self.started = self.counted_until = time.monotonic() - self.planning
+        self.stop.end("interrupted before this study was sealed")
+        self._seal()
+        if self.design.tuning:
+            self._tune(retry)
+        cells = self._cells(self.arms)
+        self._run_cells(self.arms, cells, retry)
+        for cell in cells:
+            if cell.state() == DONE and self.stop.signal is None:
+                self._measure_later(cell, self.arms[cell.arm])
+        self.decide()
+        self.workers.refuse_lost()
+
+    def _measure_later(self, cell: Cell, arm: Arm) -> None:
+        """What this finds is secondary, so what goes wrong in it takes no verdict away."""
+        try:
+            measure_later(cell, arm.prepared)
+        except Exception as error:
+            message = in_one_line(error)
+            self.progress.say(f"no further metrics of {cell.arm}, seed {cell.seed}: {message}")
+
+    def decide(self) -> None:
+        """Judges, writes every file, and says what came out."""
+        from transformer_jax.studies.report import write_report
+
+        study = self.study
+        for name, nbytes in self.workers.peak_bytes.items():
+            if name in study.arms:  # and no trial of a tuning
+                study.arms[name]["peak_bytes"] = nbytes
+        study.record["began"] = True
+        self._count_seconds()
+        study.write()
+        verdicts = judge_study(study)
+        study.write_scores()
+        report = write_report(study)
+        tables.show_verdicts(study, verdicts, self.progress)
+        self.progress.say(f"study   {study.path}/ (study.json, scores.csv, verdicts.json, ...)")
+        self.progress.say(f"report  {report}")
+
+    def _count_seconds(self) -> None:
+        now = time.monotonic()
+        seconds = self.study.record.get("seconds", 0) + now - self.counted_until
+        self.study.record["seconds"], self.counted_until = round(seconds), now
+
+    def _seal(self) -> None:
+        first = self.arms[self.design.base]
+        around, _ = surroundings()
+        facts = {
+            "root": way_to(self.root, self.study.path),
+            "members": self.estimate.members,
+            "config_path": self.design.path,
+            "overrides": dict(self.design.overrides),
+            "counted": first.prepared.task.counted,
+            "baselines": self.baselines,
+            "environment": {**around, "code": code_hash(), "cores": os.cpu_count()},
+            "timing": self.estimate.told or self.study.record.get("timing", ""),
+            "commands": [*self.study.record.get("commands", []), command_line()],
+            "arms": {name: self._facts_of(arm) for name, arm in self.arms.items()},
+        }
+        if not self.study.record.get("began"):
+            self.study.record = {}  # nothing was trained, so nothing was seen: it is sealed anew
+        for line in self.study.seal(self.design, facts, self.seeds):
+            self.progress.say(f"exploratory: {line}")
+
+    def _facts_of(self, arm: Arm) -> dict[str, Any]:
+        stored = self.study.record.get("arms", {}).get(arm.name, {})
+        kept = {key: stored[key] for key in _FOUND if key in stored}
+        return {
+            "hash": arm.hash,
+            "changes": as_plain(arm.changes),
+            "matched": arm.matched,
+            "cost": as_plain(arm.cost),
+            "certificate": as_plain(self.certificates[arm.name]),
+            **kept,
+        }
+
+    def _tune(self, retry: bool) -> None:
+        """Lets each arm choose, all with the same trials; writes what they chose."""
+
+        def run_trials(trials: Mapping[str, Arm], seeds: Sequence[int]) -> dict[str, list]:
+            for name, trial in trials.items():
+                trial.find_folder(self.estimate.members)
+                self.estimate.seconds[name] = self.estimate.seconds[self.design.base]
+            cells = [trial.cell(self.root, seed) for seed in seeds for trial in trials.values()]
+            self._run_cells(trials, cells, retry)
+            means: dict[str, list[dict | None]] = {name: [] for name in trials}
+            for cell in cells:
+                if (scored := cell.validated()) and scored.get(self.design.metric) is None:
+                    self._measure_later(cell, trials[cell.arm])
+                means[cell.arm].append(cell.validated())
+            return means
+
+        for name, result in tune(self.design, self.builder, self.arms, run_trials).items():
+            self.study.arms[name]["tuning"] = as_plain(result)
+        self._take_tuned()
+        self._find_folders(self.estimate.members)
+        known = self._known_certificates()
+        for name, arm in self.arms.items():
+            tuned = {"hash": arm.hash, "changes": as_plain(arm.changes), "cost": as_plain(arm.cost)}
+            self.study.arms[name] |= tuned
+        for name, certificate in self.builder.certificates(self.arms, known).items():
+            self.study.arms[name]["certificate"] = as_plain(certificate)
+        self.study.write()
+
+    def _run_cells(self, arms: Mapping[str, Arm], cells: list[Cell], retry: bool) -> None:
+        waiting = [cell for cell in cells if self._has_to_run(cell, retry)]
+        for cell in cells:
+            if not self._has_to_run(cell, retry) and cell.state() == FAILED:
+                self.workers.lost[cell.arm, cell.seed] = cell.reason()
+        if not waiting:
+            return
+        self.study.record["began"] = True
+        self.study.write()
+        if self.cluster is None:
+            self.workers.run(arms, waiting, len(cells))
+        else:
+            where = (self.design, self.study.path, self.root)
+            run_as_jobs(self.cluster, self.workers, *where, arms, waiting, len(cells))
+        self._count_seconds()
+        self.study.write()
+        self.stop.end("interrupted, the running cells are saved; the same command goes on")
+
+
+def solved_before(study: Study, design: Design) -> dict[str, dict[str, int]]:
+    """Returns what an earlier launch of the same question solved for: arm -> field -> value."""
+    if not study.record or changed_since(study.sealed, design.sealed()):
+        return {}
+    return {name: arm["matched"] for name, arm in study.arms.items() if arm["matched"]}

@@ -1,0 +1,177 @@
+"""Scores of runs that any code made, judged as studies are: docs/verdicts.md."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from transformer_jax.errors import InvalidInput
+from transformer_jax.studies.outcomes import NOT_PRIMARY, Outcome
+from transformer_jax.studies.statistics import Contrast, compare, level_of_look
+from transformer_jax.suggestions import suggest
+
+_COLUMNS = ("arm", "seed", "value")
+
+
+class Result(NamedTuple):
+    """What is said of one arm.
+
+    Attributes:
+      arm: its name.
+      word: better, worse, no different within the margin, unresolved, unstable, identical, refused
+        or no verdict; empty of an arm that is not primary.
+      reason: the word in full, or why there is none.
+      estimate: mean difference from the base, + is better.
+      interval: that the word is read off; of an arm that is not primary, of this arm alone.
+      p: adjusted for the number of primary arms.
+      seeds: that arm and base both have; () where they are not paired.
+      differences: of these seeds.
+      seeds_needed: for 80 % power at the margin; None where that cannot be told.
+      level: of this look; intervals hold their effects together in 1 - 0.8 level of all studies.
+      solved: with a target, of arm and of base, how many of how many runs reach it.
+      updates: with a target, of arm and of base, the median of `step`.
+    """
+
+    arm: str
+    word: str
+    reason: str
+    estimate: float
+    interval: tuple[float, float]
+    p: float
+    seeds: tuple[int, ...]
+    differences: tuple[float, ...]
+    seeds_needed: int | None
+    level: float
+    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    updates: tuple[float | None, float | None] | None = None
+
+
+def judge(
+    rows: Any,
+    *,
+    base: str,
+    margin: float,
+    larger_is_better: bool,
+    paired: bool = True,
+    primary: Collection[str] | None = None,
+    planned: Sequence[int] = (),
+    earlier_looks: Sequence[int] = (),
+    target: float | None = None,
+    family: int = 0,
+) -> list[Result]:
+    """Compares every arm with a base, over seeds.
+
+    Args:
+      rows: mappings with `arm`, `seed` and `value`, one for each run, or a pandas frame of them. A
+        value that is not finite, or a true `diverged`, is a run that diverged. Rows of several
+        `data_set`s are refused: judge one at a time.
+      base: the arm that others are compared with.
+      margin: the smallest difference that matters, > 0, in units of the value.
+      larger_is_better: direction of the value.
+      paired: whether runs of one seed share what chance decides, data order say; if not, seeds are
+        only counted.
+      primary: arms that the question is about, declared beforehand; the others get intervals and no
+        words. None: all.
+      planned: how many seeds each planned look has, if you plan to look more than once; the look is
+        then judged by its number of seeds.
+      earlier_looks: how many seeds each comparison had that was looked at before.
+      target: value from which on a run has solved it, where means describe no run; then arms are
+        compared by how many runs reach it and by `step`, the updates until then (of a run that
+        never did, its last one).
+      family: how many comparisons were asked together before, where that were more: one that was
+        chosen of ten is one of ten.
+    Returns:
+      One result an arm, in the order of the rows.
+    Raises:
+      InvalidInput: a column is missing, a row stands twice, or an argument names no arm.
+    """
+    if target is not None and not math.isfinite(target):
+        raise InvalidInput(f"target={target}: expected a number, in units of the value")
+    outcomes = outcomes_of(rows, with_steps=target is not None)
+    others = [arm for arm in outcomes if arm != base]
+    if not others:
+        raise InvalidInput(f"scores: expected arms beside base={base}, found none")
+    for name, names_asked in (("base", [base]), ("primary", primary or ())):
+        for arm in names_asked:
+            if arm not in outcomes:
+                raise InvalidInput(
+                    f"{name}={arm}: no such arm in the scores{suggest(arm, outcomes)}"
+                )
+    if not (margin > 0 and math.isfinite(margin)):
+        raise InvalidInput(f"margin={margin}: expected a number > 0, in units of the value")
+    for name, looks in (("planned", planned), ("earlier_looks", earlier_looks)):
+        if not all(look >= 1 for look in looks):
+            raise InvalidInput(f"{name}={list(looks)}: expected numbers of seeds, 1 or more")
+    count = len(outcomes[base])
+    level = level_of_look(count, planned or (() if earlier_looks else (count,)), earlier_looks)
+    arms = {arm: outcomes[arm] for arm in others}
+    contrasts = compare(
+        outcomes[base], arms, margin, larger_is_better, level, family,
+        paired=paired, primary=primary, target=target,
+    )  # fmt: skip
+    return [_result(contrast, level) for contrast in contrasts]
+
+
+def _result(contrast: Contrast, level: float) -> Result:
+    shared = {name: v for name, v in contrast._asdict().items() if name in Result._fields}
+    word = "" if contrast.verdict == NOT_PRIMARY else contrast.verdict
+    return Result(**shared, word=word, reason=contrast.words, estimate=contrast.mean, level=level)
+
+
+def _is_true(value: Any, row: int) -> bool:
+    """Reads a column of truths: texts out of a file, nan where a frame has none."""
+    text = "" if value is None else str(value).strip().lower()
+    if text in ("true", "yes", "t", "y"):
+        return True
+    if text in ("", "false", "no", "f", "n", "nan"):
+        return False
+    return _number(value, "diverged", row, "true or false") != 0
+
+
+def _number(value: Any, column: str, row: int, expected: str = "a number") -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"scores: row {row}: {column}={value}: expected {expected}") from error
+
+
+def _integer(value: Any, column: str, row: int) -> int:
+    """A whole number, as a frame may hold it: 1.0."""
+    number = _number(value, column, row, "an integer")
+    if not math.isfinite(number) or number != int(number):
+        raise InvalidInput(f"scores: row {row}: {column}={value}: expected an integer")
+    return int(number)
+
+
+def outcomes_of(rows: Any, with_steps: bool = False) -> dict[str, dict[int, Outcome]]:
+    """Arm -> seed -> outcome, in the order of the rows; with steps where a target needs them."""
+    records: list[Mapping[str, Any]]
+    records = rows.to_dict("records") if hasattr(rows, "to_dict") else list(rows)
+    sets = list(dict.fromkeys(str(row["data_set"]) for row in records if "data_set" in row))
+    if len(sets) > 1:
+        raise InvalidInput(f"scores: of data sets {', '.join(sets)}; judge one at a time")
+    outcomes: dict[str, dict[int, Outcome]] = {}
+    for number, row in enumerate(records, start=1):
+        for column in _COLUMNS:
+            if column not in row:
+                raise InvalidInput(
+                    f"scores: row {number} has no {column!r}{suggest(column, map(str, row))}; "
+                    f"expected {', '.join(_COLUMNS)}, and diverged if you like"
+                )
+        arm, seed = str(row["arm"]), _integer(row["seed"], "seed", number)
+        by_seed = outcomes.setdefault(arm, {})
+        if seed in by_seed:
+            raise InvalidInput(
+                f"scores: row {number}: arm {arm!r} has seed {seed} twice; expected one row a run"
+            )
+        value = math.nan if row["value"] is None else _number(row["value"], "value", number)
+        gone = _is_true(row.get("diverged"), number) or not math.isfinite(value)
+        last = row.get("step") if with_steps else None
+        is_told = last not in (None, "") and last == last  # a frame has nan where there is none
+        if with_steps and not is_told and not gone:
+            raise InvalidInput(
+                f"scores: row {number} has no step; with a target expected the updates until "
+                "it was reached, or the last ones"
+            )
+        step = _integer(last, "step", number) if is_told else 0
+        by_seed[seed] = Outcome(None if gone else value, gone, step, step)
+    return outcomes

@@ -1,0 +1,752 @@
+"""How a comparison of arms over paired seeds is decided.
+
+The replicate is the seed. Arm and base share data order, dropout keys and initial values, so what
+is judged is d_s = y_arm,s - y_base,s, oriented so that larger is better; y is the primary metric at
+the last step over the whole fixed evaluation set. Nothing here knows of models, files or jax.
+
+Every word about a mean is read off one interval. At a look of level a over m contrasts an arm has
+the interval mean -+ t(1 - 0.4 a / m, n - 1) SE; all m hold their true effects together in
+1 - 0.8 a of all studies, and then no word is false. 0.2 a are for divergence.
+
+Where a target says what is solved and what not, words are about that, see solved.
+"""
+
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from scipy import optimize, stats
+
+from transformer_jax.studies.outcomes import (
+    BETTER,
+    IDENTICAL,
+    NO_VERDICT,
+    NOT_PRIMARY,
+    REFUSED,
+    SAME,
+    UNRESOLVED,
+    UNSTABLE,
+    WORSE,
+    Outcome,
+)
+
+# ---------------------------------------------------------------- power
+
+ALPHA = 0.05
+FEWEST_FOR_EQUIVALENCE = 5
+_POWER = 0.8
+_MOST_SEEDS = 10_000
+
+
+def power_of_t(shift: float, freedom: float, level: float) -> float:
+    """Returns the power of the paired t test at an effect in units of the standard error."""
+    cut = stats.t.ppf(1 - level / 2, freedom)
+    upper = stats.nct.sf(cut, freedom, shift)
+    lower = stats.nct.cdf(-cut, freedom, shift)
+    return float(np.nan_to_num(upper) + np.nan_to_num(lower))
+
+
+def detectable(count: int, level: float) -> float:
+    """Returns the effect, in units of s_d, that the paired t test finds with 80 % power."""
+    if count < 2:
+        return math.inf
+    lack = lambda d: power_of_t(d * math.sqrt(count), count - 1, level) - _POWER  # noqa: E731
+    return float(optimize.brentq(lack, 0, 10 / level))
+
+
+def power_of_equivalence(margin: float, freedom: float, level: float) -> float:
+    """Returns the power of two one-sided tests where the effect is 0.
+
+    Integrated over the sample deviation, on which both tests depend; the margin is in units of the
+    standard error.
+    """
+    cut = stats.t.ppf(1 - level, freedom)
+    shares = (np.arange(2000) + 0.5) / 2000
+    deviation = np.sqrt(stats.chi2.ppf(shares, freedom) / freedom)
+    room = margin - cut * deviation
+    return float(np.mean(np.where(room > 0, 2 * stats.norm.cdf(room) - 1, 0)))
+
+
+def seeds_needed(deviation: float, count: int, margin: float, level: float = ALPHA) -> int | None:
+    """Returns the smallest number of seeds with 80 % power at the margin; never from the effect.
+
+    The deviation is replaced by its upper bound, s_d sqrt(nu / chi2(.20, nu)). None where that is
+    more than anybody runs.
+
+    Args:
+      deviation: s_d, of `count` seeds.
+      count: seeds so far.
+      margin: the smallest difference that matters.
+      level: of the contrast's interval, 1 minus its coverage.
+    """
+    if count < 2 or not deviation > 0:
+        return None
+    freedom = count - 1
+    bound = deviation * math.sqrt(freedom / stats.chi2.ppf(0.2, freedom))
+
+    def suffices(n: int) -> bool:
+        error = bound / math.sqrt(n)
+        return (
+            power_of_t(margin / error, n - 1, level) >= _POWER
+            and power_of_equivalence(margin / error, n - 1, level / 2) >= _POWER
+        )
+
+    if not suffices(_MOST_SEEDS):
+        return None
+    low, high = FEWEST_FOR_EQUIVALENCE, FEWEST_FOR_EQUIVALENCE
+    while not suffices(high):
+        low, high = high, min(2 * high, _MOST_SEEDS)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle + 1, high)
+    return high
+
+
+# ---------------------------------------------------------------- optimum of an option
+
+_WIDEST = 50.0  # the logarithm of a factor; a wider interval says nothing, and has no float64
+
+
+class Optimum(NamedTuple):
+    """The best value of an option.
+
+    Attributes:
+      at: The value.
+      interval: Confidence interval of the best value; an end beyond the values that were tried is
+        an extrapolation.
+    """
+
+    at: float
+    interval: tuple[float, float]
+
+
+def lowest_point(values: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Returns where a parabola through the best value and its two neighbours is lowest.
+
+    The parabola is laid over the logarithm of the values. Near an optimum the loss is quadratic in
+    the logarithm of a learning rate, so that grids with the optimum on and between their values
+    give the same answer up to noise.
+
+    Args:
+      values: Grid of V >= 3 positive values, ascending.
+      losses: Mean loss at each of them, [V]; infinite where a run diverged.
+
+    Returns:
+      The value; None if the best one is the first or the last of the grid.
+    """
+    y_V = np.asarray(losses, float)
+    best = int(y_V.argmin())
+    if not 0 < best < len(y_V) - 1 or not math.isfinite(y_V[best]):
+        return None
+    worst = y_V[np.isfinite(y_V)].max()  # a diverged neighbour would hide all curvature
+    y_3 = np.minimum(y_V[best - 1 : best + 2], worst)
+    x_3 = np.log(values[best - 1 : best + 2])
+    if np.ptp(y_3) == 0:  # both neighbours diverged
+        return float(values[best])
+    c, b, _ = np.polyfit(x_3 - x_3[1], y_3, 2)
+    return math.exp(x_3[1] - b / (2 * c)) if c > 0 else float(values[best])
+
+
+def optimum(values: Sequence[float], losses: np.ndarray, level: float = 0.05) -> Optimum | str:
+    """Returns the lowest point of a parabola over the logarithm, with Fieller's interval.
+
+    The parabola goes through the best value and its neighbours (the three at that end, if the first
+    or the last is the best). The slope b + 2 c x of the means is 0 at the lowest point x; the
+    interval holds every x at which the slope differs from 0 by less than t standard errors.
+
+    Args:
+      values: Grid of V >= 3 positive values, ascending.
+      losses: [S, V] of S >= 2 seeds, smaller is better.
+      level: 1 minus the coverage.
+
+    Returns:
+      The optimum, or a sentence saying why there is none.
+    """
+    y_SV = np.asarray(losses, float)
+    first = min(max(int(y_SV.mean(0).argmin()) - 1, 0), len(values) - 3)
+    y_SV, middle = y_SV[:, first : first + 3], math.log(values[first + 1])
+    x_V = np.log(values[first : first + 3]) - middle
+    to_coefficients = np.linalg.inv(np.vander(x_V, 3))[:2]  # rows c, b
+    c, b = to_coefficients @ y_SV.mean(0)
+    if not (c > 0 and x_V[0] <= -b / (2 * c) <= x_V[2]):
+        return "none between the arms"
+    residuals = y_SV - y_SV.mean(0) - y_SV.mean(1, keepdims=True) + y_SV.mean()
+    freedom = 2 * (len(y_SV) - 1)
+    variance = float((residuals**2).sum()) / freedom / len(y_SV)
+    squared_t = float(stats.t.ppf(1 - level / 2, freedom)) ** 2
+    (cc, cb), (_, bb) = squared_t * variance * to_coefficients @ to_coefficients.T
+    of_square, of_x = 4 * (c * c - cc), 4 * (b * c - cb)
+    if not of_square > 0:
+        return "the curvature is not certain"
+    root = math.sqrt(max(of_x**2 - 4 * of_square * (b * b - bb), 0.0))
+    at, (low, high) = -b / (2 * c), [(side * root - of_x) / (2 * of_square) for side in (-1, 1)]
+    if max(-low, high) > _WIDEST:
+        return "the curvature is not certain"
+    return Optimum(math.exp(middle + at), (math.exp(middle + low), math.exp(middle + high)))
+
+
+def moved(before: Optimum, after: Optimum) -> Optimum:
+    """Returns the factor by which an optimum moved, with the MOVER interval of both.
+
+    Zou and Donner 2008, Statistics in Medicine 27, 1693-1702.
+    """
+    (at, (low, high)), (was, (was_low, was_high)) = (
+        (math.log(its.at), [math.log(end) for end in its.interval]) for its in (after, before)
+    )
+    way = at - was
+    ends = (
+        way - math.hypot(at - low, was_high - was),
+        way + math.hypot(high - at, was - was_low),
+    )
+    return Optimum(math.exp(way), (math.exp(ends[0]), math.exp(ends[1])))
+
+
+# ---------------------------------------------------------------- new text
+
+
+def beyond_this_text(differences: np.ndarray, level: float = ALPHA) -> tuple[float, float]:
+    """Returns the interval of the mean difference for new text as well as new seeds.
+
+    Seeds and sequences are crossed: V = (MS_seed + MS_seq - MS_res) / (n q), with Satterthwaite's
+    degrees of freedom (Satterthwaite 1946, Biometrics Bulletin 2, 110-114). Where one of both is
+    not above MS_res its variance is taken for 0 and V is of the other's square: the difference of
+    squares would lose its degrees of freedom.
+
+    Args:
+      differences: [n, q], of each seed and each sequence (a document or a block, never a token),
+        weighted so that their mean is the difference of the metric. Sequences have to be
+        exchangeable: neighbours of one text are put together first, see by_cluster.
+      level: 1 minus the coverage.
+    """
+    n, q = differences.shape
+    mean = float(differences.mean())
+    by_seed, by_sequence = differences.mean(1), differences.mean(0)
+    ms_seed = q * by_seed.var(ddof=1)
+    ms_sequence = n * by_sequence.var(ddof=1)
+    residual = differences - by_seed[:, None] - by_sequence[None] + mean
+    freedom = ((n - 1), (q - 1), (n - 1) * (q - 1))
+    ms_residual = (residual**2).sum() / freedom[2]
+    if min(ms_seed, ms_sequence) > ms_residual:
+        total = ms_seed + ms_sequence - ms_residual
+        squares = (ms_seed**2, ms_sequence**2, ms_residual**2)
+        degrees = total**2 / sum(ms / nu for ms, nu in zip(squares, freedom, strict=True))
+    else:
+        total, degrees = max(zip((ms_seed, ms_sequence, ms_residual), freedom, strict=True))
+    half = float(stats.t.ppf(1 - level / 2, degrees)) * math.sqrt(total / (n * q))
+    return mean - half, mean + half
+
+
+def by_cluster(differences: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Returns the sums over clusters, scaled so that their mean is that of the differences.
+
+    Args:
+      differences: [n, q].
+      clusters: [q], which of them belong together.
+    Returns:
+      [n, number of clusters].
+    """
+    names, members = np.unique(clusters, return_inverse=True)
+    sums = differences @ (members[:, None] == np.arange(len(names)))
+    return sums * len(names) / len(clusters)
+
+
+# ---------------------------------------------------------------- runs that reach a target
+
+_MOST_PARTITIONS = 20_000  # of all runs into two groups; beyond, so many are drawn
+
+
+class Reached(NamedTuple):
+    """The runs of an arm, or of the base, by seed.
+
+    Attributes:
+      solved: [n] bool, whether the final score reaches the target.
+      updates: [n], until it was first reached in training; the last one where it never was, and
+        infinitely many of a run that diverged.
+    """
+
+    solved: np.ndarray
+    updates: np.ndarray
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """How many of how many."""
+        return int(self.solved.sum()), len(self.solved)
+
+    @property
+    def median(self) -> float | None:
+        """Updates by which half of the runs have solved it; None where half never do."""
+        waited = np.sort(np.where(self.solved, self.updates, np.inf))
+        middle = waited[(len(waited) - 1) // 2] if len(waited) else np.inf
+        return float(middle) if np.isfinite(middle) else None
+
+
+def reached_by(outcomes: Mapping[int, Outcome], target: float, larger_is_better: bool) -> Reached:
+    """Returns which runs reach a target and when; one that diverged does not."""
+    solved, updates = [], []
+    for _, (value, diverged, first, last) in sorted(outcomes.items()):
+        if value is None and not diverged:
+            continue
+        beyond = value is not None and (value >= target if larger_is_better else value <= target)
+        solved.append(beyond and not diverged)
+        reached = first if solved[-1] and first is not None else last
+        updates.append(np.inf if diverged else reached)
+    return Reached(np.array(solved, bool), np.array(updates, float))
+
+
+@functools.lru_cache(maxsize=1024)
+def boschloo_p(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Returns Boschloo's exact p that the first (count, trials) has no larger probability.
+
+    More powerful than Fisher's test (Boschloo 1970, Statistica Neerlandica 24, 1-35).
+    """
+    if one[0] <= other[0]:
+        return 1.0
+    table = [[one[0], other[0]], [one[1] - one[0], other[1] - other[0]]]
+    return float(stats.boschloo_exact(table, alternative="greater").pvalue)
+
+
+def difference_of_counts_p(ours: tuple[int, int], theirs: tuple[int, int]) -> float:
+    """Returns the two-sided p of Boschloo's exact test that both are as likely to solve it."""
+    if ours[0] * theirs[1] == theirs[0] * ours[1]:
+        return 1.0
+    table = [[ours[0], theirs[0]], [ours[1] - ours[0], theirs[1] - theirs[0]]]
+    return float(stats.boschloo_exact(table).pvalue)
+
+
+def log_rank_scores(updates: Any, solved: Any) -> np.ndarray:
+    """Returns each run's score, [n], whose sum over a group is its log-rank statistic.
+
+    That is 1 if it is solved, less the hazard of all runs up to its time (Nelson and Aalen's
+    estimate): positive is sooner than usual.
+    """
+    updates, solved = np.asarray(updates, float), np.asarray(solved, bool)
+    times = np.unique(updates[solved])
+    hazards = [(solved & (updates == t)).sum() / (updates >= t).sum() for t in times]
+    until = np.array(
+        [sum(h for t, h in zip(times, hazards, strict=True) if t <= u) for u in updates]
+    )
+    return solved - until
+
+
+def permutation_p(ours: Any, theirs: Any) -> float:
+    """Returns the two-sided p that which run belongs to which group says nothing of its score.
+
+    Exact where there are few ways to part them; 1 where a group has less than two runs.
+    """
+    if min(len(ours), len(theirs)) < 2 or np.ptp([*ours, *theirs]) == 0:
+        return 1.0
+    result = stats.permutation_test(
+        (np.asarray(ours, float), np.asarray(theirs, float)),
+        lambda one, other, axis: one.mean(axis) - other.mean(axis),
+        n_resamples=_MOST_PARTITIONS,
+        rng=np.random.default_rng(0),
+    )
+    return min(1.0, float(result.pvalue))
+
+
+def ranks_p(ours: Any, theirs: Any) -> float:
+    """Returns the p of a permutation test of ranks; -inf is the worst of all, and tied."""
+    ranks = stats.rankdata([*ours, *theirs])
+    return permutation_p(ranks[: len(ours)], ranks[len(ours) :])
+
+
+def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:
+    """Returns the p of the log-rank test, and the mean score of ours: positive is sooner."""
+    both = Reached(*(np.concatenate(parts) for parts in zip(ours, theirs, strict=True)))
+    scores = log_rank_scores(both.updates, both.solved)
+    split = len(ours.solved)
+    mean = float(scores[:split].mean()) if split else 0.0
+    return permutation_p(scores[:split], scores[split:]), mean
+
+
+def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
+    """Returns the exact interval of a probability from `count` of `trials`."""
+    bounds = stats.binomtest(count, trials).proportion_ci(1 - ALPHA, method="exact")
+    return float(bounds.low), float(bounds.high)
+
+
+# ---------------------------------------------------------------- paired differences
+
+FEWEST_FOR_A_VERDICT = 3
+_MOST_SIGN_FLIPS = 20  # 2^20 sums at most
+_ROUNDING = 16 * np.finfo(float).eps
+FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
+
+
+class Contrast(NamedTuple):
+    """One arm against the base.
+
+    Attributes:
+      arm: its name.
+      seeds: that both have a value for.
+      differences: d_s of those seeds, larger is better.
+      mean: of the differences, in units of the metric.
+      standard_error: s_d / sqrt(n).
+      interval: simultaneous over all m contrasts, see above; every word is read off it.
+      p: paired t test's, min(1, m p / 0.8); at most the level if 0 is not inside.
+      p_alone: the same p of this contrast alone, for overviews of many studies.
+      p_equivalence: of two one-sided tests, min(1, 2 m p / 0.8); at most the level where the
+        interval lies within the margin.
+      p_sign_flip: exact, from 6 seeds on, of this contrast alone; a printed check.
+      correlation: of arm and base over seeds; what pairing bought.
+      diverged: of arm and of base, how many of how many.
+      p_divergence: that the arm diverges no more often than the base, of Boschloo's exact test,
+        min(1, m p / 0.2).
+      seeds_needed: for 80 % power at the margin (and equivalence at 0); None: no number helps.
+      verdict: one of the words of this module.
+      words: the verdict in full, "better by more than 0.01 (few seeds)".
+      p_ranks: where some runs diverged, of a permutation test of ranks, diverged ones last; of this
+        contrast alone, beside the mean that is not judged.
+      solved: with a target, of arm and of base, how many of how many runs reach it.
+      updates: with a target, of arm and of base, the median until it is reached; None where half
+        never do.
+    """
+
+    arm: str
+    seeds: tuple[int, ...]
+    differences: tuple[float, ...]
+    mean: float
+    standard_error: float
+    interval: tuple[float, float]
+    p: float
+    p_alone: float
+    p_equivalence: float
+    p_sign_flip: float | None
+    correlation: float
+    diverged: tuple[tuple[int, int], tuple[int, int]]
+    p_divergence: float
+    seeds_needed: int | None
+    verdict: str
+    words: str
+    p_ranks: float | None = None
+    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    updates: tuple[float | None, float | None] | None = None
+
+
+# ---------------------------------------------------------------- one contrast
+
+
+def paired_t(
+    differences: Any, scale: float | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns mean, standard error and the two-sided p of the paired t test.
+
+    With no spread at all p is 1 if the mean is 0, and else 0; one difference has p 1.
+
+    Args:
+      differences: [..., n], of n seeds.
+      scale: the largest score, of which rounding is a part; that of the differences if not given.
+    Returns:
+      Three arrays [...].
+    """
+    d = np.asarray(differences, float)
+    mean, count = d.mean(-1), d.shape[-1]
+    if count < 2:
+        return mean, np.full(mean.shape, np.nan), np.ones(mean.shape)
+    # What rounding leaves of equal differences, (k + 1) / N - k / N say, is no spread.
+    largest = np.abs(d).max(-1) if scale is None else scale
+    is_dust = np.ptp(d, axis=-1) <= _ROUNDING * largest
+    deviation = np.where(is_dust, 0, d.std(-1, ddof=1))
+    mean = np.where(is_dust & (np.abs(mean) <= _ROUNDING * largest), 0, mean)
+    error = deviation / math.sqrt(count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * stats.t.sf(np.abs(mean / error), count - 1)
+    return mean, error, np.where(error == 0, np.where(mean == 0, 1.0, 0.0), p)
+
+
+def interval(mean: float, error: float, freedom: float, level: float) -> tuple[float, float]:
+    """Returns mean -+ t(1 - level / 2, freedom) * error; level is 1 minus the coverage."""
+    if not freedom > 0:
+        return -math.inf, math.inf
+    half = float(stats.t.ppf(1 - level / 2, freedom)) * error
+    return mean - half, mean + half
+
+
+class PairedInterval(NamedTuple):
+    """Mean of paired differences, its t interval, and the two-sided p of the paired t test."""
+
+    mean: float
+    interval: tuple[float, float]
+    p: float
+
+
+def paired_interval(differences: Any, level: float) -> PairedInterval:
+    """Returns mean, interval and p of [n] paired differences; level is 1 minus the coverage."""
+    mean, error, p = map(float, paired_t(differences))
+    return PairedInterval(mean, interval(mean, error, len(differences) - 1, level), p)
+
+
+def welch_t(ours: Any, theirs: Any) -> tuple[float, float, float, float]:
+    """Returns difference of means, standard error, two-sided p and degrees of freedom.
+
+    For scores that do not go together in pairs (Welch 1947, Biometrika 34, 28-35).
+
+    Args:
+      ours: [n].
+      theirs: [q].
+    """
+    parts = [np.var(scores, ddof=1) / len(scores) for scores in (ours, theirs)]
+    mean, error = float(np.mean(ours) - np.mean(theirs)), math.sqrt(sum(parts))
+    if error <= _ROUNDING * float(np.abs([*ours, *theirs]).max()):
+        return mean, 0.0, 1.0 if mean == 0 else 0.0, math.nan
+    shares = zip(parts, (ours, theirs), strict=True)
+    freedom = error**4 / sum(part**2 / (len(scores) - 1) for part, scores in shares)
+    return mean, error, float(2 * stats.t.sf(abs(mean / error), freedom)), float(freedom)
+
+
+def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> float:
+    """Returns the larger p of two one-sided tests: that the effect is beyond -margin or margin.
+
+    Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680.
+    """
+    if error == 0:
+        return 0.0 if abs(mean) < margin else 1.0
+    if not freedom > 0:
+        return 1.0
+    above = stats.t.sf((mean + margin) / error, freedom)
+    below = stats.t.cdf((mean - margin) / error, freedom)
+    return float(max(above, below))
+
+
+def sign_flip_p(differences: Sequence[float]) -> float | None:
+    """Returns the share of all 2^n sign patterns with a sum as large; None below 6 differences."""
+    if not 6 <= len(differences) <= _MOST_SIGN_FLIPS:
+        return None
+    sums = np.zeros(1)
+    for difference in differences:
+        sums = np.concatenate([sums + difference, sums - difference])
+    rounding = 1e-9 * float(np.abs(differences).sum())  # of the scores, which are larger
+    return float((np.abs(sums) >= abs(sums[0]) - rounding).mean())
+
+
+# ---------------------------------------------------------------- looks
+
+
+def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = ()) -> float:
+    """Returns the level of a look at the data: alpha / (J + 1), or alpha / (J + 1) 2^-j.
+
+    The j-th look that was not planned has the latter, so that all looks together spend at most
+    alpha, whatever is done after the planned ones.
+
+    Args:
+      count: seeds of this look.
+      planned: seeds at each planned look, ascending; J of them.
+      earlier: seeds of each look that was shown before. Once one was not planned, or the same seeds
+        were drawn anew, no later look is a planned one.
+    """
+    counts, share = [*earlier, count], ALPHA / (len(planned) + 1)
+    as_planned = 0
+    while as_planned < len(counts) and (
+        counts[as_planned] in planned and counts[as_planned] not in counts[:as_planned]
+    ):
+        as_planned += 1
+    return share * 2.0 ** -(len(counts) - as_planned)
+
+
+# ---------------------------------------------------------------- a family
+
+
+def compare(
+    base: Mapping[int, Outcome],
+    arms: Mapping[str, Mapping[int, Outcome]],
+    margin: float,
+    larger_is_better: bool,
+    level: float = ALPHA,
+    family: int | None = None,
+    paired: bool = True,
+    primary: Collection[str] | None = None,
+    target: float | None = None,
+) -> list[Contrast]:
+    """Compares every arm with the base over the seeds that both have.
+
+    Args:
+      base: seed -> outcome.
+      arms: name -> seed -> outcome.
+      margin: the smallest difference that matters, > 0, in units of the metric.
+      larger_is_better: direction of the metric.
+      level: of this look, for the whole family.
+      family: planned contrasts, m; those without data keep their part of the level.
+      paired: whether a seed of the arm goes with the same seed of the base; if not, all seeds of
+        both count, by Welch's t.
+      primary: arms that the question is about, None: all; others get the interval of one contrast,
+        and no words.
+      target: score from which on a run has solved it; then words are about that and not the mean.
+    """
+    asked = [name for name in arms if primary is None or name in primary]
+    size = max(family or 0, len(asked), 1)
+    sign = 1.0 if larger_is_better else -1.0
+    contrasts = []
+    for name, outcomes in arms.items():
+        is_asked = name in asked
+        pair = _Pair(base, outcomes, sign, paired)
+        contrast = pair.contrast(name, margin, level, size if is_asked else 1)
+        if target is not None:
+            runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
+            contrast = _by_target(contrast, *runs, level, size if is_asked else 1)
+        if not is_asked:
+            words = f"{NOT_PRIMARY}: an interval and no word"
+            contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
+        contrasts.append(contrast)
+    return contrasts
+
+
+def _by_target(
+    contrast: Contrast, ours: Reached, theirs: Reached, level: float, size: int
+) -> Contrast:
+    """The same contrast, judged by how many runs reach a target, and when."""
+    counts, medians = (ours.share, theirs.share), (ours.median, theirs.median)
+    p_count = difference_of_counts_p(*counts)
+    p_sooner, gain = sooner_p(ours, theirs)
+    p_alone = min(1.0, 2 * min(p_count, p_sooner))
+    p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
+    shown = (
+        f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"
+    )
+    times = [f"{median:,.0f}" if median is not None else "never" for median in medians]
+    verdict, words = UNRESOLVED, f"unresolved: {shown}"
+    if contrast.verdict == UNSTABLE:
+        verdict, words = UNSTABLE, f"{contrast.words}; {shown}"
+    elif min(counts[0][1], counts[1][1]) < FEWEST_FOR_A_VERDICT:
+        verdict, words = NO_VERDICT, f"no verdict from {min(c[1] for c in counts)} seeds: {shown}"
+    elif p_count <= level:
+        verdict = BETTER if counts[0][0] * counts[1][1] > counts[1][0] * counts[0][1] else WORSE
+        words = f"{verdict}: {shown}"
+    elif p_sooner <= level:
+        verdict = BETTER if gain > 0 else WORSE
+        when = "sooner" if gain > 0 else "later"
+        words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {shown}"
+    # A mean and its interval would describe no run.
+    return contrast._replace(
+        mean=math.nan, standard_error=math.nan, interval=(math.nan, math.nan),
+        p=min(p_count, p_sooner), p_alone=p_alone,
+        p_equivalence=1.0, p_sign_flip=None, seeds_needed=None,
+        verdict=verdict, words=words, solved=counts, updates=medians,
+    )  # fmt: skip
+
+
+class _Pair:
+    """One arm beside the base."""
+
+    def __init__(
+        self,
+        base: Mapping[int, Outcome],
+        outcomes: Mapping[int, Outcome],
+        sign: float,
+        paired: bool,
+    ) -> None:
+        if not paired:
+            self._take_apart(base, outcomes, sign)
+            return
+        shared = sorted(base.keys() & outcomes.keys())
+        kept = [s for s in shared if _is_number(base[s]) and _is_number(outcomes[s])]
+        ours = np.array([outcomes[s].value for s in kept], float)
+        theirs = np.array([base[s].value for s in kept], float)
+        self.seeds = tuple(kept)
+        self.differences = tuple((sign * (ours - theirs)).tolist())
+        self.correlation = _correlation(ours, theirs)
+        scale = float(np.abs([ours, theirs]).max(initial=0.0))
+        tested = paired_t(self.differences, scale) if kept else (math.nan, math.nan, 1.0)
+        self.mean, self.error, self.p = map(float, tested)
+        self.count, self.freedom = len(kept), len(kept) - 1.0
+        self.diverged = (_count_diverged(outcomes, shared), _count_diverged(base, shared))
+        self.ranked = [
+            [_worst(outcomes[s], sign) for s in shared],
+            [_worst(base[s], sign) for s in shared],
+        ]
+
+    def _take_apart(
+        self, base: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], sign: float
+    ) -> None:
+        """The same of scores that do not go together by seed."""
+        self.seeds, self.differences, self.correlation = (), (), math.nan
+        ours, theirs = (
+            [sign * cast(float, o.value) for o in group.values() if _is_number(o)]
+            for group in (outcomes, base)
+        )
+        self.count = min(len(ours), len(theirs))
+        tested = welch_t(ours, theirs) if self.count > 1 else (math.nan, math.nan, 1.0, 0.0)
+        self.mean, self.error, self.p, self.freedom = tested
+        self.diverged = (_count_diverged(outcomes, [*outcomes]), _count_diverged(base, [*base]))
+        self.ranked = [[_worst(o, sign) for o in group.values()] for group in (outcomes, base)]
+
+    def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
+        """What is said of it, as one of `size` contrasts at a look of a level."""
+        count, share, deviation = self.count, FOR_MEANS / size, self.error * math.sqrt(self.count)
+        mean, p, of_seeds, own = self.mean, self.p, (self.error, self.freedom), share * level
+        low, high = interval(mean, *of_seeds, own)
+        p_equivalence = equivalence_p(mean, *of_seeds, margin)
+        p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
+        verdict, words = self._without_mean(p_divergence <= level)
+        p_ranks = ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
+        if not verdict:
+            verdict, words = read_off(low, high, margin)
+            words += " (few seeds)" * (count < FEWEST_FOR_EQUIVALENCE)
+        return Contrast(
+            arm=arm,
+            seeds=self.seeds,
+            differences=self.differences,
+            mean=mean,
+            standard_error=self.error,
+            interval=(low, high),
+            p=min(1.0, p / share),
+            p_alone=p,
+            p_equivalence=min(1.0, 2 * p_equivalence / share),
+            p_sign_flip=sign_flip_p(self.differences),
+            correlation=self.correlation,
+            diverged=self.diverged,
+            p_divergence=p_divergence,
+            seeds_needed=seeds_needed(deviation, count, margin, own),
+            verdict=verdict,
+            words=words,
+            p_ranks=p_ranks,
+        )
+
+    def _without_mean(self, is_unstable: bool) -> tuple[str, str]:
+        """What comes before any word about the mean; empty where nothing does."""
+        (arm_diverged, trials), (base_diverged, _) = self.diverged
+        if self.seeds and not any(self.differences) and not arm_diverged + base_diverged:
+            return IDENTICAL, "identical: the change did nothing"
+        if arm_diverged or base_diverged:
+            words = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"
+            if is_unstable:
+                return UNSTABLE, f"unstable: {words}"
+            return NO_VERDICT, f"no verdict on the mean: {words}"
+        if self.count < FEWEST_FOR_A_VERDICT:
+            return NO_VERDICT, f"no verdict from {self.count} seed{'s' * (self.count != 1)}"
+        if self.error == 0:
+            what = "difference in every seed" if self.seeds else "score in every run of an arm"
+            return REFUSED, f"refused: the same {what}"
+        return "", ""
+
+
+def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
+    """Returns the word that an interval (low, high) allows, and the verdict in full."""
+    if low > 0 or high < 0:
+        verdict, nearest, farthest = (BETTER, low, high) if low > 0 else (WORSE, -high, -low)
+        if nearest > margin:
+            return verdict, f"{verdict} by more than {margin:g}"
+        return verdict, f"{verdict}, negligible" if farthest < margin else verdict
+    if -margin < low and high < margin:
+        return SAME, f"no different within {margin:g}"
+    return UNRESOLVED, "unresolved"
+
+
+def _worst(outcome: Outcome, sign: float) -> float:
+    """A score for ranking, larger is better; the worst of all where there is none."""
+    return sign * cast(float, outcome.value) if _is_number(outcome) else -math.inf
+
+
+def _is_number(outcome: Outcome) -> bool:
+    return outcome.value is not None and math.isfinite(outcome.value) and not outcome.diverged
+
+
+def _count_diverged(outcomes: Mapping[int, Outcome], seeds: Sequence[int]) -> tuple[int, int]:
+    return sum(outcomes[seed].diverged for seed in seeds), len(seeds)
+
+
+def _correlation(ours: np.ndarray, theirs: np.ndarray) -> float:
+    if len(ours) < 3 or ours.std() == 0 or theirs.std() == 0:
+        return math.nan
+    return float(np.corrcoef(ours, theirs)[0, 1])

@@ -1,0 +1,427 @@
+"""A study as a directory that needs no code of ours to read.
+
+study.json     what was asked, sealed with a hash at the first cell; arms, costs, certificates
+scores.csv     one line a cell: arm, seed, where its run is, how it ended, what it scored
+looks.jsonl    every verdict that was shown, and when
+verdicts.json  the last one, by arm; what READMEs and catalogues quote
+report.html    all of it as one page, and the same as report.md
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax import __version__
+from transformer_jax.config_files import CADENCE, flatten
+from transformer_jax.errors import InvalidInput, how_to_install
+from transformer_jax.metrics import arguments_of_metric
+from transformer_jax.resolve import completed, stated
+from transformer_jax.runs.appended import AppendedRows
+from transformer_jax.runs.directory import RunDirectory, now
+from transformer_jax.runs.files import (
+    inside,
+    read_json,
+    refuse_foreign_files,
+    refuse_version_1,
+    replace,
+    write_json,
+)
+from transformer_jax.runs.listing import reads_as_number
+from transformer_jax.runs.notebook import html_table
+from transformer_jax.studies.cells import OUTCOMES, Cell, cell_path
+from transformer_jax.studies.design import Design, seal_of
+
+# ---------------------------------------------------------------- register of looks
+
+NAME = "register.jsonl"
+_NOT_CHANGED = "what the baseline has without its own changes"
+
+
+def contrasts_of(sealed: Mapping[str, Any]) -> dict[str, str]:
+    """Returns arm -> hash of its contrast, from what a study sealed."""
+    base, arms = flatten(sealed["base_config"]), sealed["arms"]
+    values, first = completed(base), arms[sealed["base"]]
+    whole = {key: value for key, value in stated(base).items() if not key.startswith(CADENCE)}
+    if "target" in arguments_of_metric(sealed["metric"].removeprefix("test/")):
+        whole["evaluation.target"] = values["evaluation.target"]
+    contrasts = {}
+    for name, changes in arms.items():
+        if name == sealed["base"]:
+            continue
+        both = {
+            key: [values.get(key), changes.get(key, _NOT_CHANGED)] for key in {**first, **changes}
+        }
+        changed = {key: pair for key, pair in both.items() if pair[0] != pair[1]}
+        asked = [changed, sealed["metric"], sealed["match"], whole, sealed["tuning"]]
+        text = json.dumps(asked, sort_keys=True)
+        contrasts[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return contrasts
+
+
+class Register(AppendedRows):
+    """The register of one root; empty without a file."""
+
+    def __init__(self, root: Path) -> None:
+        """Reads nothing yet."""
+        super().__init__(root, NAME)
+
+    def note(self, look: Mapping[str, Any]) -> bool:
+        """Adds a look that is not there yet, and returns whether the register can be written.
+
+        Args:
+          look: `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash), `families`
+            (hash -> of how many arms it was one), `words`, `time`.
+        """
+        if any({**row, "time": ""} == {**look, "time": ""} for row in self.rows()):
+            return True
+        try:
+            self.add(json.loads(json.dumps(look)))
+        except OSError:  # a root that only others may write
+            return False
+        return True
+
+    def earlier_looks(
+        self, contrast: str, study: Sequence[str], seeds: Sequence[int]
+    ) -> list[dict[str, Any]]:
+        """Returns the looks of other studies at a contrast, one for each study and its seeds.
+
+        Args:
+          contrast: Hash of the contrast.
+          study: Seal and time of sealing of the study that asks.
+          seeds: Of its look. Where the study has shown this look already, later looks of others
+            are left out: showing it again is no look.
+        """
+        rows = [row for row in self.rows() if contrast in row["contrasts"].values()]
+        own = [row for row in rows if row["study"] == list(study)]
+        shown = min((r["time"] for r in own if r["seeds"] == list(seeds)), default=None)
+        others = {
+            (*row["study"], *row["seeds"]): row
+            for row in rows
+            if row not in own and (shown is None or row["time"] <= shown)
+        }
+        return list(others.values())
+
+
+# ---------------------------------------------------------------- a study's directory
+
+_LOOKS = "looks.jsonl"
+_BEFORE_STUDY = ("cells", "jobs", "register.jsonl")  # what there may be before study.json
+# Changing one of these after the first cell makes every verdict worthless.
+_DECIDING = ("metric", "larger_is_better", "margin", "primary", "target", "gate")
+
+
+class Study:
+    """A study's directory.
+
+    Attributes:
+      path: of the directory.
+      root: whose `cells` it shares with other studies.
+      record: what study.json holds; {} before the first cell.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Reads study.json, if there is one."""
+        self.path = Path(path)
+        self.record: dict[str, Any] = {}
+        if self._file.exists():
+            try:
+                self.record = json.loads(self._file.read_text(encoding="utf-8"))
+                refuse_version_1(self.record, self._file)
+                is_as_sealed = seal_of(self.record["sealed"]) == self.record["seal"]
+                self.sealed["metric"]
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise InvalidInput(f"{self._file}: expected a study as JSON: {error}") from error
+            if not is_as_sealed:
+                raise InvalidInput(
+                    f"{self._file}: what was asked is not what was sealed "
+                    f"{self.record.get('sealed_at', '')}: `sealed` was edited since; "
+                    "ask another question in another --workdir"
+                )
+        elif self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(f"--workdir={self.path}: there is a file of that name")
+
+    def __repr__(self) -> str:
+        """The question, and what it was asked of."""
+        if not self.record:
+            return f"Study: {self.path}, not begun"
+        arms, seeds = (len(self.record.get(part, ())) for part in ("arms", "seeds"))
+        return f"Study: {self.sealed['question']}\n  {arms} arms x {seeds} seeds, {self.path}"
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, with the verdicts."""
+        verdicts = self.verdicts().get("arms", {})
+        rows = [
+            [arm, _short(part.get("mean")), _short(part.get("interval")), part.get("words", "")]
+            for arm, part in verdicts.items()
+        ]
+        return html_table(repr(self), (f"beside {self.base}", "difference", "interval", ""), rows)
+
+    @property
+    def _file(self) -> Path:
+        return inside(self.path, "study.json")
+
+    @property
+    def sealed(self) -> dict[str, Any]:
+        """What was declared before the first cell."""
+        return self.record["sealed"]
+
+    @property
+    def root(self) -> Path:
+        """The directory that holds `cells`."""
+        return Path(os.path.normpath(self.path.absolute() / self.record["root"]))
+
+    @property
+    def arms(self) -> dict[str, dict]:
+        """What is known of each arm: hash, changes, cost, certificate."""
+        return self.record["arms"]
+
+    @property
+    def base(self) -> str:
+        """The arm that others are compared with."""
+        return self.sealed["base"]
+
+    @property
+    def base_config(self) -> dict[str, Any]:
+        """The base's options, full key -> value, as they were sealed."""
+        return completed(flatten(self.sealed["base_config"]))
+
+    def value_of(self, arm: str, key: str) -> Any:
+        """An option's value in an arm; None where neither the seal nor a cell says it."""
+        changes, of_base = (self.arms[name]["changes"] for name in (arm, self.base))
+        if key in changes or key not in of_base:
+            return changes.get(key, self.base_config.get(key))
+        # What the base changes, and the arm leaves as the file has it.
+        run = RunDirectory(self.cell(arm, self.seeds[0]).path)
+        return flatten(run.config()).get(key) if run.has_begun() else None
+
+    @property
+    def metric(self) -> str:
+        """The primary metric, without the split it is of."""
+        return self.sealed["metric"].removeprefix("test/")
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that were asked for."""
+        return self.record["seeds"]
+
+    # ---- cells
+
+    def cells(self) -> list[Cell]:
+        """Every cell that was asked for, all arms of a seed before the next seed."""
+        return [self.cell(arm, seed) for seed in self.seeds for arm in self.arms]
+
+    def cell(self, arm: str, seed: int) -> Cell:
+        """One of them."""
+        return Cell(arm, seed, cell_path(self.root, self.arms[arm]["hash"], seed))
+
+    def begun(self) -> list[int]:
+        """Seeds that have a cell of some arm, whatever became of it."""
+        seeds = self.seeds if self.record else []
+        return [s for s in seeds if any(self.cell(arm, s).path.exists() for arm in self.arms)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One dict a cell: arm, seed, state, path, parameters, what it scored."""
+        rows = []
+        for cell in self.cells():
+            state = cell.state()
+            means = cell.means() if state in OUTCOMES else {}
+            scores = {f"test/{k}": v for k, v in means.items() if isinstance(v, int | float)}
+            where = os.path.relpath(cell.path, self.path)
+            parameters = self.arms[cell.arm].get("cost", {}).get("parameters")
+            facts = {"arm": cell.arm, "seed": cell.seed, "state": state, "run": where}
+            rows.append(facts | {"parameters": parameters} | scores)
+        return rows
+
+    def frame(self) -> Any:
+        """The rows as a pandas DataFrame.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            message = f"frame() needs pandas: {how_to_install('frames')}"
+            raise ImportError(message) from error
+        return pandas.DataFrame(self.rows())
+
+    def curves(self, metric: str) -> dict[str, dict[int, list[tuple[int, float]]]]:
+        """Arm -> seed -> (updates, value) of a metric of metrics.jsonl."""
+        curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
+        for cell in self.cells():
+            rows = RunDirectory(cell.path).metrics()
+            points = [(row["step"], row[metric]) for row in rows if metric in row]
+            curves.setdefault(cell.arm, {})[cell.seed] = points
+        return curves
+
+    # ---- writing
+
+    def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
+        """Writes study.json: sealed at the first call, compared with what was sealed at others.
+
+        Args:
+          design: as it is now.
+          facts: root, how, arms, environment: what is not sealed.
+          seeds: asked for now, and those from before that have cells.
+        Returns:
+          What changed since it was sealed, in words.
+        """
+        sealed = design.sealed()
+        if self.record and self.base not in sealed["arms"]:
+            raise InvalidInput(
+                f"--workdir={self.path}: its base is {self.base!r}, which is no arm any more; "
+                "choose another --workdir for another question"
+            )
+        if not self.record:
+            self.record = {
+                "version": __version__,
+                "sealed": sealed,
+                "seal": seal_of(sealed),
+                "sealed_at": now(),
+                "seeds": [],
+            }
+        changed = changed_since(self.sealed, sealed)
+        refused = [f"{key} changed after the first cell" for key in changed]
+        # What was changed and taken back stands in looks.jsonl, if its verdicts were shown.
+        made = ["made on the command line"] if design.exploratory else []
+        self.record["exploratory"] = made + refused
+        self.record["refused"] = sorted(set(changed) & set(_DECIDING))
+        self.record["supersedes"] = design.supersedes
+        self.record |= facts
+        self.record["seeds"] = sorted(seeds)
+        self.write()
+        return refused
+
+    def write(self) -> None:
+        """Replaces study.json."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.path, "study.json", self.record)
+
+    def refuse_lost_cells(self) -> None:
+        """Raises InvalidInput where cells of scores.csv that ended are gone, and their scores."""
+        file = inside(self.path, "scores.csv")
+        try:
+            text = file.read_text(encoding="utf-8") if file.exists() else ""
+            rows = csv.DictReader(io.StringIO(text))
+            ended = {(row["arm"], row["seed"]) for row in rows if row["state"] in OUTCOMES}
+        except (KeyError, ValueError, csv.Error) as error:
+            raise InvalidInput(
+                f"{file}: not the table that ablate wrote ({str(error)[:80]}); a spreadsheet may "
+                "have saved it otherwise; with all cells there it may go, and is written anew"
+            ) from error
+        there = {(plain_cell(c.arm), str(c.seed)) for c in self.cells() if c.state() in OUTCOMES}
+        if lost := sorted(ended - there):
+            raise InvalidInput(
+                f"{self.path}: scores.csv has scores of {len(lost)} cells that are not in "
+                f"{self.root / 'cells'} (arm {lost[0][0]!r}, seed {lost[0][1]}, say): verdicts "
+                "without them would replace those of all\nexpected the folder that holds them; "
+                "ablate trains them again"
+            )
+
+    def refuse_foreign_files(self) -> None:
+        """Raises InvalidInput where a study is to begin in a folder that holds other files."""
+        if not self.record:
+            refuse_foreign_files(self.path, "--workdir", "study", _BEFORE_STUDY)
+
+    def write_scores(self) -> None:
+        """Replaces scores.csv."""
+        rows = self.rows()
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        table = [[row.get(key) for key in columns] for row in rows]
+        replace(self.path, "scores.csv", as_csv(columns, table))
+
+    def looks(self) -> list[dict]:
+        """Every verdict that was shown."""
+        return AppendedRows(self.path, _LOOKS).rows()
+
+    def add_look(self, look: Mapping[str, Any]) -> None:
+        """Notes a verdict that is shown, unless it was the last one."""
+        looks = self.looks()
+        if not looks or any(looks[-1][key] != look[key] for key in look):
+            AppendedRows(self.path, _LOOKS).add({"time": now(), **look})
+
+    def contrasts(self) -> dict[str, str]:
+        """Arm -> contrast that the register knows it by, of arms that are still as sealed."""
+        changed = {note.partition(" ")[0] for note in self.record.get("exploratory", ())}
+        kept = {name for name in self.arms if self._is_as_sealed(name)}
+        if changed & {"base", "base_config", "match", "tuning"} or self.base not in kept:
+            return {}
+        return {name: c for name, c in contrasts_of(self.sealed).items() if name in kept}
+
+    def _is_as_sealed(self, name: str) -> bool:
+        """Whether an arm changes what it was sealed to, apart from what was matched or tuned."""
+        arm, tuning = self.arms[name], self.sealed["tuning"] or {}
+        chosen = {*arm.get("matched", {}), tuning.get("key")}
+        changes = arm.get("changes", {})
+        kept = {key: value for key, value in changes.items() if key not in chosen}
+        return kept == self.sealed["arms"].get(name)
+
+    @property
+    def identity(self) -> list[str]:
+        """Seal, and when it was sealed: what the register knows the study by."""
+        return [self.record["seal"], self.record["sealed_at"]]
+
+    def verdicts(self) -> dict[str, Any]:
+        """What verdicts.json holds; {} before the first comparison."""
+        file = inside(self.path, "verdicts.json")
+        return read_json(file) if file.exists() else {}
+
+
+def _short(value: Any) -> str:
+    """A number, or two, as a table shows them; a dash where there is none."""
+    numbers = value if isinstance(value, list) else [value]
+    if any(number is None for number in numbers):
+        return "–"
+    shown = ", ".join(f"{number:+.4f}" for number in numbers)
+    return f"[{shown}]" if len(numbers) > 1 else shown
+
+
+def changed_since(sealed: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns the fields in which a question differs from what was sealed."""
+    return [key for key in {**sealed, **now} if sealed.get(key) != now.get(key)]
+
+
+def load_study(path: str | Path) -> Study:
+    """Opens a study's directory; nothing that it names is imported.
+
+    Raises:
+      InvalidInput: there is no study.
+    """
+    study = Study(path)
+    if not study.record:
+        raise InvalidInput(f"{path}: no study here (no study.json)")
+    return study
+
+
+def is_study(path: str | Path) -> bool:
+    """Whether a directory holds a study."""
+    return (Path(path) / "study.json").exists()
+
+
+def as_csv(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV table that no spreadsheet takes for formulas."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows([plain_cell(cell) for cell in row] for row in rows)
+    return text.getvalue()
+
+
+def plain_cell(value: Any) -> Any:
+    """Returns a cell as it stands in such a table."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return value if reads_as_number(value) else "'" + value
+    return value
+
+
+def way_to(root: Path, path: Path) -> str:
+    """Returns the way from a study to its root, so that both can be moved together."""
+    try:
+        return str(Path(*[".."] * len(path.absolute().relative_to(root.absolute()).parts)))
+    except ValueError:
+        return str(root.absolute())

@@ -1,0 +1,264 @@
+"""A study as tables: on the terminal, and as Markdown."""
+
+import io
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from transformer_jax.runs.progress import Progress
+from transformer_jax.studies.design import how_it_came
+from transformer_jax.studies.outcomes import (
+    BETTER,
+    CANNOT_TELL,
+    NO_VERDICT,
+    REFUSED,
+    SAME,
+    UNRESOLVED,
+    UNSTABLE,
+    WORSE,
+)
+from transformer_jax.studies.study import Study
+
+Rows = list[list[str]]
+_WIDTH = 120  # of a table in a file
+_NUMBER = r"(base|[-+–∞±\d.,%e/\[\] ]*)"
+
+
+# ---------------------------------------------------------------- spelling
+
+
+def spell(value: Any, digits: int = 4) -> str:
+    """A number as people read it; a dash where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return harmless(str(value))
+    if isinstance(value, int):
+        return f"{value:,}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e5 or value == 0 else f"{value:.3g}"
+
+
+def harmless(text: str) -> str:
+    """A text that cannot steer a terminal: what is not printable shows as what it is."""
+    return text if text.isprintable() else repr(text)
+
+
+def signed(value: float | str | None, digits: int = 4) -> str:
+    """A difference with its sign; an infinity may be spelled already, JSON has none."""
+    if isinstance(value, str):
+        return value
+    if value is None or math.isnan(value):
+        return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:+.{digits}f}" if value == 0 or round(value, digits) else f"{value:+.2g}"
+
+
+def spell_interval(bounds: Sequence[float | None] | None, digits: int = 4) -> str:
+    """An interval in brackets."""
+    if not bounds or any(bound is None for bound in bounds):
+        return "–"
+    low, high = bounds
+    return f"[{signed(low, digits)}, {signed(high, digits)}]"
+
+
+def spell_share(ours: float, theirs: float, digits: int = 0) -> str:
+    """By how much a number is above another, in per cent; empty where by no more than 2."""
+    if abs(ours - theirs) <= 0.02 * theirs:
+        return ""
+    return f"{ours / theirs - 1:+.{digits}%}" if theirs else "+∞ %"
+
+
+def clock(seconds: float) -> str:
+    """Seconds, minutes or hours, whichever reads best."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def spell_changes(changes: Mapping[str, Any]) -> str:
+    """What an arm changes, without the sections of the keys where that is clear."""
+    return ", ".join(f"{key.removeprefix('model.')}={value}" for key, value in changes.items())
+
+
+# ---------------------------------------------------------------- simple methods
+
+
+BASELINE_HEADS = ("simple method", "test loss", "test accuracy")
+
+
+def baseline_rows(baselines: Mapping[str, Any]) -> Rows:
+    """One row a method, that of the gate marked."""
+    method = (baselines["gate"] or {}).get("method")
+    return [
+        [
+            name + " (gate)" * (name == method),
+            spell(scores["test"].get("loss")),
+            spell(scores["test"].get("accuracy")),
+        ]
+        for name, scores in baselines["scores"].items()
+    ]
+
+
+def direction(larger_is_better: bool) -> str:
+    """Which scores are better."""
+    return "larger is better" if larger_is_better else "smaller is better"
+
+
+def table_text(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a terminal of any width."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for index, head in enumerate(heads):
+        table.add_column(
+            Text(harmless(head)), overflow="fold", justify="left" if index < 1 else "right"
+        )
+    for row in rows:
+        table.add_row(*[Text(harmless(cell)) for cell in row])
+    text = io.StringIO()
+    seen = Console()
+    asked = os.environ.get("COLUMNS", "")
+    in_a_file = int(asked) if asked.isdecimal() else _WIDTH
+    width = max(seen.width, 80) if seen.is_terminal else in_a_file
+    console = Console(file=text, width=width, color_system=None)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
+
+
+# ---------------------------------------------------------------- the verdicts
+
+HEADS = ("arm", "params", "mean", "± sd", "difference", "interval", "p (adjusted)", "verdict")
+
+
+def verdict_rows(study: Study, verdicts: Mapping[str, Any]) -> Rows:
+    """One row an arm, the base first."""
+    base = verdicts["base"]
+    order = [base, *[name for name in verdicts["values"] if name != base]]
+    rows = []
+    for name in order:
+        value = verdicts["values"][name]
+        cost = study.arms.get(name, {}).get("cost", {})
+        row = [name, spell(cost.get("parameters")), spell(value["mean"]), spell(value["deviation"])]
+        if name == base:
+            row += ["base", "", "", ""]
+        else:
+            arm = verdicts["arms"][name]
+            row += [
+                signed(arm.get("mean")),
+                spell_interval(arm.get("interval")),
+                spell(shown_p(arm), 3),
+                arm["words"],
+            ]
+        rows.append(row)
+    return rows
+
+
+def show_verdicts(study: Study, verdicts: Mapping[str, Any], progress: Progress) -> None:
+    """Prints the comparison."""
+    progress.say(f"\n{verdicts['question']}\n{how_judged(verdicts)}")
+    progress.say(table_text(HEADS, verdict_rows(study, verdicts)))
+    for note in notes_on(verdicts):
+        progress.say(note)
+
+
+def how_judged(verdicts: Mapping[str, Any]) -> str:
+    """The metric, the seeds, and what the verdicts are relative to."""
+    seeds = ", ".join(map(str, verdicts["seeds"])) or "none"
+    several = "s" * (verdicts["contrasts"] != 1)
+    return (
+        f"{verdicts['metric']} over seeds {seeds} ({direction(verdicts['larger_is_better'])}; "
+        f"a difference of + is better); margin {verdicts['margin']:g}, look {verdicts['look']} "
+        f"at level {verdicts['level']:.3g} over {verdicts['contrasts']} contrast{several}, whose "
+        f"intervals hold their effects together in {verdicts['coverage']:.1%} of studies"
+    )
+
+
+def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[str]:
+    """What was expected of each arm as a range, and whether it came true."""
+    sentences = []
+    for name, ends in sealed["expected"].items():
+        its = verdicts["arms"].get(name, {})
+        decides = its.get("verdict") not in (CANNOT_TELL, REFUSED, NO_VERDICT, UNSTABLE)
+        interval = its.get("interval") if decides else None
+        low, high = ("any" if end is None else signed(end) for end in ends)
+        sentences.append(
+            f"{name}: {low} to {high}, found {spell_interval(interval)}: "
+            f"{how_it_came(ends, interval)}"
+        )
+    return sentences
+
+
+def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know beside the table."""
+    notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
+    if verdicts.get("revisions", 1) > 1:
+        notes.append(
+            f"warning: {verdicts['revisions']} revisions of transformer_jax computed these cells"
+        )
+    learned = verdicts.get("learned")
+    notes += [f"has the base learned? {learned['told']}"] if learned else []
+    if not verdicts.get("registered", True):
+        notes.append(
+            "the register beside the cells cannot be written: this look is not noted there"
+        )
+    for name, arm in verdicts["arms"].items():
+        if arm.get("correlation") is not None:
+            note = f"{name}: pairing correlation {arm['correlation']:+.2f}"
+            if arm["verdict"] == UNRESOLVED and arm.get("seeds_needed"):
+                note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
+            if shown_for_new_text(arm):
+                note += f"; also beyond this text: {shown_for_new_text(arm)}"
+            notes.append(note)
+        if looks := arm["asked_before"]:
+            several = "s" * (len(looks) > 1)
+            notes.append(
+                f"{name}: shown before in {len(looks)} look{several} of other studies, so this "
+                f"look has level {arm['level']:.3g}"
+            )
+        check = arm.get("p_sign_flip")
+        if check is not None and (check <= verdicts["level"]) != (
+            arm["p_alone"] <= verdicts["level"]
+        ):
+            notes.append(
+                f"{name}: alone, the exact sign-flip p is {check:.3f}, the t test's "
+                f"{arm['p_alone']:.3f}"
+            )
+    return notes
+
+
+def shown_for_new_text(arm: Mapping[str, Any]) -> str:
+    """Whether better or worse is shown for new text too; empty of other words."""
+    interval = arm.get("beyond_this_text")
+    if not interval or arm["verdict"] not in (BETTER, WORSE):
+        return ""
+    return "yes" if interval["holds"] else "not shown"
+
+
+def shown_p(arm: Mapping[str, Any]) -> float | None:
+    """The adjusted p that belongs to an arm's word: of equivalence, if that is what it says."""
+    return arm.get("p_equivalence" if arm["verdict"] == SAME else "p")
+
+
+def as_markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+
+    def line(cells: Iterable[str]) -> str:
+        plain = (" ".join(cell.split()) for cell in cells)
+        return "| " + " | ".join(re.sub(r"([\\|`<*])", r"\\\1", cell) for cell in plain) + " |"
+
+    kept = [list(row) for row in rows]
+    rule = "|" + "|".join(" ---: " if right else " --- " for right in numeric(heads, kept)) + "|"
+    return "\n".join([line(heads), rule, *[line(row) for row in kept]]) + "\n"
+
+
+def numeric(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[bool]:
+    """Which columns hold numbers alone, and stand right."""
+    return [all(re.fullmatch(_NUMBER, row[column]) for row in rows) for column in range(len(heads))]
