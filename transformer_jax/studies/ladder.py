@@ -18,7 +18,6 @@ from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.charts import optimum_of, sweep_charts, sweeps_of
 from transformer_jax.studies.design import Design, checked_arms, parse_arm
-from transformer_jax.studies.running import planned, seconds_to_come
 from transformer_jax.studies.statistics import moved
 from transformer_jax.studies.study import Study
 from transformer_jax.studies.tables import as_markdown, clock, signed, spell, spell_interval
@@ -259,6 +258,7 @@ def run_ladder(
       InvalidInput: The data of a rung is not there, or an arm does not fit it; nothing ran.
       CellsLost: Some cells failed; all others ran, and what can be said was written.
     """
+    from transformer_jax.studies.running import planned, seconds_to_come
     from transformer_jax.studies.workers import CellsLost
 
     workdir, progress = Path(workdir), progress or Progress()
