@@ -41,7 +41,7 @@ _REFERENCE = {
     "Training": (
         "training.step",
         "training.losses",
-        "training.sums",
+        "training.losses",
         "training.objectives",
         "training.loop",
     ),

@@ -53,7 +53,8 @@ def main(argv: list[str]) -> dict[str, Any]:
     from transformer_jax.training.evaluation import evaluate, score_of
     from transformer_jax.training.loading import load_run, refuse_unlike
     from transformer_jax.training.measuring import Measured, measured
-    from transformer_jax.training.showcases import demonstration_of, to_write
+    from transformer_jax.training.run import to_write
+    from transformer_jax.training.showcases import demonstration_of
 
     refuse_missing_packages(config.data.task)
     run = load_run(arguments.workdir, allow=arguments.allow, mesh=arguments.mesh)

@@ -35,7 +35,8 @@ def main(argv: list[str]) -> dict[str, str]:
     use_compilation_cache()
 
     from transformer_jax.training.loading import load_run
-    from transformer_jax.training.showcases import demonstration_of, to_write
+    from transformer_jax.training.run import to_write
+    from transformer_jax.training.showcases import demonstration_of
 
     options = vars(arguments)
     del options["json"]

@@ -18,7 +18,7 @@ from transformer_jax.models.recurrent import RecurrentDecoder, RecurrentEncoder
 from transformer_jax.models.vision import variant_fields
 from transformer_jax.position_terms import Sizes
 from transformer_jax.positions import sinusoidal_positions
-from transformer_jax.training.sums import sums_of, total
+from transformer_jax.training.losses import sums_of, total
 
 VOCAB, LENGTH = 11, 6
 SMALL = {"width": 8, "depth": 1, "num_heads": 2}

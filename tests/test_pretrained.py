@@ -21,9 +21,10 @@ from transformer_jax.generation import generate_after
 from transformer_jax.interop import from_huggingface, to_huggingface
 from transformer_jax.interop.huggingface import model_of
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.runs.provenance import fingerprint_of
 from transformer_jax.training.build import make_model
 from transformer_jax.training.export import export_run
-from transformer_jax.training.warm_start import fingerprint_of, start_from
+from transformer_jax.training.warm_start import start_from
 
 TEXT = "cafe\N{COMBINING ACUTE ACCENT} To be, or not to be:\nthat is the question.\tÜber-größe… 你好, don't!\n\n"
 

@@ -44,7 +44,8 @@ from transformer_jax.runs import checkpoints
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.hooks import call_hooks
 from transformer_jax.training.prepared import prepare
-from transformer_jax.training.showcases import show_continuation, show_guesses, to_write
+from transformer_jax.training.run import to_write
+from transformer_jax.training.showcases import show_continuation, show_guesses
 
 for mesh in ({"data": 8}, {"data": 2, "tensor": 4}, {"fsdp": 4, "sequence": 2}, {"tensor": 8}):
     prepared = prepare(tiny_config(**{f"mesh__{axis}": size for axis, size in mesh.items()}))

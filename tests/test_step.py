@@ -14,7 +14,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.training.build import make_model
 from transformer_jax.training.evaluation import make_score
-from transformer_jax.training.losses import cross_entropy
+from transformer_jax.training.losses import cross_entropy, sums_of, total
 from transformer_jax.training.objectives import CrossEntropy, InChunks
 from transformer_jax.training.optimizers import (
     decay_multiplier,
@@ -24,7 +24,6 @@ from transformer_jax.training.optimizers import (
 )
 from transformer_jax.training.prepared import prepare
 from transformer_jax.training.step import make_initial_state, make_run_steps, make_train_step
-from transformer_jax.training.sums import sums_of, total
 
 VOCAB = 13
 
@@ -409,7 +408,7 @@ def test_a_prefix_is_read_and_not_predicted():
 
 def test_an_option_by_path_that_names_no_parameter_is_refused():
     from transformer_jax.errors import InvalidInput
-    from transformer_jax.training.warm_start import refuse_unknown_prefixes
+    from transformer_jax.training.compatibility import refuse_unknown_prefixes
 
     for key, text in (
         ("training__frozen", "token_embeding"),

@@ -1,6 +1,5 @@
 """Loss curves and attention as pictures."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,6 @@ _CURVES = {
     "eval/loss": {"label": "validation split", "color": "#0b5fa5", "marker": "o"},
     "test/loss": {"label": "test split", "color": "#c2410c", "marker": "D", "linestyle": ""},
 }
-_BLOCKS = "▁▂▃▄▅▆▇█"
 _MARKERS = "os^Dv*XP"
 
 
@@ -41,27 +39,6 @@ def loss_figure(rows: Sequence[Mapping[str, Any]]) -> Any:
     """
     curves = [(_points(rows, key), style) for key, style in _CURVES.items()]
     return _figure(curves, "loss (nats)")
-
-
-def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
-    """Returns numbers as one line of blocks, each the mean of so many.
-
-    Args:
-      values: None and what is not finite are left out.
-      width: blocks, at most.
-    Returns:
-      Empty where there are fewer than two numbers.
-    """
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    if len(finite) < 2:
-        return ""
-    count = min(width, len(finite))
-    ends = [len(finite) * n // count for n in range(count + 1)]
-    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
-    low, high = min(means), max(means)
-    step = (high - low) / (len(_BLOCKS) - 1) or 1.0
-    blocks = "".join(_BLOCKS[round((mean - low) / step)] for mean in means)
-    return f"{blocks} {means[0]:.3g} to {means[-1]:.3g}"
 
 
 def draw_comparison(runs: dict[str, list[dict]], metric: str, path: Path) -> Path:

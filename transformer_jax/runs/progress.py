@@ -1,11 +1,36 @@
 """What a person sees while a run goes on: one live line, or plain lines without a screen."""
 
 import contextlib
+import itertools
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TextIO
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def in_a_line(values: Sequence[float | None], width: int = 40) -> str:
+    """Returns numbers as one line of blocks, each the mean of so many.
+
+    Args:
+      values: None and what is not finite are left out.
+      width: blocks, at most.
+    Returns:
+      Empty where there are fewer than two numbers.
+    """
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if len(finite) < 2:
+        return ""
+    count = min(width, len(finite))
+    ends = [len(finite) * n // count for n in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    low, high = min(means), max(means)
+    step = (high - low) / (len(_BLOCKS) - 1) or 1.0
+    blocks = "".join(_BLOCKS[round((mean - low) / step)] for mean in means)
+    return f"{blocks} {means[0]:.3g} to {means[-1]:.3g}"
 
 
 class Progress:

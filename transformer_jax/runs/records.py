@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from transformer_jax.runs.pictures import in_a_line
+from transformer_jax.runs.progress import in_a_line
 
 
 def row_of_step(rows: list[dict], step: int) -> dict:

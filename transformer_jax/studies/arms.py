@@ -22,18 +22,17 @@ from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import by_path
-from transformer_jax.runs.provenance import surroundings
+from transformer_jax.runs.provenance import fingerprint_of, surroundings
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.design import Design
 from transformer_jax.studies.tables import spell_share
 from transformer_jax.training.build import make_task
 from transformer_jax.training.evaluation import score_of
+from transformer_jax.training.losses import safe_mean
 from transformer_jax.training.objectives import score_batch
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.program import Program, StepRequest
-from transformer_jax.training.sums import safe_mean
-from transformer_jax.training.warm_start import fingerprint_of
 
 # ---------------------------------------------------------------- costs
 

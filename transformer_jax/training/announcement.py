@@ -17,7 +17,6 @@ from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.memory import peak_bytes, refuse_beyond_memory
 from transformer_jax.training.prepared import Prepared
-from transformer_jax.variants.fused import kernels_taken
 
 _LARGE = 1 << 20  # bytes of an array that is worth a word where it is not cut
 
@@ -79,6 +78,8 @@ def kernels_of(prepared: Prepared, platform: str) -> list[str]:
     chosen = flatten(prepared.config.model)
     if not any(name.endswith("attention") and row == "fused" for name, row in chosen.items()):
         return []
+    from transformer_jax.variants.fused import kernels_taken
+
     inputs, train = prepared.task.batch(0, 0)["inputs"], {"train": True, "mutable": ["losses"]}
 
     def apply(params: Any, inputs: Any) -> Any:

@@ -10,7 +10,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.config_files import own_choices, resolved
-from transformer_jax.data.laws import TASK_LAWS, disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.jaxprs import names_in
@@ -18,16 +17,17 @@ from transformer_jax.models import Decoder
 from transformer_jax.models.stack import block_specs, made
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
+from transformer_jax.paths import begins, by_path
 from transformer_jax.processes import refuse_other
-from transformer_jax.runs.writers import WRITERS
 from transformer_jax.training.objectives import InChunks
-from transformer_jax.training.showcases import demonstration_of
 
 
 def refuse_what_is_not_installed(config: ConfigDict) -> None:
     """Raises InvalidInput where training this needs a package that is not there."""
     require("orbax", "training")
     refuse_missing_packages(config.data.task)
+    if config.logging.writers:
+        from transformer_jax.runs.writers import WRITERS
     for name in config.logging.writers:
         require(WRITERS[name][1], f"logging.writers={name}", "trackers")
 
@@ -43,12 +43,14 @@ def refuse_hosts_with_other_data(task: Task, order: int) -> None:
 
 def refuse_missing_packages(task: str) -> None:
     """Raises InvalidInput where a package that a task's scores need is not installed."""
-    for package in demonstration_of(task).needs:
+    for package in traits_of(task).scored_with:
         require(package, f"data.task={task}")
 
 
 def refuse_broken_task(who: str, task: Task) -> None:
     """Raises InvalidInput where a task of the user's own breaks a law that every task keeps."""
+    from transformer_jax.data.laws import TASK_LAWS, disjoint_splits
+
     for name, law in TASK_LAWS.items():
         if law is disjoint_splits:  # two may be equal by chance: a remark
             continue
@@ -122,6 +124,8 @@ def refuse_shown_answers(prepared: Any) -> None:
     lengths = [made(spec.options, "mask").length for spec in specs if spec.options.mask == "prefix"]
     if config.data.task == "language_modelling" or not lengths:
         return
+    from transformer_jax.data.laws import predicts_its_inputs
+
     batch = task.batch(0, 0)
     if not predicts_its_inputs(batch):
         return
@@ -163,4 +167,21 @@ def refuse_empty_evaluation(config: ConfigDict, task: Task) -> None:
             raise InvalidInput(
                 f"data.source={config.data.source}: the {split} split has no "
                 f"{task.target} to score; give more data, or other data.splits"
+            )
+
+
+def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
+    """Raises InvalidInput where an option by path names no parameter."""
+    names = by_path(params)
+    named = {
+        "training.frozen": config.training.frozen,
+        "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
+        "optimizer.decay_multipliers": config.optimizer.decay_multipliers,
+    }
+    prefixes = [(key, text.partition("=")[0]) for key, texts in named.items() for text in texts]
+    for key, prefix in prefixes:
+        if not any(begins(name, prefix) for name in names):
+            first = list(dict.fromkeys(name.split("/")[0] for name in names))
+            raise InvalidInput(
+                f"{key}: no parameter's path begins with {prefix!r}; there are {', '.join(first)}"
             )

@@ -14,8 +14,8 @@ from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS
 from transformer_jax.sharding import Sharding, cut_examples, keep_everywhere, put, sharded
+from transformer_jax.training.losses import Sums
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
-from transformer_jax.training.sums import Sums
 
 ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 

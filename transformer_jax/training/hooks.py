@@ -31,6 +31,7 @@ from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of
 from transformer_jax.processes import whole
 from transformer_jax.sharding import Sharding, sharded
+from transformer_jax.training.measuring import is_number
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import TrainState
 
@@ -68,12 +69,6 @@ def attention_entropy(run: Run, batch: Batch) -> Numbers:
         run.params, batch["inputs"]
     )
     return {name: number for name, number in entropies.items() if not jnp.isnan(number)}
-
-
-def is_number(value: Any) -> bool:
-    """Returns whether a value is one real number, of jax's types too."""
-    dtype = np.asarray(value).dtype
-    return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
 
 
 def _size(value: jax.Array) -> jax.Array:

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -28,21 +28,17 @@ from transformer_jax.runs.checkpoints import SaveFailed
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.following import directory_of_process
 from transformer_jax.runs.interruption import Interrupted, StopSignal
-from transformer_jax.runs.pictures import draw_loss_curve, in_a_line
-from transformer_jax.runs.progress import Progress, Silent
+from transformer_jax.runs.progress import Progress, Silent, in_a_line
+from transformer_jax.runs.provenance import fingerprint_of
 from transformer_jax.runs.records import StepLog, row_of_step
-from transformer_jax.runs.writers import writing_to
 from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
 from transformer_jax.training.announcement import announce, kernels_of
 from transformer_jax.training.compatibility import (
+    own_rows_of_model,
     refuse_hosts_with_other_data,
     refuse_what_is_not_installed,
 )
-from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 from transformer_jax.training.evaluation import score_of, write_sequences
-from transformer_jax.training.extension import Extension
-from transformer_jax.training.hooks import call_hooks
-from transformer_jax.training.leaks import refuse_what_leaks
 from transformer_jax.training.measuring import (
     Measured,
     measured,
@@ -54,11 +50,13 @@ from transformer_jax.training.measuring import (
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
-from transformer_jax.training.run import Run
 from transformer_jax.training.saving import Saving
-from transformer_jax.training.showcases import demonstration_of, show_within_memory, to_write
 from transformer_jax.training.step import TrainState
-from transformer_jax.training.warm_start import fingerprint_of
+
+if TYPE_CHECKING:
+    from transformer_jax.training.diagnosis import NonFinite
+    from transformer_jax.training.extension import Extension
+    from transformer_jax.training.run import Run
 
 _SECONDS_PER_CALL = 1.0  # how long one call of the compiled program may keep signals waiting
 
@@ -70,7 +68,7 @@ def train(
     allow: Collection[str] = (),
     across_numerics: bool = False,
     profile: bool = False,
-    extension: Extension | None = None,
+    extension: "Extension | None" = None,
 ) -> dict[str, float]:
     """Trains what a config describes, in a run directory; again with the same, it resumes.
 
@@ -182,7 +180,7 @@ class Member:
         progress: Progress,
         stop: StopSignal,
         cell: Mapping[str, Any] | None = None,
-        at_end: Callable[[Run], None] = lambda run: None,
+        at_end: Callable[["Run"], None] = lambda run: None,
     ) -> None:
         """Touches nothing yet.
 
@@ -201,6 +199,7 @@ class Member:
         self.has_ended = False
         self.error: BaseException | None = None
         self.state: Any = None
+        self.write: Callable[[list[dict]], None] = lambda rows: None
         self._open = contextlib.ExitStack()  # the run's lock and what it writes to
         # Nothing goes on meanwhile where several are trained in one program.
         self.saving = Saving(
@@ -251,8 +250,11 @@ class Member:
             directory.drop_scores()  # of an end that it had before it was extended
         directory.write_status("running")
         writers = self.config.logging.writers if is_first() else ()
-        flat = configs.flatten(self.config)
-        self.write = enter(writing_to(writers, directory.path, flat, directory.step))
+        if writers:
+            from transformer_jax.runs.writers import writing_to
+
+            flat = configs.flatten(self.config)
+            self.write = enter(writing_to(writers, directory.path, flat, directory.step))
         if directory.step == steps:
             self._finish()
 
@@ -368,7 +370,10 @@ class Member:
 
     def _start(self) -> TrainState:
         """The state at step 0; says what was put into it."""
-        refuse_what_leaks(self.prepared)
+        if own_rows_of_model(self.config):
+            from transformer_jax.training.leaks import refuse_what_leaks
+
+            refuse_what_leaks(self.prepared)
         state, remarks = self.prepared.start(self.config)
         for remark in remarks:
             self.progress.say(remark)
@@ -444,7 +449,11 @@ class Member:
         """Calls the hooks that the config names, which may change the state; see hooks."""
         about = self.task, seeds_of(self.config).order, self.directory.step, self.allow
         names = self.config.hooks.functions
-        seen = unstack_blocks(self.state) if names else self.state
+        if not names:
+            return {}
+        from transformer_jax.training.hooks import call_hooks
+
+        seen = unstack_blocks(self.state)
         new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
         if new is not seen:
             self.state = self.prepared.stack(new)
@@ -475,6 +484,9 @@ class Member:
             directory.write_status("done")
             self._end()
             return
+        from transformer_jax.runs.pictures import draw_loss_curve
+        from transformer_jax.training.showcases import demonstration_of, show_within_memory
+
         demonstration = demonstration_of(self.config.data.task)
         shown = show_within_memory(demonstration, self._run, self.task)
         directory.file("samples").mkdir(exist_ok=True)
@@ -490,13 +502,19 @@ class Member:
         )
         self._end()
 
-    def _non_finite(self) -> NonFinite:
+    def _non_finite(self) -> "NonFinite":
+        from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
+
         batch = self.task.batch(seeds_of(self.config).order, self.directory.step)
         params = unstack_blocks(self.state.params)
         return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
-    def _run(self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None) -> Run:
+    def _run(
+        self, get: Callable[[Any], Any] | None = None, state: TrainState | None = None
+    ) -> "Run":
         """What is trained, as a user would load it; `get` gathers it, else it can write too."""
+        from transformer_jax.training.run import to_write
+
         state = self.state if state is None else state
         params = unstack_blocks(evaluated_params(state.opt_state, state.params))
         run = self.prepared.run(get(params) if get else params, self.directory.step)

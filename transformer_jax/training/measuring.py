@@ -7,9 +7,10 @@ bits, and a run that ended before gets the same ones from its checkpoint.
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.tasks import Batch, Task
@@ -19,10 +20,10 @@ from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of, hash_of_file
 from transformer_jax.sharding import Sharding, sharded
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
-from transformer_jax.training.hooks import is_number
-from transformer_jax.training.run import Run
-from transformer_jax.training.showcases import demonstration_of
-from transformer_jax.training.sums import Sums, by_example
+from transformer_jax.training.losses import Sums, by_example
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run import Run
 
 _TRIED = 4  # examples that a metric is tried on
 _ON_DEVICE = {"logits", "targets", "weights"}
@@ -40,7 +41,7 @@ class Measured(NamedTuple):
       curve: rows so far, see curve_of; None: training goes on.
     """
 
-    run: Run
+    run: "Run"
     task: Task
     split: str
     evaluation: Evaluation
@@ -48,7 +49,7 @@ class Measured(NamedTuple):
 
 
 def score_split(
-    run: Run, task: Task, score: Callable[[Any, Batch], Sums], split: str, at_end: bool
+    run: "Run", task: Task, score: Callable[[Any, Batch], Sums], split: str, at_end: bool
 ) -> Evaluation:
     """Returns the scores that every run of a task has, of a whole split.
 
@@ -63,6 +64,8 @@ def score_split(
     scored = evaluate(score, run.params, task, split, config.evaluation.batch_size)
     if not at_end:
         return scored
+    from transformer_jax.training.showcases import demonstration_of
+
     generated = demonstration_of(config.data.task).scores(run, task, split)
     return scored._replace(
         means=scored.means | generated.means,
@@ -123,7 +126,7 @@ def measured(
 
 
 def try_metrics(
-    run: Run, task: Task, score: Callable[[Any, Batch], Sums], allow: Collection[str]
+    run: "Run", task: Task, score: Callable[[Any, Batch], Sums], allow: Collection[str]
 ) -> None:
     """Tries the user's own metrics on one batch, those that are measured while a run goes on.
 
@@ -146,6 +149,12 @@ def try_metrics(
 def _wanted(name: str, allow: Collection[str]) -> set[str]:
     function = chosen(METRICS, name, "evaluation.metrics", allow)
     return set(inspect.signature(function).parameters)
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value is one real number, of jax's types too."""
+    dtype = np.asarray(value).dtype
+    return np.ndim(value) == 0 and (dtype.kind in "fiub" or jnp.issubdtype(dtype, jnp.floating))
 
 
 def _number(value: Any) -> float:

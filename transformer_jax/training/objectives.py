@@ -16,7 +16,7 @@ from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.options import Share
 from transformer_jax.shapes import in_blocks
 from transformer_jax.sharding import by_device
-from transformer_jax.training.sums import Sums, sums_of
+from transformer_jax.training.losses import Sums, sums_of
 
 
 @dataclasses.dataclass(frozen=True)

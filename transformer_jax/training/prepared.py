@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,11 +13,9 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from transformer_jax.config_files import CADENCE, flatten, own_modules, report
-from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.models import Encoder
 from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
 from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import is_user_defined
@@ -42,13 +40,12 @@ from transformer_jax.training.compatibility import (
     refuse_inseparable_objective,
     refuse_shown_answers,
     refuse_unfit,
+    refuse_unknown_prefixes,
     refuse_what_is_not_kept,
 )
 from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_of
-from transformer_jax.training.measuring import curve_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer, traced_numbers
-from transformer_jax.training.run import Run
 from transformer_jax.training.step import (
     StepRecord,
     TrainState,
@@ -56,7 +53,9 @@ from transformer_jax.training.step import (
     make_run_steps,
     make_train_step,
 )
-from transformer_jax.training.warm_start import refuse_unknown_prefixes, start_from
+
+if TYPE_CHECKING:
+    from transformer_jax.training.run import Run
 
 _MOST_STEPS_PER_CALL = 64
 _MOST_BYTES_PER_CALL = 64 << 20
@@ -107,8 +106,10 @@ class Prepared:
         """
         return make_run_sharding(self.config, self.allow, self.devices)
 
-    def run(self, params: Any, step: int) -> Run:
+    def run(self, params: Any, step: int) -> "Run":
         """Returns what has these parameters after some updates, as a user would load it."""
+        from transformer_jax.training.run import Run  # what writes text, and much else
+
         return Run(
             config=self.config,
             model=self.model,
@@ -185,6 +186,8 @@ class Prepared:
         state = self.draw(np.uint32(seeds_of(config).initial))
         if not any(config.initial.values()):
             return state, []
+        from transformer_jax.training.warm_start import start_from
+
         params = unstack_blocks(state.params)
         params, remarks = start_from(
             self.model, params, config.initial, self.task.tokenizer, self.allow
@@ -299,6 +302,9 @@ class Prepared:
         """Lines about the data that the user should read before training."""
         remarks = list(self.task.remarks)
         if is_user_defined(self.config.data.task):
+            from transformer_jax.data.laws import disjoint_splits, predicts_its_inputs
+            from transformer_jax.models import Encoder
+
             try:
                 disjoint_splits(self.task)
             except AssertionError as error:
@@ -340,6 +346,8 @@ class Prepared:
           rows: up to the end.
           alone: whether its times are the run's own.
         """
+        from transformer_jax.training.measuring import curve_of
+
         counted, count = self.task.counted, self.count_of_update
         return curve_of(rows, counted, count, self.operations_of_update, alone)
 

@@ -25,6 +25,7 @@ from transformer_jax.resolve import stated
 from transformer_jax.runs.notebook import html_table
 from transformer_jax.runs.pictures import loss_figure
 from transformer_jax.sharding import Sharding
+from transformer_jax.training.build import without_kernels
 from transformer_jax.training.stop_strings import ends_of, sure_length, text_before
 
 _ROWS_AT_ONCE = 64
@@ -429,3 +430,15 @@ def _numbers(results: Any) -> np.ndarray:
     if np.isnan(results).any() if results.dtype.kind == "f" else (results < 0).any():
         raise InvalidInput("the model's logits are NaN: its parameters are broken")
     return results
+
+
+def to_write(run: Run, sharding: Sharding | None) -> Run:
+    """Returns a run whose model writes over several devices; the run itself if there are none.
+
+    Args:
+      run: whose model may have kernels, see without_kernels.
+      sharding: how its parameters are spread; a run of several processes does not say it.
+    """
+    if sharding is None:
+        return run
+    return dataclasses.replace(run, model=without_kernels(run.model))

@@ -3,7 +3,6 @@
 A Demonstration for each task; the loop, `sample` and `evaluate` ask for it.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +17,6 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
 from transformer_jax.options import imported
 from transformer_jax.processes import whole
-from transformer_jax.sharding import Sharding
-from transformer_jax.training.build import without_kernels
 from transformer_jax.training.memory import bytes_refused
 from transformer_jax.training.run import Run, logits_of
 
@@ -266,18 +263,6 @@ def answer_nothing(run: Run, prompt: str, **options: Any) -> Iterator[str]:
     raise InvalidInput(f"this run's data.task is {run.config.data.task}: it reads no text")
 
 
-def to_write(run: Run, sharding: Sharding | None) -> Run:
-    """Returns a run whose model writes over several devices; the run itself if there are none.
-
-    Args:
-      run: whose model may have kernels, see without_kernels.
-      sharding: how its parameters are spread; a run of several processes does not say it.
-    """
-    if sharding is None:
-        return run
-    return dataclasses.replace(run, model=without_kernels(run.model))
-
-
 class Writing(NamedTuple):
     """A function (parameters, example) that a model writes by, and an example."""
 
@@ -311,14 +296,12 @@ class Demonstration(NamedTuple):
       answer: run, prompt and sampling options -> pieces of text, as they come.
       scores: run, task and split -> scores of generated output.
       writing: model and task -> what these scores have computed.
-      needs: packages that scoring imports.
     """
 
     show: Callable[..., str]
     answer: Callable[..., Iterator[str]]
     scores: Callable[..., GenerationScores] = no_scores
     writing: Callable[[Any, Any], Writing | None] = lambda model, task: None
-    needs: tuple[str, ...] = ()
 
 
 def demonstration_of(task: str) -> Demonstration:
@@ -348,11 +331,7 @@ CONTINUATION = Demonstration(show_continuation, continue_prompt)
 FILLED_PLACES = Demonstration(show_filled_places, fill_prompt)
 ANSWERS = Demonstration(show_answers, answer_nothing, free_running_scores, writing_of_answers)
 TRANSLATIONS = Demonstration(
-    show_translations,
-    translate_prompt,
-    translation_scores,
-    writing_of_translations,
-    needs=("sacrebleu",),
+    show_translations, translate_prompt, translation_scores, writing_of_translations
 )
 CLASSES_OF_TEXTS = Demonstration(show_confusions, classify_prompt)
 CLASSES = Demonstration(show_confusions, answer_nothing)

@@ -1,6 +1,5 @@
 """What training starts from beside freshly drawn values: others' weights, and word vectors."""
 
-import hashlib
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -14,12 +13,11 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources.files import lines_of
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface, may_be_a_repository
+from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
-from transformer_jax.paths import begins, by_path
+from transformer_jax.paths import by_path
 from transformer_jax.processes import whole
-from transformer_jax.runs.files import entries, inside
 from transformer_jax.sharding import put
 from transformer_jax.training.loading import load_run
 
@@ -84,37 +82,6 @@ def start_from(
         params, remark = _from_word_vectors(params, initial.word_vectors, tokenizer)
         remarks.append(remark)
     return Start(params, remarks)
-
-
-def fingerprint_of(initial: ConfigDict) -> dict[str, str]:
-    """Returns the sha256 of every file that training starts from, by option."""
-    hashes = {}
-    for option, place in initial.items():
-        if place is not None:
-            digest = hashlib.sha256()
-            for file in _files_of(option, Path(place)):
-                digest.update(file.read_bytes())
-            hashes[option] = digest.hexdigest()
-    return hashes
-
-
-def _files_of(option: str, path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if option == "weights" and may_be_a_repository(str(path)):
-        path = folder_of(path)
-    found = sorted(path.glob("*.safetensors"))  # of Hugging Face's cache, which is made of links
-    found += [
-        inside(step, "manifest.json")
-        for step in entries(inside(path, "checkpoints"))
-        if (step / "manifest.json").is_file()
-    ]
-    if not found:
-        raise InvalidInput(
-            f"initial.{option}={path}: expected a run with a checkpoint, a folder with "
-            "model.safetensors, or a file of word vectors"
-        )
-    return found
 
 
 def _from_weights(
@@ -334,23 +301,6 @@ def read_word_vectors(path: Path, wanted: set[str], width: int) -> dict[str, np.
                 raise InvalidInput(f"{path}: line {number}: a value is not finite")
             vectors[word] = vector
     return vectors
-
-
-def refuse_unknown_prefixes(params: Any, config: ConfigDict) -> None:
-    """Raises InvalidInput where an option by path names no parameter."""
-    names = by_path(params)
-    named = {
-        "training.frozen": config.training.frozen,
-        "optimizer.learning_rate_multipliers": config.optimizer.learning_rate_multipliers,
-        "optimizer.decay_multipliers": config.optimizer.decay_multipliers,
-    }
-    prefixes = [(key, text.partition("=")[0]) for key, texts in named.items() for text in texts]
-    for key, prefix in prefixes:
-        if not any(begins(name, prefix) for name in names):
-            first = list(dict.fromkeys(name.split("/")[0] for name in names))
-            raise InvalidInput(
-                f"{key}: no parameter's path begins with {prefix!r}; there are {', '.join(first)}"
-            )
 
 
 def _in_place_of(own: Any, given: Any) -> Any:

@@ -34,6 +34,7 @@ class TaskTraits(NamedTuple):
       framed: What stands around a text that its models read, in the words of
         data/huggingface_tokenizers.as_huggingface.
       shown_by: The Demonstration of what its models show, "module:NAME".
+      scored_with: Packages that its scores need.
       heads: How names of Hugging Face's classes end whose heads are for it.
       tried_on: An embedded source to try such a model on.
     """
@@ -45,6 +46,7 @@ class TaskTraits(NamedTuple):
     running_text: bool = False
     framed: str = "$A"
     shown_by: str = f"{_SHOWN}:GUESSES"
+    scored_with: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
     tried_on: str = ""
 
@@ -84,6 +86,7 @@ TRAITS = {
         rereads=True,
         framed="$A {end}",
         shown_by=f"{_SHOWN}:TRANSLATIONS",
+        scored_with=("sacrebleu",),
         heads=("ConditionalGeneration",),
         tried_on="tatoeba_en_es",
     ),
