@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from experiments.command import Parser, execute, file_to_write, use_compilation_cache
 from transformer_jax.config import OPTIONS, VARIANT_SECTIONS
+from transformer_jax.declarations import Option
 from transformer_jax.metrics import metric_facts
-from transformer_jax.options import Option, entry_of
+from transformer_jax.options import entry_of
 from transformer_jax.resolve import all_options, variant_options
 from transformer_jax.sites import SITES
 

@@ -15,7 +15,6 @@ from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.config_files import ConfigFile, flatten, resolved
 from transformer_jax.constraints import ENDING
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.hub import holds_weights, is_of_huggingface
 from transformer_jax.resolve import all_options, completed
 from transformer_jax.suggestions import suggest
 
@@ -227,7 +226,11 @@ def preset(path: str) -> str:
     Raises:
       InvalidInput: it is a name, and there is no such config.
     """
-    if Path(path).suffix or "/" in path or Path(path).is_file() or holds_weights(Path(path)):
+    if Path(path).suffix or "/" in path or Path(path).is_file():
+        return path
+    from transformer_jax.hub import holds_weights
+
+    if holds_weights(Path(path)):
         return path
     presets = _presets()
     if path not in presets:
@@ -251,11 +254,15 @@ def _complete_config(prefix: str, **_: Any) -> list[str]:
 
 def _file_at(path: str) -> ConfigFile:
     """A config file; or a folder of weights, or its name on the hub, that stands for one."""
-    if is_of_huggingface(path):
-        from transformer_jax.training.pretrained import FolderAsConfig
+    if path.endswith(".py"):
+        return ConfigFile(path)
+    from transformer_jax.hub import is_of_huggingface
 
-        return FolderAsConfig(path)
-    return ConfigFile(path)
+    if not is_of_huggingface(path):
+        return ConfigFile(path)
+    from transformer_jax.training.pretrained import FolderAsConfig
+
+    return FolderAsConfig(path)
 
 
 def shorter_warmup(

@@ -3,7 +3,8 @@
 from typing import Any
 
 from transformer_jax.config import OPTIONS, SECTIONS
-from transformer_jax.options import Option, SameAs, as_text
+from transformer_jax.declarations import Option, as_text
+from transformer_jax.options import SameAs
 from transformer_jax.resolve import all_options
 
 _HEAD = """# Options

@@ -16,8 +16,9 @@ from transformer_jax.data.sources.files import refuse_missing
 from transformer_jax.data.sources.shards import refuse_used_folder, write_shards
 from transformer_jax.data.sources.text import first_texts, read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer
+from transformer_jax.declarations import Option
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Count, Option, PositiveShare
+from transformer_jax.options import Count, PositiveShare
 
 
 def main(argv: list[str]) -> dict[str, Any]:

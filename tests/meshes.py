@@ -16,8 +16,9 @@ from transformer_jax import Decoder
 from transformer_jax.config_files import load_config
 from transformer_jax.models.stack import unstack_blocks
 from transformer_jax.paths import by_path
+from transformer_jax.placement import sharded
 from transformer_jax.processes import is_first, join_processes, whole
-from transformer_jax.sharding import AXES, Rules, make_sharding, sharded
+from transformer_jax.sharding import AXES, Rules, make_sharding
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.evaluation import score_of
 from transformer_jax.training.prepared import prepare

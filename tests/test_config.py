@@ -16,17 +16,9 @@ from transformer_jax import config_files as configs
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.tasks import TRAITS
+from transformer_jax.declarations import Option
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import (
-    Count,
-    Number,
-    Option,
-    Positive,
-    PositiveShare,
-    SameAs,
-    Share,
-    Switch,
-)
+from transformer_jax.options import Count, Number, Positive, PositiveShare, SameAs, Share, Switch
 from transformer_jax.own import names_own
 from transformer_jax.resolve import all_options, completed, option_for, stated, unread
 from transformer_jax.training.prepared import prepare

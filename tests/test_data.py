@@ -16,10 +16,10 @@ from transformer_jax.data.sources.files import EMBEDDED
 from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import first_texts, load_text, read_pieces
+from transformer_jax.data.subword_tokenizers import BPETokenizer
 from transformer_jax.data.tasks.language_modelling import LanguageModelling
 from transformer_jax.data.tokenizers import (
     TOKENIZERS,
-    BPETokenizer,
     CharTokenizer,
     fingerprint,
     load_tokenizer,
@@ -27,6 +27,7 @@ from transformer_jax.data.tokenizers import (
     tokenizer_text,
 )
 from transformer_jax.errors import InvalidInput
+from transformer_jax.options import entry_of
 from transformer_jax.training import build
 
 LOSSLESS = ("byte", "char", "bpe")
@@ -45,7 +46,7 @@ def train_tokenizer(source, kind, vocab_size):
 
 @pytest.mark.parametrize("kind", LOSSLESS)
 def test_c65_hard_text_survives_every_lossless_tokenizer(kind, tmp_path):
-    tokenizer = TOKENIZERS[kind].train([HARD_TEXT], 300)
+    tokenizer = entry_of(TOKENIZERS, kind).train([HARD_TEXT], 300)
     tokens = tokenizer.encode(HARD_TEXT)
     assert tokenizer.decode(tokens) == HARD_TEXT
     assert tokens.dtype == np.int32
@@ -59,7 +60,7 @@ def test_c65_hard_text_survives_every_lossless_tokenizer(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_c65_half_a_surrogate_is_refused(kind):
-    tokenizer = TOKENIZERS[kind].train(["abc"], 300)
+    tokenizer = entry_of(TOKENIZERS, kind).train(["abc"], 300)
     with pytest.raises(InvalidInput, match=r"U\+D800.* at offset 2"):
         tokenizer.encode("ab\ud800")
 
@@ -77,7 +78,7 @@ def test_unknown_character_is_named():
 
 
 def test_bpe_merges_what_is_common():
-    tokenizer = TOKENIZERS["bpe"].train(["the cat the dog the hen " * 50], 270)
+    tokenizer = entry_of(TOKENIZERS, "bpe").train(["the cat the dog the hen " * 50], 270)
     assert tokenizer.vocab_size <= 270
     assert len(tokenizer.encode(" the cat")) <= 4
 

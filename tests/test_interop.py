@@ -13,6 +13,7 @@ from transformer_jax.data.sources.text import read_pieces
 from transformer_jax.errors import InvalidInput
 from transformer_jax.masks import Window
 from transformer_jax.models import Decoder, Encoder
+from transformer_jax.options import entry_of
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("ignore")]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -259,7 +260,9 @@ def test_a_sentence_is_answered_as_their_generate_answers_it(torch, name, tmp_pa
     from transformer_jax.data.huggingface_tokenizers import as_huggingface
     from transformer_jax.data.tokenizers import TOKENIZERS
 
-    tokenizer = TOKENIZERS["bpe"].train([next(read_pieces("shakespeare")).text[:20_000]], 300)
+    tokenizer = entry_of(TOKENIZERS, "bpe").train(
+        [next(read_pieces("shakespeare")).text[:20_000]], 300
+    )
     is_bart = name.startswith("Bart")
     as_theirs = as_huggingface(tokenizer, "{begin} $A {end}" if is_bart else "$A {end}")
     numbers = {"pad_token_id": 300, "bos_token_id": 301, "eos_token_id": 302}
@@ -309,7 +312,9 @@ def test_their_auto_classes_read_texts_as_a_run_does(torch, task, rng, tmp_path)
     from transformer_jax.training.export import export_run
     from transformer_jax.training.run import Run
 
-    tokenizer = TOKENIZERS["bpe"].train([next(read_pieces("shakespeare")).text[:20_000]], 300)
+    tokenizer = entry_of(TOKENIZERS, "bpe").train(
+        [next(read_pieces("shakespeare")).text[:20_000]], 300
+    )
     is_classifier = task == "text_classification"
     model = Encoder.of(
         vocab_size=special_tokens(tokenizer).vocab_size,

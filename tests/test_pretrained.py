@@ -14,13 +14,15 @@ from transformer_jax import config_from_huggingface, load_run
 from transformer_jax.config_files import flatten
 from transformer_jax.data.huggingface_tokenizers import as_huggingface
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer, tokenizers_library
 from transformer_jax.data.tasks.classification import encode_texts
-from transformer_jax.data.tokenizers import TOKENIZERS, HuggingFaceTokenizer, tokenizers_library
+from transformer_jax.data.tokenizers import TOKENIZERS
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import generate_after
 from transformer_jax.interop import from_huggingface, to_huggingface
 from transformer_jax.interop.huggingface import model_of
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
+from transformer_jax.options import entry_of
 from transformer_jax.runs.provenance import fingerprint_of
 from transformer_jax.training.build import make_model
 from transformer_jax.training.export import export_run
@@ -48,7 +50,7 @@ def drawn(model, seed=0):
 
 @pytest.mark.parametrize("kind", list(TOKENIZERS))
 def test_a_tokenizer_of_theirs_splits_and_joins_as_ours(kind):
-    ours = TOKENIZERS[kind].train([TEXT, "the thing that thinks\n" * 20], 300)
+    ours = entry_of(TOKENIZERS, kind).train([TEXT, "the thing that thinks\n" * 20], 300)
     theirs = as_huggingface(ours)
     for text in (TEXT, "that is\n\n\tthe thing, don't!", "\n"):
         tokens = ours.encode(text)
@@ -62,7 +64,7 @@ def test_a_tokenizer_of_theirs_splits_and_joins_as_ours(kind):
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "word"])
 def test_special_tokens_stand_where_the_model_was_trained_with_them(kind):
-    ours = TOKENIZERS[kind].train([TEXT], 300)
+    ours = entry_of(TOKENIZERS, kind).train([TEXT], 300)
     theirs = as_huggingface(ours, "{begin} $A {end}")
     texts = ["to be", ("that is", "the question.")]
     inputs, cut = encode_texts(ours, texts, 40)
@@ -338,7 +340,7 @@ def test_a_translation_begins_and_ends_as_the_folder_says(
     name, template, begin, source, tmp_path, capsys
 ):
     """BART reads <s> and </s> around a text and writes behind </s> <s>, T5 behind its padding."""
-    model, tokenizer = MODELS[name], TOKENIZERS["char"].train(["abcde"], 0)
+    model, tokenizer = MODELS[name], entry_of(TOKENIZERS, "char").train(["abcde"], 0)
     params = jax.tree.map(lambda array: 20 * array, drawn(model, seed=3))
     theirs = dict(zip(("decoder_start_token_id", "forced_bos_token_id"), begin, strict=False))
     theirs["eos_token_id"] = 7

@@ -19,7 +19,8 @@ from transformer_jax import load_run
 from transformer_jax.config_files import load_config
 from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import by_path
-from transformer_jax.sharding import AXES, Rules, Sharding, cut_at_site, make_sharding
+from transformer_jax.placement import cut_at_site
+from transformer_jax.sharding import AXES, Rules, Sharding, make_sharding
 from transformer_jax.training import hooks
 from transformer_jax.training.announcement import remarks_on_sharding
 from transformer_jax.training.prepared import prepare

@@ -19,10 +19,11 @@ from tests.conftest import (
 from transformer_jax import load_run
 from transformer_jax.config_files import from_json, load_config, to_json
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.subword_tokenizers import WordTokenizer
 from transformer_jax.data.tasks.classification import encode_texts, shifted_and_flipped
 from transformer_jax.data.tasks.masked_language_modelling import MaskedLanguageModelling
 from transformer_jax.data.tasks.translation import Translation
-from transformer_jax.data.tokenizers import CharTokenizer, WordTokenizer
+from transformer_jax.data.tokenizers import CharTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted

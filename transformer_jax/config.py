@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Lt, Predicate
 from typing_extensions import Doc
 
+from transformer_jax.declarations import Option, options_of_section
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.options import (
     Count,
@@ -20,7 +21,6 @@ from transformer_jax.options import (
     NonNegative,
     Number,
     OpenShare,
-    Option,
     Positive,
     SameAs,
     Switch,
@@ -30,7 +30,6 @@ from transformer_jax.options import (
     UserDefined,
     Variant,
     is_number,
-    options_of_section,
 )
 
 

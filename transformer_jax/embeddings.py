@@ -6,7 +6,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from transformer_jax.linear import Initializer, linear
-from transformer_jax.sharding import cut_at_site
+from transformer_jax.placement import cut_at_site
 
 
 class TokenEmbedding(nn.Module):

@@ -8,7 +8,7 @@ from flax.linen.dtypes import promote_dtype
 from jax import Array
 from jax.typing import DTypeLike
 
-from transformer_jax.sharding import cuts_sequence
+from transformer_jax.placement import cuts_sequence
 
 Initializer = Callable[..., Array]
 

@@ -10,17 +10,11 @@ from typing import Any
 
 from transformer_jax.config import DEFAULTS, OPTIONS, VARIANT_SECTIONS
 from transformer_jax.constraints import problems_between
+from transformer_jax.declarations import Option, as_text, declared_options
 from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import metric_facts
 from transformer_jax.model_options import LAYER_FIELDS
-from transformer_jax.options import (
-    Option,
-    SameAs,
-    as_text,
-    declared_options,
-    entry_of,
-    is_user_defined,
-)
+from transformer_jax.options import SameAs, entry_of, is_user_defined
 from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, names_own
 from transformer_jax.suggestions import OTHER_NAMES, suggest
 

@@ -29,7 +29,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from transformer_jax.errors import InvalidInput
-from transformer_jax.sharding import cut_at_site
+from transformer_jax.placement import cut_at_site
 
 # Shapes with the letters of shapes.py. `*` is the number of a block, from 0.
 SITES = {

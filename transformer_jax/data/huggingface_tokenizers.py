@@ -5,15 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from transformer_jax.data.special_tokens import SPECIAL_NAMES, special_tokens
-from transformer_jax.data.tokenizers import (
+from transformer_jax.data.subword_tokenizers import (
     BPETokenizer,
-    ByteTokenizer,
-    CharTokenizer,
     HuggingFaceTokenizer,
-    Tokenizer,
     WordTokenizer,
     tokenizers_library,
 )
+from transformer_jax.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer
 from transformer_jax.errors import InvalidInput
 
 

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from transformer_jax.data.tokenizers import HuggingFaceTokenizer, Tokenizer
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
+from transformer_jax.data.tokenizers import Tokenizer
 
 
 class Specials(NamedTuple):

@@ -3,9 +3,9 @@
 import inspect
 from typing import Any
 
+from transformer_jax.declarations import declared_options
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import block_specs, own_options, variant
-from transformer_jax.options import declared_options
 
 # Variants of attention that compute the numbers of softmax in another way, and options that say how
 # something is computed and not what.

@@ -6,6 +6,7 @@ stream through the blocks. Names of variants become classes here and nowhere els
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,13 +28,12 @@ from transformer_jax.initialisation import INITIALISATIONS, Initializers
 from transformer_jax.masks import MASKS, Full, Mask, Places, Rule, Unmasked, self_attention_rule
 from transformer_jax.model_options import LAYER_FIELDS, ModelOptions
 from transformer_jax.norms import NORMS, NoNorm
-from transformer_jax.options import FrozenOptions, declared_options, entry_of
+from transformer_jax.options import FrozenOptions, entry_of
 from transformer_jax.parametrisation import PARAMETRISATIONS, Standard
 from transformer_jax.position_terms import PositionTerms, Sizes, add_positions, of_queries
 from transformer_jax.positions import POSITIONS
 from transformer_jax.remat import REMATS, Policy
 from transformer_jax.sites import site
-from transformer_jax.suggestions import suggest
 
 _CHECKED = 256  # places for which a mask is tried, to see whether it lets one look ahead
 
@@ -92,8 +92,11 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
         return {}
     if not isinstance(getattr(options, family), str):
         return {} if family == "query_key_norm" else dict(stated)
-    known = declared_options(chosen)
+    known = inspect.signature(chosen).parameters
     for name in stated.keys() - known.keys():  # another variant of the family may have it
+        from transformer_jax.declarations import declared_options
+        from transformer_jax.suggestions import suggest
+
         others = [declared_options(entry_of(table, n)) for n in table if table[n] is not None]
         if not any(name in other for other in others):
             names = sorted({option for other in others for option in other})

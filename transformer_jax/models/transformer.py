@@ -13,7 +13,6 @@ from transformer_jax.linear import Initializer, Linear, logits_layer
 from transformer_jax.model_options import ModelOptions
 from transformer_jax.models.stack import can_cache, hides_what_follows, initializers, scaling
 from transformer_jax.options import FrozenOptions
-from transformer_jax.suggestions import suggest
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
 
@@ -40,6 +39,8 @@ class Transformer(nn.Module):
         known = [field.name for field in dataclasses.fields(cls)]  # ty: ignore
         for name in own:
             if name not in known:
+                from transformer_jax.suggestions import suggest
+
                 raise ValueError(f"{name}: no such option{suggest(name, [*OPTIONS, *known])}")
         return cls(options=ModelOptions.of(**options), **own)
 

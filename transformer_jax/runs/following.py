@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.config_files import to_json
@@ -61,9 +60,6 @@ def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[
       InvalidInput: the processes have other configs, or do not see the same folder.
       OtherProcessEnded: another one did.
     """
-    if jax.process_count() == 1:
-        yield shared
-        return
     own = shared
 
     def say_failed(reason: str) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer_jax.config_files import changed, flatten
+from transformer_jax.declarations import split_values
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import is_number, split_values
+from transformer_jax.options import is_number
 from transformer_jax.runs.files import as_plain, inside, read_json, replace, write_json
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress

@@ -11,9 +11,10 @@ from transformer_jax.config_files import flatten, resolved
 from transformer_jax.constraints import remarks_on
 from transformer_jax.options import is_user_defined
 from transformer_jax.paths import by_path
+from transformer_jax.placement import sharded
 from transformer_jax.resolve import letters_of
 from transformer_jax.runs.progress import Progress
-from transformer_jax.sharding import Sharding, sharded
+from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import taken_from_data
 from transformer_jax.training.memory import peak_bytes, refuse_beyond_memory
 from transformer_jax.training.prepared import Prepared

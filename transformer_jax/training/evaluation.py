@@ -12,8 +12,8 @@ import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.metrics import METRICS
-from transformer_jax.sharding import Sharding, cut_examples, keep_everywhere, put, sharded
+from transformer_jax.placement import cut_examples, keep_everywhere, sharded
+from transformer_jax.sharding import Sharding, put
 from transformer_jax.training.losses import Sums
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
 
@@ -98,6 +98,8 @@ def evaluate(
     is_example = rows["weight"] > 0
     totals = {name: float(column.sum()) for name, column in rows.items()}
     num_bytes = int(totals["bytes"]) if "bytes" in totals else None
+    from transformer_jax.metrics import METRICS
+
     means = {name: value for name in ALWAYS if (value := METRICS[name](rows)) is not None}
     protocol = {
         "split": split,

@@ -10,8 +10,8 @@ import jax
 from transformer_jax.config_files import flatten
 from transformer_jax.data.huggingface_tokenizers import as_huggingface, special_names
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tasks import traits_of
-from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_settings
 from transformer_jax.interop import to_huggingface

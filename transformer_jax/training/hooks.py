@@ -29,8 +29,9 @@ from transformer_jax.data.tasks import Batch, Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of
+from transformer_jax.placement import sharded
 from transformer_jax.processes import whole
-from transformer_jax.sharding import Sharding, sharded
+from transformer_jax.sharding import Sharding
 from transformer_jax.training.measuring import is_number
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import TrainState

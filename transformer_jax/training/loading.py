@@ -11,8 +11,9 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tasks.translation import with_end
-from transformer_jax.data.tokenizers import HuggingFaceTokenizer, fingerprint, load_tokenizer
+from transformer_jax.data.tokenizers import fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_generation, read_settings
 from transformer_jax.own import changed_code

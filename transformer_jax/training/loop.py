@@ -24,9 +24,8 @@ from transformer_jax.models.stack import unstack_blocks
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
-from transformer_jax.runs.checkpoints import SaveFailed
+from transformer_jax.runs.checkpoints import SaveFailed, Saving
 from transformer_jax.runs.directory import RunDirectory
-from transformer_jax.runs.following import directory_of_process
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
 from transformer_jax.runs.provenance import fingerprint_of
@@ -39,18 +38,9 @@ from transformer_jax.training.compatibility import (
     refuse_what_is_not_installed,
 )
 from transformer_jax.training.evaluation import score_of, write_sequences
-from transformer_jax.training.measuring import (
-    Measured,
-    measured,
-    results_of,
-    score_split,
-    stored_of,
-    try_metrics,
-)
 from transformer_jax.training.optimizers import evaluated_params, make_schedule
 from transformer_jax.training.prepared import Prepared, prepare, seeds_of
 from transformer_jax.training.program import Program, StepRequest, StepResult
-from transformer_jax.training.saving import Saving
 from transformer_jax.training.step import TrainState
 
 if TYPE_CHECKING:
@@ -100,7 +90,7 @@ def train(
     with (
         contextlib.closing(progress),
         StopSignal(agrees=jax.process_count() > 1) as stop,
-        directory_of_process(directory, config) as directory,
+        _directory_of_process(directory, config) as directory,
     ):
 
         def make() -> Prepared:
@@ -116,6 +106,16 @@ def train(
         if member.error is not None:
             raise member.error
         return directory.metrics()[-1]
+
+
+def _directory_of_process(
+    directory: RunDirectory, config: ConfigDict
+) -> contextlib.AbstractContextManager[RunDirectory]:
+    if jax.process_count() == 1:
+        return contextlib.nullcontext(directory)
+    from transformer_jax.runs.following import directory_of_process
+
+    return directory_of_process(directory, config)
 
 
 def train_members(
@@ -202,9 +202,8 @@ class Member:
         self.write: Callable[[list[dict]], None] = lambda rows: None
         self._open = contextlib.ExitStack()  # the run's lock and what it writes to
         # Nothing goes on meanwhile where several are trained in one program.
-        self.saving = Saving(
-            directory, config.checkpoint.keep, self._warn, waits=not self._is_alone
-        )
+        folder, keep = directory.file("checkpoints"), config.checkpoint.keep
+        self.saving = Saving(folder, keep, self._warn, waits=not self._is_alone)
         self.warnings: list[str] = []
         self.seconds_per_step = 0.0
 
@@ -381,6 +380,8 @@ class Member:
         self.state = state
         self._call_hooks()
         if any(map(is_user_defined, self.config.evaluation.metrics)):
+            from transformer_jax.training.measuring import try_metrics
+
             try_metrics(self._run(whole), self.task, self.score, self.allow)
         self.state = None
         return state
@@ -426,6 +427,8 @@ class Member:
 
     def _add_evaluation(self, rows: list[dict], is_last: bool) -> None:
         """Scores the validation split into the step's row; at the end the test split too."""
+        from transformer_jax.training.measuring import Measured, measured, score_split, stored_of
+
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
         row, run, scored = row_of_step(rows, self.directory.step), self._run(), {}
         before = [*self.directory.metrics(), *rows[:-1]] if is_last else []
@@ -485,6 +488,7 @@ class Member:
             self._end()
             return
         from transformer_jax.runs.pictures import draw_loss_curve
+        from transformer_jax.training.measuring import results_of
         from transformer_jax.training.showcases import demonstration_of, show_within_memory
 
         demonstration = demonstration_of(self.config.data.task)

@@ -18,7 +18,8 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.metrics import METRICS, metric_facts
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of, hash_of_file
-from transformer_jax.sharding import Sharding, sharded
+from transformer_jax.placement import sharded
+from transformer_jax.sharding import Sharding
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
 from transformer_jax.training.losses import Sums, by_example
 

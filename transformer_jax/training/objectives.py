@@ -14,8 +14,8 @@ from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.options import Share
+from transformer_jax.placement import by_device
 from transformer_jax.shapes import in_blocks
-from transformer_jax.sharding import by_device
 from transformer_jax.training.losses import Sums, sums_of
 
 

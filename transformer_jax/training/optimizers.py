@@ -16,15 +16,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.config import OPTIONS
 from transformer_jax.config_files import options_of, resolved
-from transformer_jax.options import (
-    OpenShare,
-    Positive,
-    Share,
-    Switch,
-    TracedPositive,
-    TracedShare,
-    is_user_defined,
-)
+from transformer_jax.options import Switch, TracedPositive, TracedShare, is_user_defined
 from transformer_jax.own import chosen
 from transformer_jax.parametrisation import PARAMETRISATIONS
 from transformer_jax.paths import begins, path_text
@@ -102,97 +94,15 @@ def lion(around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> 
     return optax.chain(optax.scale_by_lion(b1, b2), around.decay, around.rate)
 
 
-def adafactor(
-    around: UpdateParts,
-    decay_rate: Share = 0.8,
-    clip: Positive = 1.0,
-    scale_by_parameters: Switch = False,
-) -> Transformation:
-    """Second moments as rows times columns (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
-
-    Of arrays with two axes of 128 or more; those of narrower ones are kept whole.
-
-    Args:
-      around: what stands around the rule.
-      decay_rate: exponent with which older moments fade.
-      clip: largest root mean square of an update.
-      scale_by_parameters: whether updates are relative to the size of the parameters, as in the
-        paper; then the rate should be higher.
-    """
-    relative = [optax.scale_by_param_block_rms()] if scale_by_parameters else []
-    moments = optax.scale_by_factored_rms(decay_rate=decay_rate)
-    rule = [moments, optax.clip_by_block_rms(clip), *relative]
-    return optax.chain(*rule, around.decay, around.rate)
-
-
-def muon(
-    around: UpdateParts,
-    beta: TracedShare = 0.95,
-    nesterov: Switch = True,
-    b1: TracedShare = 0.9,
-    b2: TracedShare = 0.99,
-) -> Transformation:
-    """Orthogonalised momentum for the blocks' kernels, AdamW for all else.
-
-    Jordan et al. 2024, kellerjordan.github.io/posts/muon; updates are scaled to the size of
-    AdamW's, 0.2 sqrt(max(inputs, outputs)), so that one learning rate serves both (Liu et al.
-    2025, arXiv:2502.16982, section 2.2). Which axes are a matrix goes by the parameter's name, so
-    kernels of experts, stacked in front, are taken one by one.
-
-    Args:
-      around: what stands around the rule.
-      beta: decay of the momentum.
-      nesterov: whether the momentum looks ahead.
-      b1: of AdamW, for embeddings, norms, biases and what is outside the blocks.
-      b2: of AdamW.
-    """
-
-    def matrices(params: Any) -> Any:
-        numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
-        return jax.tree.map_with_path(
-            lambda path, leaf: numbers if is_hidden_kernel(path) else None, params
-        )
-
-    def labels(params: Any) -> Any:
-        return jax.tree.map_with_path(
-            lambda path, _: "muon" if is_hidden_kernel(path) else "adam", params
-        )
-
-    orthogonal = optax.contrib.scale_by_muon(
-        beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
-    )
-    as_adam = _by_path(lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5))
-    rules: dict = {"muon": optax.chain(orthogonal, as_adam), "adam": optax.scale_by_adam(b1, b2)}
-    return optax.chain(optax.partition(rules, labels), around.decay, around.rate)
-
-
-def schedule_free(
-    around: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
-) -> Transformation:
-    """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
-
-    Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Goes with the schedules `constant` and
-    `warmup_constant`. Models are evaluated, shown and loaded with the mean.
-
-    Args:
-      around: see UpdateParts.
-      b1: how much gradients are taken at the mean; it is a part of the state.
-      b2: decay of the mean of squares a step.
-      eps: added to its root.
-    """
-    base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
-    # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.
-    return optax.contrib.schedule_free(base, lambda count: around.schedule(count - 1), b1=b1)
-
-
+_MORE = "transformer_jax.training.more_optimizers"
 OPTIMIZERS = {
     "adamw": adamw,
     "adam": adam,
     "sgd": sgd,
     "lion": lion,
-    "adafactor": adafactor,
-    "muon": muon,
-    "schedule_free": schedule_free,
+    "adafactor": f"{_MORE}:adafactor",
+    "muon": f"{_MORE}:muon",
+    "schedule_free": f"{_MORE}:schedule_free",
 }
 
 
@@ -244,7 +154,7 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
     return multiplier(path, optimizer.decay_multipliers) / gain
 
 
-def _by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
+def by_path_alone(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
     """A transformation without state that treats each parameter by its path."""
 
     def update(updates: Any, params: Any) -> Any:
@@ -343,8 +253,8 @@ def make_optimizer(
     frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
     stop = optax.masked(optax.set_to_zero(), frozen)
     around = UpdateParts(
-        decay=_decay_by_path(config, decay, gain),
-        rate=_rate_by_path(config, schedule, gain),
+        decay=_decayby_path_alone(config, decay, gain),
+        rate=_rateby_path_alone(config, schedule, gain),
         schedule=schedule,
     )
     make = chosen(OPTIMIZERS, config.optimizer.name, "optimizer.name", allow)
@@ -367,7 +277,7 @@ def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
     return width_scaling.learning_rate_gain(config.model.width)
 
 
-def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
+def _rateby_path_alone(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
     """Minus the learning rate, times what a parameter's path makes of it."""
     same = optax.scale_by_learning_rate(schedule)
 
@@ -383,7 +293,7 @@ def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> 
     return optax.GradientTransformation(same.init, update)
 
 
-def _decay_by_path(config: ConfigDict, decay: Any, gain: float) -> Transformation:
+def _decayby_path_alone(config: ConfigDict, decay: Any, gain: float) -> Transformation:
     def decayed(path: tuple, update: Array, param: Array | None) -> Array:
         assert param is not None
         return update + decay * decay_multiplier(path, config, gain) * param
@@ -391,4 +301,4 @@ def _decay_by_path(config: ConfigDict, decay: Any, gain: float) -> Transformatio
     def decays(params: Any) -> Any:
         return jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config) > 0, params)
 
-    return optax.masked(_by_path(decayed), decays)
+    return optax.masked(by_path_alone(decayed), decays)

@@ -20,17 +20,9 @@ from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
 from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
+from transformer_jax.placement import cut_examples, keep_everywhere, keep_placed, sharded
 from transformer_jax.resolve import import_own, read_instead, stated
-from transformer_jax.sharding import (
-    Sharding,
-    cut_examples,
-    keep_everywhere,
-    keep_placed,
-    put,
-    put_own,
-    sharded,
-    with_places,
-)
+from transformer_jax.sharding import Sharding, put, put_own, with_places
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import (

@@ -14,9 +14,10 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.config import OPTIONS
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.subword_tokenizers import BPETokenizer, HuggingFaceTokenizer
 from transformer_jax.data.tasks.classification import encode_texts
 from transformer_jax.data.tasks.translation import encode_sources, with_end
-from transformer_jax.data.tokenizers import BPETokenizer, HuggingFaceTokenizer, Tokenizer
+from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput, require
 from transformer_jax.generation import generate_after, generate_from, stream_from
 from transformer_jax.options import is_user_defined

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.data.subword_tokenizers import HuggingFaceTokenizer
 from transformer_jax.data.tasks import Task, traits_of
-from transformer_jax.data.tokenizers import HuggingFaceTokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.generation import feed_back, generate_after
 from transformer_jax.options import imported

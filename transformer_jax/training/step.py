@@ -10,7 +10,7 @@ import optax
 from jax import Array
 
 from transformer_jax.data.tasks.batch import Batch
-from transformer_jax.sharding import cut_examples
+from transformer_jax.placement import cut_examples
 from transformer_jax.training.losses import Sums, safe_mean, total
 from transformer_jax.training.objectives import CrossEntropy, score_batch
 

@@ -19,7 +19,7 @@ from jax import Array
 from transformer_jax.attention import AttentionCall, AttentionVariant, SoftmaxAttention, repeat_kv
 from transformer_jax.masks import Mask, count_by_one
 from transformer_jax.options import Positive
-from transformer_jax.sharding import cuts_heads_apart, cuts_sequence, over_devices
+from transformer_jax.placement import cuts_heads_apart, cuts_sequence, over_devices
 
 _BLOCK = 128  # splash attention's lengths are multiples of this
 _RULES = {"full", "causal", "unmasked", "window", "segment"}  # that a kernel may know

@@ -4,38 +4,14 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Predicate
 
 from transformer_jax.data.order import SPLITS, Part
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import fingerprint
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Form
-
-
-def _is_mixture(value: tuple) -> bool:
-    try:
-        pairs = [part.rsplit("=", 1) for part in value]
-        thousandths = [round(1000 * float(share)) for path, share in pairs if path]  # as mix reads
-    except (AttributeError, ValueError, OverflowError):
-        return False
-    if len(thousandths) < len(value) or min(thousandths, default=1) < 1:
-        return False
-    return sum(thousandths) <= 999
-
-
-Mixture = Annotated[
-    tuple[str, ...],
-    Predicate(_is_mixture),
-    Form(
-        "SOURCE=SHARE, shares of 0.001 or more that leave 0.001 for data.source",
-        "more.txt=0.3,shards=0.2",
-    ),
-]
 
 
 class JoinedTokens:

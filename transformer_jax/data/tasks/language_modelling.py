@@ -2,18 +2,39 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Predicate
 
 from transformer_jax.data.order import Part, mixed_window_starts, window_starts
-from transformer_jax.data.sources.mixture import Mixture, mix
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint
 from transformer_jax.errors import InvalidInput
-from transformer_jax.options import Natural
+from transformer_jax.options import Form, Natural
+
+
+def _is_mixture(value: tuple) -> bool:
+    try:
+        pairs = [part.rsplit("=", 1) for part in value]
+        thousandths = [round(1000 * float(share)) for path, share in pairs if path]  # as mix reads
+    except (AttributeError, ValueError, OverflowError):
+        return False
+    if len(thousandths) < len(value) or min(thousandths, default=1) < 1:
+        return False
+    return sum(thousandths) <= 999
+
+
+Mixture = Annotated[
+    tuple[str, ...],
+    Predicate(_is_mixture),
+    Form(
+        "SOURCE=SHARE, shares of 0.001 or more that leave 0.001 for data.source",
+        "more.txt=0.3,shards=0.2",
+    ),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +115,8 @@ class LanguageModelling:
         if not mixture:
             streams = stream.split(splits, tokenizer.token_bytes)
             return cls(tokenizer, streams, *shape, text_facts(source, sha256, tokenizer, streams))
+        from transformer_jax.data.sources.mixture import mix
+
         mixed = mix(text, mixture, splits, document_separator)
         facts = text_facts(source, mixed.sha256, tokenizer, mixed.splits)
         return cls(tokenizer, mixed.splits, *shape, facts, mixed.parts)

@@ -1,0 +1,182 @@
+"""Tokenizers of byte pairs and of words, and those of others' files."""
+
+import collections
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.data.tokenizers import refuse_surrogates
+from transformer_jax.errors import InvalidInput
+
+
+class BPETokenizer:
+    """Byte-level byte-pair encoding (GPT-2's), trained and run by Hugging Face `tokenizers`."""
+
+    def __init__(self, model) -> None:
+        """Takes a `tokenizers.Tokenizer`."""
+        self._model = model
+        self.vocab_size = model.get_vocab_size()
+        # The byte-level alphabet writes each byte as one character.
+        lengths = [len(model.id_to_token(token)) for token in range(self.vocab_size)]
+        self.token_bytes = np.array(lengths, np.int64)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "BPETokenizer":
+        """Merges the commonest pairs until there are vocab_size tokens (at least 256)."""
+        library = tokenizers_library()
+        model = library.Tokenizer(library.models.BPE())
+        model.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        model.decoder = library.decoders.ByteLevel()
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        model.train_from_iterator(texts, trainer)
+        return cls(model)
+
+    @classmethod
+    def from_json(cls, state: dict) -> "BPETokenizer":
+        """The inverse of to_json."""
+        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
+
+    def to_json(self) -> dict:
+        """The library's own format, under `model`."""
+        return {"kind": "bpe", "model": json.loads(self._model.to_str())}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the merged tokens, [N] int32."""
+        refuse_surrogates(text)
+        return np.array(self._model.encode(text).ids, np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the text; bytes that are no UTF-8 show as the replacement character."""
+        return self._model.decode([int(token) for token in tokens], skip_special_tokens=False)
+
+
+def tokenizers_library() -> Any:
+    """Returns the package tokenizers.
+
+    Raises:
+      InvalidInput: it is not installed.
+    """
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise InvalidInput(
+            "data.tokenizer: bpe and tokenizer.json need the package tokenizers: "
+            "pip install 'transformer_jax[train]', or choose char, byte or word"
+        ) from error
+    return tokenizers
+
+
+class WordTokenizer:
+    """One token a word or a punctuation mark, in lower case; the rarer ones are <unknown>.
+
+    For models that start from word vectors. Decoding joins the words with spaces.
+    """
+
+    token_bytes = None
+    _PATTERN = re.compile(r"\w+|[^\w\s]")
+
+    def __init__(self, words: list[str]) -> None:
+        """Takes the vocabulary; the first entry stands for what is not in it."""
+        self.words = words
+        self.vocab_size = len(words)
+        self._numbers = {word: number for number, word in enumerate(words)}
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab_size: int) -> "WordTokenizer":
+        """Takes the commonest words, vocab_size at most, in that order."""
+        counts = collections.Counter(word for text in texts for word in cls._split(text))
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(["<unknown>", *ranked[: vocab_size - 1]])
+
+    @classmethod
+    def from_json(cls, state: dict) -> "WordTokenizer":
+        """The inverse of to_json."""
+        return cls([str(word) for word in state["words"]])
+
+    def to_json(self) -> dict:
+        """The vocabulary in order."""
+        return {"kind": "word", "words": self.words}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns one token a word, [N] int32; 0 for a word that is not known."""
+        refuse_surrogates(text)
+        return np.array([self._numbers.get(word, 0) for word in self._split(text)], np.int32)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the words, joined by spaces."""
+        return " ".join(self.words[int(token)] for token in tokens)
+
+    @classmethod
+    def _split(cls, text: str) -> list[str]:
+        return cls._PATTERN.findall(text.lower())
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer.json of Hugging Face `tokenizers`, as it comes with pretrained weights."""
+
+    token_bytes = None
+
+    def __init__(self, model) -> None:
+        """Takes a `tokenizers.Tokenizer`; padding and truncation are left to the task."""
+        model.no_padding()
+        model.no_truncation()
+        self._model = model
+        # Their numbers may have gaps.
+        self.vocab_size = 1 + max(model.get_vocab(with_added_tokens=True).values(), default=-1)
+
+    @classmethod
+    def from_json(cls, state: dict) -> "HuggingFaceTokenizer":
+        """The inverse of to_json."""
+        return cls(tokenizers_library().Tokenizer.from_str(json.dumps(state["model"])))
+
+    def to_json(self) -> dict:
+        """The library's own format, under `model`."""
+        return {"kind": "huggingface", "model": json.loads(self._model.to_str())}
+
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the tokens, [N] int32, without special ones.
+
+        Raises:
+          InvalidInput: a character is in no token; the text names it and its place.
+        """
+        refuse_surrogates(text)
+        try:
+            return np.array(self._model.encode(text, add_special_tokens=False).ids, np.int32)
+        except Exception as error:  # the library raises bare Exception where none means "unknown"
+            raise InvalidInput(f"text: {self._unknown(text)}") from error
+
+    def encode_whole(self, text: str) -> list[int]:
+        """Returns the tokens of a text with the special ones around it that its model reads."""
+        self.encode(text)  # refuses what it does not know
+        return self._model.encode(text).ids
+
+    def _unknown(self, text: str) -> str:
+        """Names the first character that cannot be encoded by itself."""
+        for offset, symbol in enumerate(text):
+            try:
+                self._model.encode(symbol, add_special_tokens=False)
+            except Exception:
+                named = f"character {symbol!r} (U+{ord(symbol):04X}) at offset {offset}"
+                return f"{named} is not known to this tokenizer"
+        return "a part of it is not known to this tokenizer"
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the text of tokens, without special ones."""
+        return self._model.decode([int(token) for token in tokens])
+
+    @property
+    def is_byte_level(self) -> bool:
+        """Whether a word's token holds the space before it, as GPT-2's do."""
+        return '"ByteLevel"' in json.dumps(json.loads(self._model.to_str())["pre_tokenizer"])
+
+    def number_of(self, *names: str) -> int | None:
+        """Returns the number of the first of these tokens that there is."""
+        found = [self._model.token_to_id(name) for name in names]
+        return next((number for number in found if number is not None), None)

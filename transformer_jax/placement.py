@@ -1,0 +1,135 @@
+"""Where values lie while a program is traced: what models and steps say, and a sharding decides.
+
+Without a sharding, on one device, each of these gives back what it gets.
+"""
+
+import contextlib
+import fnmatch
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import NamedSharding, PartitionSpec
+
+if TYPE_CHECKING:
+    from transformer_jax.sharding import Cuts, Sharding
+
+_ACTIVE: "ContextVar[Sharding | None]" = ContextVar("sharding", default=None)
+
+
+@contextlib.contextmanager
+def sharded(sharding: "Sharding | None") -> Generator[None]:
+    """While a program is traced inside, its values are cut as a sharding says; None: not at all."""
+    token = _ACTIVE.set(sharding)
+    try:
+        yield
+    finally:
+        _ACTIVE.reset(token)
+
+
+def cut_at_site(name: str, value: Array) -> Array:
+    """Returns a value, cut as the table says while a sharding is active."""
+    active = _ACTIVE.get()
+    if active is None:
+        return value
+    for pattern, cuts in active.rules.sites:
+        if fnmatch.fnmatchcase(name, pattern):
+            return active.cut(value, cuts)
+    return value
+
+
+def cut_examples(batch: Any, axis: int) -> Any:
+    """Returns a tree of arrays whose examples are over the devices while a sharding is active.
+
+    Args:
+      batch: arrays that have examples along an axis.
+      axis: which.
+    """
+    active = _ACTIVE.get()
+    if active is None:
+        return batch
+    return jax.tree.map(lambda leaf: active.cut(leaf, (*[None] * axis, "batch", ...)), batch)
+
+
+def keep_placed(state: Any) -> Any:
+    """Returns a state that stays where its arrays lie while a sharding is active."""
+    active = _ACTIVE.get()
+    if active is None:
+        return state
+    return jax.lax.with_sharding_constraint(state, active.of_state(state))
+
+
+def keep_everywhere(tree: Any) -> Any:
+    """Returns a tree whose arrays every device has whole while a sharding is active."""
+    active = _ACTIVE.get()
+    if active is None:
+        return tree
+    return jax.lax.with_sharding_constraint(tree, active.everywhere)
+
+
+def over_devices(function: Callable, *cuts: "Cuts") -> Callable:
+    """Returns a function that each device runs on its own part, for kernels that XLA cannot cut.
+
+    Args:
+      function: of arrays; the same whether it gets whole arrays or parts.
+      *cuts: of each argument, and last of the result. What does not divide is not cut.
+    """
+    if (active := _ACTIVE.get()) is None:
+        return function
+    mesh, spec = active.mesh, active.spec
+
+    def run(*arrays: Array) -> Array:
+        specs = tuple(spec(cut, each.shape) for cut, each in zip(cuts, arrays, strict=False))
+        result = spec(cuts[-1], arrays[0].shape)
+        options: Any = {"in_specs": specs, "out_specs": result, "check_vma": False}
+        return jax.shard_map(function, mesh=mesh, **options)(*arrays)
+
+    return run
+
+
+def by_device(function: Callable, *rows: Any) -> Any:
+    """Returns what a function gives of rows, each device's rows computed by themselves.
+
+    What the function closes over, parameters say, has a copy for each part of the batch, so that
+    the parts of a gradient are added up once, behind whatever loop is inside, and not in it.
+
+    Args:
+      function: of arrays of rows, to a tree of arrays of rows; no row knows of another.
+      *rows: arrays [B, ...].
+    """
+    active = _ACTIVE.get()
+    parts = 1 if active is None else active.num_parts
+    if active is None or parts == 1 or len(rows[0]) % parts:
+        return function(*rows)
+    count = len(rows[0]) // parts
+
+    def of_parts(array: Array) -> Array:
+        spec = PartitionSpec(("data", "fsdp"), *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1))
+        return jax.lax.with_sharding_constraint(array, NamedSharding(active.mesh, spec))
+
+    def part(array: Array) -> Array:
+        return of_parts(array.reshape(parts, count, *array.shape[1:]))
+
+    def copied(array: Array) -> Array:
+        return of_parts(jnp.broadcast_to(array, (parts, *array.shape)))
+
+    with sharded(None):
+        pure, closed = jax.closure_convert(function, *(array[:count] for array in rows))
+        results = jax.vmap(pure)(*map(part, rows), *map(copied, closed))
+    return jax.tree.map(lambda array: array.reshape(-1, *array.shape[2:]), results)
+
+
+def cuts_sequence() -> bool:
+    """Whether texts are cut over devices in what is traced now."""
+    active = _ACTIVE.get()
+    return active is not None and active.mesh.shape["sequence"] > 1
+
+
+def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
+    """Whether heads of queries are cut over devices in what is traced now, those of keys not."""
+    active = _ACTIVE.get()
+    size = 1 if active is None else active.mesh.shape["tensor"]
+    return num_heads % size == 0 and num_kv_heads % size != 0

@@ -1,0 +1,98 @@
+"""Optimizers that are chosen less often; imported when they are."""
+
+from typing import Any
+
+import jax
+import optax
+import optax.contrib
+
+from transformer_jax.options import OpenShare, Positive, Share, Switch, TracedPositive, TracedShare
+from transformer_jax.training.optimizers import (
+    Transformation,
+    UpdateParts,
+    by_path_alone,
+    is_hidden_kernel,
+)
+
+
+def adafactor(
+    around: UpdateParts,
+    decay_rate: Share = 0.8,
+    clip: Positive = 1.0,
+    scale_by_parameters: Switch = False,
+) -> Transformation:
+    """Second moments as rows times columns (Shazeer and Stern 2018, arXiv:1804.04235, alg. 4).
+
+    Of arrays with two axes of 128 or more; those of narrower ones are kept whole.
+
+    Args:
+      around: what stands around the rule.
+      decay_rate: exponent with which older moments fade.
+      clip: largest root mean square of an update.
+      scale_by_parameters: whether updates are relative to the size of the parameters, as in the
+        paper; then the rate should be higher.
+    """
+    relative = [optax.scale_by_param_block_rms()] if scale_by_parameters else []
+    moments = optax.scale_by_factored_rms(decay_rate=decay_rate)
+    rule = [moments, optax.clip_by_block_rms(clip), *relative]
+    return optax.chain(*rule, around.decay, around.rate)
+
+
+def muon(
+    around: UpdateParts,
+    beta: TracedShare = 0.95,
+    nesterov: Switch = True,
+    b1: TracedShare = 0.9,
+    b2: TracedShare = 0.99,
+) -> Transformation:
+    """Orthogonalised momentum for the blocks' kernels, AdamW for all else.
+
+    Jordan et al. 2024, kellerjordan.github.io/posts/muon; updates are scaled to the size of
+    AdamW's, 0.2 sqrt(max(inputs, outputs)), so that one learning rate serves both (Liu et al.
+    2025, arXiv:2502.16982, section 2.2). Which axes are a matrix goes by the parameter's name, so
+    kernels of experts, stacked in front, are taken one by one.
+
+    Args:
+      around: what stands around the rule.
+      beta: decay of the momentum.
+      nesterov: whether the momentum looks ahead.
+      b1: of AdamW, for embeddings, norms, biases and what is outside the blocks.
+      b2: of AdamW.
+    """
+
+    def matrices(params: Any) -> Any:
+        numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
+        return jax.tree.map_with_path(
+            lambda path, leaf: numbers if is_hidden_kernel(path) else None, params
+        )
+
+    def labels(params: Any) -> Any:
+        return jax.tree.map_with_path(
+            lambda path, _: "muon" if is_hidden_kernel(path) else "adam", params
+        )
+
+    orthogonal = optax.contrib.scale_by_muon(
+        beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
+    )
+    as_adam = by_path_alone(lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5))
+    rules: dict = {"muon": optax.chain(orthogonal, as_adam), "adam": optax.scale_by_adam(b1, b2)}
+    return optax.chain(optax.partition(rules, labels), around.decay, around.rate)
+
+
+def schedule_free(
+    around: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
+) -> Transformation:
+    """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
+
+    Defazio et al. 2024, arXiv:2405.15682, algorithm 1. Goes with the schedules `constant` and
+    `warmup_constant`. Models are evaluated, shown and loaded with the mean.
+
+    Args:
+      around: see UpdateParts.
+      b1: how much gradients are taken at the mean; it is a part of the state.
+      b2: decay of the mean of squares a step.
+      eps: added to its root.
+    """
+    base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
+    # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.
+    return optax.contrib.schedule_free(base, lambda count: around.schedule(count - 1), b1=b1)
