@@ -14,9 +14,8 @@ from experiments.explained import as_lines, says
 from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.config_files import ConfigFile, flatten, resolved
 from transformer_jax.constraints import ENDING
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput, Stop, suggest
 from transformer_jax.resolve import all_options, completed
-from transformer_jax.suggestions import suggest
 
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _PRESETS = ("configs/ablations", "configs")

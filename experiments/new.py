@@ -15,8 +15,7 @@ import re
 from pathlib import Path
 
 from experiments.command import Parser, execute
-from transformer_jax.errors import InvalidInput
-from transformer_jax.suggestions import suggest
+from transformer_jax.errors import InvalidInput, suggest
 
 _FOLDER = Path(__file__).parent / "templates"
 TEMPLATES = {

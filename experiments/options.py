@@ -9,9 +9,8 @@ Example:
 from experiments.command import Parser, execute, file_to_write
 from experiments.explained import as_lines, as_markdown
 from transformer_jax.config import OPTIONS, SECTIONS
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.resolve import all_options
-from transformer_jax.suggestions import suggest
 
 
 def main(argv: list[str]) -> None:

@@ -19,10 +19,9 @@ from typing import Any
 
 from experiments.command import Ended, Parser, execute, seconds_of, use_compilation_cache
 from transformer_jax.config_files import changed, to_json
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import metric_facts
 from transformer_jax.runs.files import refuse_foreign_files
-from transformer_jax.suggestions import suggest
 
 EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
 _TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)

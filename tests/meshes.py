@@ -14,7 +14,7 @@ import numpy as np
 from tests.conftest import _EMITTERS, ROOT, TINY, random_params
 from transformer_jax import Decoder
 from transformer_jax.config_files import load_config
-from transformer_jax.models.stack import unstack_blocks
+from transformer_jax.models.layouts import unstack_blocks
 from transformer_jax.paths import by_path
 from transformer_jax.placement import sharded
 from transformer_jax.processes import is_first, join_processes, whole

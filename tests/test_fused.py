@@ -11,7 +11,7 @@ from tests.conftest import tiny_config
 from transformer_jax.attention import AttentionCall
 from transformer_jax.masks import Causal, Full, Mask, Places, Prefix, Window
 from transformer_jax.models import Decoder
-from transformer_jax.models.stack import stack_blocks, unstack_blocks
+from transformer_jax.models.layouts import stack_blocks, unstack_blocks
 from transformer_jax.training.announcement import kernels_of
 from transformer_jax.training.prepared import prepare
 from transformer_jax.variants.fused import FusedAttention, kernels_taken, mapped_as_examples

@@ -16,7 +16,7 @@ from transformer_jax.config_files import load_config
 from transformer_jax.generation import generate_from
 from transformer_jax.masks import Causal, Full, Mask, Places, Window
 from transformer_jax.models import Decoder
-from transformer_jax.models.stack import stack_blocks, unstack_blocks
+from transformer_jax.models.layouts import stack_blocks, unstack_blocks
 from transformer_jax.training.prepared import prepare
 from transformer_jax.variants.fused import FusedAttention
 

@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, user_environment
 
 CONFIG = (
-    *("options", "model_options", "config", "suggestions", "own", "constraints", "resolve"),
-    "config_files",
+    *("options", "declarations", "model_options", "config", "suggestions", "own"),
+    *("constraints", "resolve", "config_files"),
 )
 CORE = (
     *("linear", "cache", "position_terms", "norms", "initialisation", "parametrisation", "remat"),
@@ -22,26 +22,28 @@ CORE = (
 )
 # Lower floors first; a module may import from its own entry and from those it names.
 ALLOWED = {
-    "errors": (),
+    "errors": ("suggestions",),
     "console": (),
     "options": ("errors",),
-    "model_options": ("options", "suggestions"),
-    "config": ("model_options", "options"),
+    "declarations": ("errors", "options"),
+    "model_options": ("errors", "options"),
+    "config": ("declarations", "model_options", "options"),
     "suggestions": (),
-    "own": ("config", "errors", "options", "suggestions"),
+    "own": ("config", "errors", "options"),
     "constraints": ("data", "options"),
     "resolve": (
-        *("config", "constraints", "errors", "metrics", "model_options", "options", "own"),
-        "suggestions",
+        *("config", "constraints", "declarations", "errors", "metrics", "model_options"),
+        *("options", "own", "suggestions"),
     ),
-    "config_files": ("config", "errors", "options", "own", "resolve", "suggestions"),
+    "config_files": ("config", "declarations", "errors", "options", "own", "resolve"),
     "shapes": (),
     "masks": ("options",),
     "sharding": ("errors", "paths"),
-    "sites": ("errors", "sharding"),
+    "placement": ("paths", "sharding"),
+    "sites": ("errors", "placement"),
     "metrics": ("options", "own"),
     "jaxprs": (),
-    "linear": ("sharding",),
+    "linear": ("placement",),
     "cache": (),
     "position_terms": (),
     "norms": ("options",),
@@ -49,12 +51,12 @@ ALLOWED = {
     "parametrisation": (),
     "remat": ("options", "sites"),
     "pooling": ("linear",),
-    "embeddings": ("linear", "sharding"),
+    "embeddings": ("linear", "placement"),
     "feedforward": ("linear", "sites"),
     "positions": ("embeddings", "options", "position_terms"),
     "attention": (*("cache", "linear", "masks", "options", "position_terms", "shapes", "sites"),),
     "blocks": ("cache", "linear", "masks", "position_terms", "sites"),
-    "variants": (*CORE, "masks", "options", "shapes", "sharding", "sites"),
+    "variants": (*CORE, "masks", "options", "placement", "shapes", "sites"),
     "models": (
         *CORE,
         "model_options",
@@ -62,7 +64,8 @@ ALLOWED = {
         "shapes",
         "masks",
         "sites",
-        "suggestions",
+        "errors",
+        "declarations",
         "variants",
     ),
     "sampling": (),
@@ -74,17 +77,17 @@ ALLOWED = {
     "hub": ("errors",),
     "interop": ("model_options", "errors", "hub", "models", "options"),
     "data": ("errors", "options"),
-    "runs": (*CONFIG, "errors", "data", "paths", "processes"),
+    "runs": (*CONFIG, "errors", "data", "hub", "paths", "processes"),
     "training": (
         *CONFIG,
         *("errors", "models", "generation", "interop", "data", "hub", "paths", "runs"),
         *("inspection", "metrics", "parametrisation", "processes", "jaxprs", "shapes"),
-        *("sharding", "variants"),
+        *("placement", "sharding", "variants"),
     ),
     "planning": (*CONFIG, "errors", "data", "runs", "training"),
     "studies": (
         *CONFIG,
-        *("errors", "sites", "sharding", "metrics", "data", "paths", "jaxprs", "runs"),
+        *("errors", "sites", "placement", "metrics", "data", "paths", "jaxprs", "runs"),
         "training",
     ),
 }
@@ -100,6 +103,8 @@ LIBRARIES = {
     "paths": {"jax"},
     "masks": {"jax"},
     "sharding": {"jax", "numpy"},
+    "placement": {"jax", "numpy"},
+    "declarations": {"annotated_types", "typing_extensions", "pydantic"},
     "sites": {"jax", "flax"},
     "metrics": {"jax", "numpy"},
     "jaxprs": {"jax"},
@@ -199,6 +204,55 @@ def test_the_modules_need_jax_and_flax_alone():
 def test_orbax_is_imported_when_it_is_used():
     statement = "import transformer_jax.runs.checkpoints, transformer_jax.training.loop"
     assert not loaded_by(statement) & {"orbax", "matplotlib"}
+
+
+COUNTED = """
+import os, runpy, sys
+
+def count():
+    named = [n for n in sys.modules if n.split(".")[0] == "transformer_jax"]
+    files = {file for n in named if (file := getattr(sys.modules[n], "__file__", None))}
+    print("COUNTED", len(files), sum(len(open(file).readlines()) for file in files), flush=True)
+
+"""
+UNTIL_THE_FIRST_UPDATE = """
+from transformer_jax.training.program import Program
+
+take = Program.take
+
+def counted(self, requests):
+    take(self, requests)
+    count()
+    os._exit(0)
+
+Program.take = counted
+sys.argv = ["train", "--config=configs/tiny.py", "--workdir=%s"]
+runpy.run_module("experiments.train", run_name="__main__")
+"""
+ONE_PAGE = """
+sys.argv = ["one_page.py", "--steps=2"]
+runpy.run_path("examples/one_page.py", run_name="__main__")
+count()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "most_files", "most_lines"),
+    [(UNTIL_THE_FIRST_UPDATE, 70, 12_000), (ONE_PAGE, 42, 6_700)],
+    ids=["train", "one page"],
+)
+def test_little_is_imported(tmp_path, program, most_files, most_lines):
+    """What somebody has to read who follows a run from the command to its first update."""
+    text = COUNTED + (program % (tmp_path / "run") if "%s" in program else program)
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT, env=user_environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    counts = [line.split() for line in done.stdout.splitlines() if line.startswith("COUNTED")]
+    assert counts, done.stderr
+    files, lines = map(int, counts[0][1:])
+    assert files <= most_files
+    assert lines <= most_lines
 
 
 def test_public_names_exist_and_others_are_refused():

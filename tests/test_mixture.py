@@ -8,9 +8,10 @@ import pytest
 
 from tests.conftest import attempt, tiny_config
 from transformer_jax.data import baselines, order
-from transformer_jax.data.order import Part, mixed_window_starts
+from transformer_jax.data.order import Part
 from transformer_jax.data.sources import shards as shards_module
 from transformer_jax.data.sources import stream as stream_module
+from transformer_jax.data.sources.mixture import mixed_window_starts
 from transformer_jax.data.sources.shards import write_shards
 from transformer_jax.data.sources.text import load_text, read_pieces
 from transformer_jax.data.tokenizers import make_tokenizer

@@ -33,7 +33,8 @@ import sys
 import time
 from pathlib import Path
 
-from transformer_jax.processes import is_first, join_processes, largest, refuse_other, whole
+from transformer_jax.processes import is_first, join_processes, largest, whole
+from transformer_jax.runs.several_processes import refuse_other
 
 join_processes()
 import jax

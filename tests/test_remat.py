@@ -14,7 +14,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.inspection import capture, sites_of
 from transformer_jax.jaxprs import names_in
 from transformer_jax.models import Decoder, EncoderDecoder, VisionTransformer
-from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
+from transformer_jax.models.layouts import stack_blocks, unstack_blocks
 from transformer_jax.remat import REMATS
 from transformer_jax.resolve import option_for
 from transformer_jax.sites import SITES
@@ -99,7 +99,7 @@ def one_by_one_without_dropout(name):
 def assert_same_in_a_scan(name, **fields):
     """A scan draws its dropout otherwise; all else is that of the blocks one by one."""
     inputs, (model, params, expected) = MODELS[name][1], one_by_one_without_dropout(name)
-    stacked = stack_blocks(params, unit_of(model.options))
+    stacked = stack_blocks(params, model.options.unit)
     assert stacked.keys() != params.keys() or "encoder" in params
     loss, gradients = loss_and_gradients(model.with_options(**fields), inputs, stacked)
     assert_close(name, (loss, unstack_blocks(gradients)), expected)

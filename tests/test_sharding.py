@@ -22,8 +22,8 @@ from transformer_jax.paths import by_path
 from transformer_jax.placement import cut_at_site
 from transformer_jax.sharding import AXES, Rules, Sharding, make_sharding
 from transformer_jax.training import hooks
-from transformer_jax.training.announcement import remarks_on_sharding
 from transformer_jax.training.prepared import prepare
+from transformer_jax.training.sharding_remarks import remarks_on_sharding
 
 EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
 

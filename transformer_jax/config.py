@@ -265,7 +265,7 @@ class Mesh:
 
     rules: Annotated[
         str,
-        Variant("sharding:RULES"),
+        Variant("placement:RULES"),
         Doc(
             "Which arrays are cut, and where; see transformer_jax/sharding.py. A function of your "
             "own that gives such Rules may take its place."

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict, FieldReference, FrozenConfigDict
 from ml_collections.config_dict import RequiredValueError
 
 from transformer_jax.config import DEFAULTS, VARIANT_SECTIONS
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.options import SameAs, is_user_defined
 from transformer_jax.own import chosen, find, hashes_of, names_own, refuse_modules
 from transformer_jax.resolve import (
@@ -29,7 +29,6 @@ from transformer_jax.resolve import (
     unknown_key,
     variant_options,
 )
-from transformer_jax.suggestions import suggest
 
 _UNREADABLE = object()  # no option accepts it
 

@@ -1,6 +1,7 @@
 """The errors that end a command with a message instead of a traceback."""
 
 import importlib.util
+from collections.abc import Iterable
 
 
 class Stop(Exception):
@@ -33,3 +34,10 @@ def require(package: str, who: str, extra: str = "train") -> None:
     """Raises InvalidInput where a package is not installed that `who` needs: it names the extra."""
     if importlib.util.find_spec(package) is None:
         raise InvalidInput(f"{who} needs {package}: {how_to_install(extra)}")
+
+
+def suggest(wrong: object, candidates: Iterable[str]) -> str:
+    """Returns '; did you mean X?' for the nearest candidate, or nothing; see suggestions.py."""
+    from transformer_jax import suggestions  # only where something is wrong
+
+    return suggestions.suggest(wrong, candidates)

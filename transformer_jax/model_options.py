@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Predicate
 from typing_extensions import Doc
 
+from transformer_jax.errors import suggest
 from transformer_jax.options import (
     Count,
     Form,
@@ -18,7 +19,6 @@ from transformer_jax.options import (
     Switch,
     Variant,
 )
-from transformer_jax.suggestions import suggest
 
 LayerPattern = Annotated[
     str,
@@ -250,6 +250,11 @@ class ModelOptions:
     parametrisation_options: Mapping[str, Any] = FrozenOptions()
     layer_types: Mapping[str, Mapping[str, Any]] = FrozenOptions()
     dtype: Any = None
+
+    @property
+    def unit(self) -> int:
+        """How many blocks a scan repeats."""
+        return max(1, len(self.layers))
 
     @classmethod
     def of(cls, **fields: Any) -> "ModelOptions":

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config import OPTIONS
-from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.errors import InvalidInput, Stop, suggest
 from transformer_jax.options import entry_of, is_user_defined
-from transformer_jax.suggestions import suggest
 
 PACKAGE = Path(__file__).parent
 # What a hook may declare as its arguments, see training/hooks.py.

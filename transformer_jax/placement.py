@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
     from transformer_jax.sharding import Cuts, Sharding
+
+RULES = {"default": "transformer_jax.sharding:default_rules"}
+"""How arrays are cut over the devices of a mesh."""
 
 _ACTIVE: "ContextVar[Sharding | None]" = ContextVar("sharding", default=None)
 
@@ -133,3 +137,45 @@ def cuts_heads_apart(num_heads: int, num_kv_heads: int) -> bool:
     active = _ACTIVE.get()
     size = 1 if active is None else active.mesh.shape["tensor"]
     return num_heads % size == 0 and num_kv_heads % size != 0
+
+
+def with_places(shapes: Any, places: Any) -> Any:
+    """Returns a tree of shapes that say where the arrays lie.
+
+    Args:
+      shapes: the tree.
+      places: a sharding for each.
+    """
+
+    def placed(leaf: Any, there: NamedSharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
+
+    return jax.tree.map(placed, shapes, places)
+
+
+def put(tree: Any, places: Any) -> Any:
+    """Returns a tree of arrays on devices; of several processes each puts its own parts.
+
+    Args:
+      tree: of numpy, or on devices; what a process has whole is equal in all of them.
+      places: a sharding for each.
+    """
+
+    def placed(array: Any, there: NamedSharding) -> Array:
+        is_there = isinstance(array, Array)
+        if is_there and (jax.process_count() == 1 or not array.is_fully_addressable):
+            return jax.device_put(array, there)
+        array = np.asarray(array)
+        return jax.make_array_from_callback(array.shape, there, lambda index: array[index])
+
+    return jax.tree.map(placed, tree, places)
+
+
+def put_own(array: np.ndarray, whole: jax.ShapeDtypeStruct) -> Array:
+    """Returns an array over the devices of all processes, of which each gives its own part.
+
+    Args:
+      array: the rows of this process, see Sharding.rows_of_process, whole in all other dimensions.
+      whole: the shape of all, and where it lies.
+    """
+    return jax.make_array_from_process_local_data(whole.sharding, array, whole.shape)

@@ -11,12 +11,10 @@ from typing import Any
 from transformer_jax.config import DEFAULTS, OPTIONS, VARIANT_SECTIONS
 from transformer_jax.constraints import problems_between
 from transformer_jax.declarations import Option, as_text, declared_options
-from transformer_jax.errors import InvalidInput
-from transformer_jax.metrics import metric_facts
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.options import SameAs, entry_of, is_user_defined
 from transformer_jax.own import HOOK_ARGUMENTS, check_arguments, find, load, names_own
-from transformer_jax.suggestions import OTHER_NAMES, suggest
 
 _TYPES = "model.layer_types."
 _ANYTHING = Option("", Any, None)  # an option of user-defined code that is not imported
@@ -227,6 +225,8 @@ def import_own(flat: Mapping[str, Any]) -> list[str]:
         try:
             function = load(choice, key)
             if key == "evaluation.metrics":
+                from transformer_jax.metrics import metric_facts
+
                 metric_facts(choice)
             if key == "hooks.functions":
                 check_arguments(function, "hook", HOOK_ARGUMENTS)
@@ -279,6 +279,8 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
 def refused_value(key: str, value: Any, option: Option) -> str:
     """Says what a key may be, with the nearest name and an example."""
     near = suggest(value, option.names)
+    from transformer_jax.suggestions import OTHER_NAMES
+
     elsewhere = OTHER_NAMES.get(str(value).lower(), "")
     if option.names and "=" in elsewhere and elsewhere.partition("=")[2] not in option.names:
         near = f"; did you mean {elsewhere}?"  # a value of another option

@@ -98,9 +98,6 @@ def default_rules() -> Rules:
     return Rules()
 
 
-RULES = {"default": default_rules}
-
-
 @dataclasses.dataclass(frozen=True)
 class Sharding:
     """A mesh, and how arrays are cut over it.
@@ -201,48 +198,6 @@ class Sharding:
     def __str__(self) -> str:
         sizes = [f"{axis}={size}" for axis, size in self.mesh.shape.items() if size > 1]
         return f"{self.mesh.size} devices, {' '.join(sizes)}"
-
-
-def with_places(shapes: Any, places: Any) -> Any:
-    """Returns a tree of shapes that say where the arrays lie.
-
-    Args:
-      shapes: the tree.
-      places: a sharding for each.
-    """
-
-    def placed(leaf: Any, there: NamedSharding) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
-
-    return jax.tree.map(placed, shapes, places)
-
-
-def put(tree: Any, places: Any) -> Any:
-    """Returns a tree of arrays on devices; of several processes each puts its own parts.
-
-    Args:
-      tree: of numpy, or on devices; what a process has whole is equal in all of them.
-      places: a sharding for each.
-    """
-
-    def placed(array: Any, there: NamedSharding) -> Array:
-        is_there = isinstance(array, Array)
-        if is_there and (jax.process_count() == 1 or not array.is_fully_addressable):
-            return jax.device_put(array, there)
-        array = np.asarray(array)
-        return jax.make_array_from_callback(array.shape, there, lambda index: array[index])
-
-    return jax.tree.map(placed, tree, places)
-
-
-def put_own(array: np.ndarray, whole: jax.ShapeDtypeStruct) -> Array:
-    """Returns an array over the devices of all processes, of which each gives its own part.
-
-    Args:
-      array: the rows of this process, see Sharding.rows_of_process, whole in all other dimensions.
-      whole: the shape of all, and where it lies.
-    """
-    return jax.make_array_from_process_local_data(whole.sharding, array, whole.shape)
 
 
 def make_sharding(

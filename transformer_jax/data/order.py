@@ -10,7 +10,6 @@ import numpy as np
 SPLITS = ("train", "validation", "test")
 _LARGEST_ARRAY = 1 << 26  # examples of an epoch whose order is kept in memory, half a GiB
 _ROUNDS = 8  # of a Feistel network
-_HAND = 1000  # examples, of which a mixture deals each part its share
 
 
 class Part(NamedTuple):
@@ -46,11 +45,11 @@ def example_order(
     Returns:
       examples [B] int64 and the epoch of each [B] int64.
     """
-    return _in_epochs(seed, _numbers(step, batch_size), num_examples)
+    return _in_epochs(seed, numbers_of_step(step, batch_size), num_examples)
 
 
-def _numbers(step: int, batch_size: int) -> np.ndarray:
-    """The running numbers of a step's examples, [B] int64."""
+def numbers_of_step(step: int, batch_size: int) -> np.ndarray:
+    """Returns which examples a batch has, counted from the first of all, [B] int64."""
     return np.arange(step * batch_size, (step + 1) * batch_size)
 
 
@@ -98,10 +97,11 @@ def window_starts(
     Returns:
       [B] int64.
     """
-    return _starts(seed, _numbers(step, batch_size), num_places, length)
+    return starts_of(seed, numbers_of_step(step, batch_size), num_places, length)
 
 
-def _starts(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
+def starts_of(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.ndarray:
+    """Returns where windows begin, [N] int64, by their running numbers; see window_starts."""
     num_windows = num_places // length - 1  # that fit wherever the grid begins
     windows, epochs = _in_epochs(seed, numbers, num_windows)
     left_over = num_places - num_windows * length
@@ -110,49 +110,6 @@ def _starts(seed: int, numbers: np.ndarray, num_places: int, length: int) -> np.
         for epoch in np.unique(epochs)
     }
     return windows * length + np.array([offsets[int(epoch)] for epoch in epochs])
-
-
-def mixed_window_starts(
-    seed: int, step: int, batch_size: int, parts: Sequence[Part], length: int
-) -> np.ndarray:
-    """Returns where the windows of a training batch begin, of which each part has its share.
-
-    Of every 1,000 examples in a row each part has exactly its share, in an order that is drawn.
-    Within itself it goes through epochs of its own, see `window_starts`; a small part with a large
-    share is read more often. The place in each part follows from the step alone.
-
-    Args:
-      seed: of the data order.
-      step: optimizer updates so far.
-      batch_size: windows in the batch, B.
-      parts: of the split; shares sum to 1.
-      length: tokens in a window; it begins and ends in one part.
-    Returns:
-      [B] int64.
-    """
-    starts = np.empty(batch_size, np.int64)
-    owners, numbers = _dealt(seed, _numbers(step, batch_size), [part.share for part in parts])
-    for owner, part in enumerate(parts):
-        mine = owners == owner
-        starts[mine] = part.begin + _starts(seed, numbers[mine], part.count - 1, length)
-    return starts
-
-
-def _dealt(
-    seed: int, numbers: np.ndarray, shares: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray]:
-    """To which part each example belongs, and its running number there; both [N] int64."""
-    of_hand = np.rint(_HAND * np.array(shares)).astype(np.int64)
-    hands, places = np.divmod(numbers, _HAND)
-    owners, running = np.empty((2, len(numbers)), np.int64)
-    for hand in np.unique(hands):
-        mine = hands == hand
-        dealt = np.repeat(np.arange(len(shares)), of_hand)
-        dealt = step_generator(seed, int(hand), "mixture").permutation(dealt)
-        before = np.cumsum(dealt[:, None] == np.arange(len(shares)), axis=0) - 1
-        owners[mine] = dealt[places[mine]]
-        running[mine] = hand * of_hand[owners[mine]] + before[places[mine], owners[mine]]
-    return owners, running
 
 
 @functools.lru_cache(maxsize=16)  # an epoch of each part of a mixture

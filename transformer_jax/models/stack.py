@@ -95,7 +95,7 @@ def own_options(options: ModelOptions, family: str) -> dict[str, Any]:
     known = inspect.signature(chosen).parameters
     for name in stated.keys() - known.keys():  # another variant of the family may have it
         from transformer_jax.declarations import declared_options
-        from transformer_jax.suggestions import suggest
+        from transformer_jax.errors import suggest
 
         others = [declared_options(entry_of(table, n)) for n in table if table[n] is not None]
         if not any(name in other for other in others):
@@ -492,7 +492,7 @@ class Stack(nn.Module):
 
         Returns the stream, what its blocks hand on, and how many blocks there were.
         """
-        unit = unit_of(self.options)
+        unit = self.options.unit
         whole = len(specs) - len(specs) % unit
         makes = [_with_remat(make_block(s.options, self.side), policy, False) for s in specs[:unit]]
         letters = tuple(spec.letter for spec in specs[:unit])
@@ -622,59 +622,3 @@ def _with_params(make: ModuleFactory, params: Any) -> ModuleFactory:
     assert isinstance(make, functools.partial)
     block = nn.map_variables(make.func, "params", trans_in_fn=lambda _: {"params": params})
     return functools.partial(block, *make.args, **make.keywords)
-
-
-# ---------------------------------------------------------------- two layouts of parameters
-
-
-def unit_of(options: ModelOptions) -> int:
-    """Returns how many blocks a scan repeats."""
-    return max(1, len(options.layers))
-
-
-def stack_blocks(tree: Any, unit: int) -> Any:
-    """Returns parameters as a scan takes them: `blocks/block_0` with an axis in front.
-
-    Args:
-      tree: Parameters with `block_0`, `block_1`, ..., or what has dicts like theirs in it, such as
-        the state of an optimizer.
-      unit: How many blocks are repeated; those of the last half unit are left alone.
-    """
-
-    def stacked(node: Any) -> Any:
-        if not _has_blocks(node):
-            return node
-        count = sum(name.startswith("block_") for name in node)
-        whole = count - count % unit
-        if whole < 2 * unit:
-            return node
-        rest = {k: v for k, v in node.items() if k not in {f"block_{n}" for n in range(whole)}}
-        units = {}
-        for index in range(unit):
-            blocks = [node[f"block_{number}"] for number in range(index, whole, unit)]
-            units[f"block_{index}"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)
-        return {**rest, "blocks": units}
-
-    return jax.tree.map(stacked, tree, is_leaf=_has_blocks)
-
-
-def unstack_blocks(tree: Any) -> Any:
-    """Returns what stack_blocks gave with its blocks one by one; any other tree as it is."""
-
-    def unstacked(node: Any) -> Any:
-        if not (isinstance(node, dict) and "blocks" in node):
-            return node
-        unit, blocks = len(node["blocks"]), {}
-        for index in range(unit):
-            part = node["blocks"][f"block_{index}"]
-            for repeat in range(len(jax.tree.leaves(part)[0])):
-                take = lambda leaf, repeat=repeat: leaf[repeat]  # noqa: E731
-                blocks[f"block_{repeat * unit + index}"] = jax.tree.map(take, part)
-        return {**{k: v for k, v in node.items() if k != "blocks"}, **blocks}
-
-    is_stack = lambda node: isinstance(node, dict) and "blocks" in node  # noqa: E731
-    return jax.tree.map(unstacked, tree, is_leaf=is_stack)
-
-
-def _has_blocks(node: Any) -> bool:
-    return isinstance(node, dict) and "block_0" in node and "block_1" in node

@@ -39,7 +39,7 @@ class Transformer(nn.Module):
         known = [field.name for field in dataclasses.fields(cls)]  # ty: ignore
         for name in own:
             if name not in known:
-                from transformer_jax.suggestions import suggest
+                from transformer_jax.errors import suggest
 
                 raise ValueError(f"{name}: no such option{suggest(name, [*OPTIONS, *known])}")
         return cls(options=ModelOptions.of(**options), **own)

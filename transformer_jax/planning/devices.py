@@ -15,8 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.errors import InvalidInput
-from transformer_jax.suggestions import suggest
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.training.flops import RATES
 from transformer_jax.training.memory import GIB, device_memory, host_memory
 

@@ -28,7 +28,7 @@ from jax.sharding import SingleDeviceSharding
 
 from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.paths import by_path
-from transformer_jax.processes import Barriers, agreed, is_first, wait_for_all
+from transformer_jax.processes import agreed, is_first, wait_for_all
 from transformer_jax.runs.files import DAMAGED, WRITING, entries, inside, walk
 
 _FORMAT = 1
@@ -123,7 +123,11 @@ class Checkpoints:
         _refuse_non_finite(step, state)
         writing = self._folder / f"{WRITING}{final.name}-{agreed(os.getpid())}"
         leaves, size = _leaves(state), sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        barriers = Barriers() if jax.process_count() > 1 else None
+        barriers = None
+        if jax.process_count() > 1:
+            from transformer_jax.runs.several_processes import Barriers
+
+            barriers = Barriers()
         orbax = _checkpointer(barriers)
 
         def together(work: Callable[[], Any]) -> None:
@@ -351,7 +355,7 @@ def _placed(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=there)
 
 
-def _checkpointer(barriers: Barriers | None = None) -> Any:
+def _checkpointer(barriers: Callable | None = None) -> Any:
     import orbax.checkpoint as ocp  # 25 MB that a reader of our modules does not need
 
     return ocp.StandardCheckpointer(async_options=ocp.AsyncOptions(barrier_sync_fn=barriers))

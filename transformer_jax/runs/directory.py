@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config_files as configs
 from transformer_jax.data.tokenizers import Tokenizer, load_tokenizer, tokenizer_text
-from transformer_jax.errors import InvalidInput, Stop, in_one_line
+from transformer_jax.errors import InvalidInput, Stop, in_one_line, suggest
 from transformer_jax.resolve import stated
 from transformer_jax.runs.files import (
     DISK_ERRORS,
@@ -38,7 +38,6 @@ from transformer_jax.runs.files import (
 )
 from transformer_jax.runs.interruption import Interrupted
 from transformer_jax.runs.provenance import NUMERICS, surroundings
-from transformer_jax.suggestions import suggest
 
 # May differ between the launches of a run.
 _CHANGING = ("numerics", "packages", "device", "git", "mesh")

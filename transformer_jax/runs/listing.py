@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.config_files import CADENCE, flatten
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.runs.directory import parse_status
 from transformer_jax.runs.files import inside
-from transformer_jax.suggestions import suggest
 
 _NO_RUN_INSIDE = ("checkpoints", "samples", "tensorboard", "wandb", ".git")
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.config_files import CADENCE
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import METRICS
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.listing import without_test
@@ -21,7 +21,6 @@ from transformer_jax.studies.design import larger_is_better
 from transformer_jax.studies.judging import RunFacts, among, computed_otherwise, scored_otherwise
 from transformer_jax.studies.report import Page
 from transformer_jax.studies.statistics import ALPHA, paired_interval
-from transformer_jax.suggestions import suggest
 
 _SCORES = tuple(f"test/{name}" for name in METRICS)
 _RESULTS = ("status", "step", "parameters")

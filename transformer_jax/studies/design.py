@@ -18,11 +18,10 @@ from ml_collections import ConfigDict
 from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.config_files import ConfigFile, changed, flatten
 from transformer_jax.declarations import split_values
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import METRICS, SCORED, metric_facts
 from transformer_jax.options import is_integer, is_number, is_user_defined
 from transformer_jax.resolve import option_for, plain_key, stated, unknown_key
-from transformer_jax.suggestions import suggest
 
 MATCHES = ("params", "flops", "time")
 FIELDS = ("model.width", "model.mlp_dim", "model.depth")

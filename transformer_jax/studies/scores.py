@@ -4,10 +4,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from transformer_jax.errors import InvalidInput
+from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.studies.outcomes import NOT_PRIMARY, Outcome
 from transformer_jax.studies.statistics import Contrast, compare, level_of_look
-from transformer_jax.suggestions import suggest
 
 _COLUMNS = ("arm", "seed", "value")
 

@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +18,17 @@ from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.models import MODELS
 from transformer_jax.models.transformer import OPTIONS, Transformer
 from transformer_jax.own import chosen, faults_of, names_own
+from transformer_jax.placement import RULES
 from transformer_jax.resolve import letter_of, letters_of, of_type, variant_options
-from transformer_jax.sharding import AXES, RULES, Sharding, make_sharding
 from transformer_jax.training.objectives import OBJECTIVES, in_chunks
+
+if TYPE_CHECKING:
+    from transformer_jax.sharding import Sharding
 
 
 def make_run_sharding(
     config: ConfigDict, allow: Collection[str] = (), devices: Sequence[Any] | None = None
-) -> Sharding | None:
+) -> "Sharding | None":
     """Returns how a config's arrays lie over the devices of its `mesh`; None: on one.
 
     Args:
@@ -35,8 +38,13 @@ def make_run_sharding(
     Raises:
       InvalidInput: there are not so many.
     """
+    sizes = {axis: size for axis, size in config.mesh.items() if axis != "rules"}
+    if all(size == 1 for size in sizes.values()) and jax.process_count() == 1:
+        return None
+    from transformer_jax.sharding import make_sharding
+
     rules = chosen(RULES, config.mesh.rules, "mesh.rules", allow)()
-    return make_sharding({axis: config.mesh[axis] for axis in AXES}, rules, devices)
+    return make_sharding(sizes, rules, devices)
 
 
 def without_kernels(model: Any) -> Any:

@@ -12,13 +12,11 @@ from ml_collections import ConfigDict
 from transformer_jax.config_files import own_choices, resolved
 from transformer_jax.data.tasks import Task, traits_of
 from transformer_jax.errors import InvalidInput, require
-from transformer_jax.jaxprs import names_in
 from transformer_jax.models import Decoder
 from transformer_jax.models.stack import block_specs, made
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
 from transformer_jax.paths import begins, by_path
-from transformer_jax.processes import refuse_other
 from transformer_jax.training.objectives import InChunks
 
 
@@ -36,6 +34,8 @@ def refuse_hosts_with_other_data(task: Task, order: int) -> None:
     """Raises InvalidInput, in all processes of a run, where they have read other data."""
     if jax.process_count() == 1:
         return
+    from transformer_jax.runs.several_processes import refuse_other
+
     first = jax.tree.leaves(task.batch(order, 0))
     sums = [zlib.crc32(np.asarray(each).tobytes()) for each in first]
     refuse_other("data", repr([task.facts, sums]))
@@ -99,6 +99,8 @@ def refuse_what_is_not_kept(prepared: Any) -> None:
     kept = resolved(prepared.config).get("model.remat_options.sites") or ()
     if not kept and not model.scan_layers:
         return
+    from transformer_jax.jaxprs import names_in
+
     inputs = prepared.task.batch(0, 0)["inputs"]
     options = {"train": True, "rngs": {"dropout": jax.random.key(0)}, "mutable": ["losses"]}
 

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,10 +12,12 @@ import numpy as np
 
 from transformer_jax.data.tasks.batch import Batch, Task
 from transformer_jax.errors import InvalidInput
-from transformer_jax.placement import cut_examples, keep_everywhere, sharded
-from transformer_jax.sharding import Sharding, put
+from transformer_jax.placement import cut_examples, keep_everywhere, put, sharded
 from transformer_jax.training.losses import Sums
 from transformer_jax.training.objectives import CrossEntropy, in_chunks, score_batch
+
+if TYPE_CHECKING:
+    from transformer_jax.sharding import Sharding
 
 ALWAYS = ("loss", "accuracy", "bits_per_byte")  # measured at every evaluation
 
@@ -39,7 +41,7 @@ class Evaluation(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def make_score(
-    model: nn.Module, places: int | None = None, sharding: Sharding | None = None
+    model: nn.Module, places: int | None = None, sharding: "Sharding | None" = None
 ) -> Callable[[Any, Batch], Sums]:
     """Returns a compiled function from parameters and a batch to the sums of each example.
 

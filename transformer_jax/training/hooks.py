@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,12 @@ from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of
 from transformer_jax.placement import sharded
 from transformer_jax.processes import whole
-from transformer_jax.sharding import Sharding
 from transformer_jax.training.measuring import is_number
 from transformer_jax.training.run import Run
 from transformer_jax.training.step import TrainState
+
+if TYPE_CHECKING:
+    from transformer_jax.sharding import Sharding
 
 Numbers = Mapping[str, float]
 
@@ -83,7 +85,7 @@ def _entropy(weights: jax.Array) -> jax.Array:
 
 @functools.lru_cache(maxsize=32)
 def _at_sites(
-    model: Any, sharding: Sharding | None, pattern: str, of: Callable
+    model: Any, sharding: "Sharding | None", pattern: str, of: Callable
 ) -> Callable[[Any, Any], Numbers]:
     """Compiled: parameters and inputs -> a number for each site that a pattern fits."""
 

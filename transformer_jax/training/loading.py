@@ -17,11 +17,12 @@ from transformer_jax.data.tokenizers import fingerprint, load_tokenizer
 from transformer_jax.errors import InvalidInput
 from transformer_jax.hub import folder_of, is_of_huggingface, read_generation, read_settings
 from transformer_jax.own import changed_code
+from transformer_jax.placement import with_places
 from transformer_jax.resolve import import_own, problems_of
 from transformer_jax.runs.checkpoints import Checkpoints
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.provenance import NUMERICS
-from transformer_jax.sharding import Sharding, with_places
+from transformer_jax.sharding import Sharding
 from transformer_jax.training.build import make_model, make_run_sharding
 from transformer_jax.training.optimizers import evaluated_params, make_optimizer
 from transformer_jax.training.pretrained import config_to_use

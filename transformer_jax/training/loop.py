@@ -20,7 +20,6 @@ from ml_collections import ConfigDict
 from transformer_jax import config_files as configs
 from transformer_jax.config_files import fingerprint_of_own, own_modules, own_tokenizer
 from transformer_jax.errors import InvalidInput, Stop
-from transformer_jax.models.stack import unstack_blocks
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
@@ -113,7 +112,7 @@ def _directory_of_process(
 ) -> contextlib.AbstractContextManager[RunDirectory]:
     if jax.process_count() == 1:
         return contextlib.nullcontext(directory)
-    from transformer_jax.runs.following import directory_of_process
+    from transformer_jax.runs.several_processes import directory_of_process
 
     return directory_of_process(directory, config)
 
@@ -456,7 +455,7 @@ class Member:
             return {}
         from transformer_jax.training.hooks import call_hooks
 
-        seen = unstack_blocks(self.state)
+        seen = self.prepared.unstacked(self.state)
         new, numbers = call_hooks(lambda state: self._run(whole, state), seen, names, *about)
         if new is not seen:
             self.state = self.prepared.stack(new)
@@ -469,7 +468,7 @@ class Member:
 
     def _save(self, must: bool) -> None:
         extra = {"pending": list(self.log.pending), "config": configs.plain(self.config)}
-        self.saving.save(self.directory.step, unstack_blocks(self.state), extra, must)
+        self.saving.save(self.directory.step, self.prepared.unstacked(self.state), extra, must)
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)
@@ -510,7 +509,7 @@ class Member:
         from transformer_jax.training.diagnosis import NonFinite, explain_non_finite
 
         batch = self.task.batch(seeds_of(self.config).order, self.directory.step)
-        params = unstack_blocks(self.state.params)
+        params = self.prepared.unstacked(self.state.params)
         return NonFinite(explain_non_finite(self.score, params, batch, self.directory.step))
 
     def _run(
@@ -520,7 +519,7 @@ class Member:
         from transformer_jax.training.run import to_write
 
         state = self.state if state is None else state
-        params = unstack_blocks(evaluated_params(state.opt_state, state.params))
+        params = self.prepared.unstacked(evaluated_params(state.opt_state, state.params))
         run = self.prepared.run(get(params) if get else params, self.directory.step)
         return run if get else to_write(run, self.prepared.sharding)
 

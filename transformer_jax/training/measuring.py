@@ -19,11 +19,11 @@ from transformer_jax.metrics import METRICS, metric_facts
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import chosen, faults_of, hash_of_file
 from transformer_jax.placement import sharded
-from transformer_jax.sharding import Sharding
 from transformer_jax.training.evaluation import ALWAYS, Evaluation, evaluate
 from transformer_jax.training.losses import Sums, by_example
 
 if TYPE_CHECKING:
+    from transformer_jax.sharding import Sharding
     from transformer_jax.training.run import Run
 
 _TRIED = 4  # examples that a metric is tried on
@@ -248,7 +248,7 @@ def curve_of(
 
 @functools.lru_cache(maxsize=64)
 def _sums_by_example(
-    model: Any, sharding: Sharding | None, function: Callable
+    model: Any, sharding: "Sharding | None", function: Callable
 ) -> Callable[[Any, Any], tuple]:
     """Compiled: parameters and a batch -> what a metric gives, each of it [B, ...]."""
     wanted = [name for name in inspect.signature(function).parameters if name in _ON_DEVICE]

@@ -16,13 +16,19 @@ from transformer_jax.config_files import CADENCE, flatten, own_modules, report
 from transformer_jax.data.tasks import Batch, Task, batch_rows, count_of_batch
 from transformer_jax.data.tokenizers import Tokenizer
 from transformer_jax.errors import InvalidInput
-from transformer_jax.models.stack import stack_blocks, unit_of, unstack_blocks
 from transformer_jax.models.transformer import Transformer
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import faults_of
-from transformer_jax.placement import cut_examples, keep_everywhere, keep_placed, sharded
+from transformer_jax.placement import (
+    cut_examples,
+    keep_everywhere,
+    keep_placed,
+    put,
+    put_own,
+    sharded,
+    with_places,
+)
 from transformer_jax.resolve import import_own, read_instead, stated
-from transformer_jax.sharding import Sharding, put, put_own, with_places
 from transformer_jax.training.ahead import in_one_call
 from transformer_jax.training.build import make_model, make_objective, make_run_sharding, make_task
 from transformer_jax.training.compatibility import (
@@ -35,7 +41,6 @@ from transformer_jax.training.compatibility import (
     refuse_unknown_prefixes,
     refuse_what_is_not_kept,
 )
-from transformer_jax.training.flops import RATES, TRAINING_OVER_FORWARD, flops_of
 from transformer_jax.training.memory import refusal_explained, refuse_large_state
 from transformer_jax.training.optimizers import make_optimizer, traced_numbers
 from transformer_jax.training.step import (
@@ -47,6 +52,7 @@ from transformer_jax.training.step import (
 )
 
 if TYPE_CHECKING:
+    from transformer_jax.sharding import Sharding
     from transformer_jax.training.run import Run
 
 _MOST_STEPS_PER_CALL = 64
@@ -90,7 +96,7 @@ class Prepared:
     devices: tuple[Any, ...] | None = None
 
     @functools.cached_property
-    def sharding(self) -> Sharding | None:
+    def sharding(self) -> "Sharding | None":
         """How its arrays lie over several devices; None: on one.
 
         Raises:
@@ -180,7 +186,7 @@ class Prepared:
             return state, []
         from transformer_jax.training.warm_start import start_from
 
-        params = unstack_blocks(state.params)
+        params = self.unstacked(state.params)
         params, remarks = start_from(
             self.model, params, config.initial, self.task.tokenizer, self.allow
         )
@@ -199,19 +205,27 @@ class Prepared:
     def stack(self, state: TrainState) -> TrainState:
         """Returns a state as `advance` takes it: with stacks of blocks where these are a loop.
 
-        unstack_blocks is the way back. Over several devices each array goes where it belongs.
+        `unstacked` is the way back. Over several devices each array goes where it belongs.
         """
         stacked = _stacked(self._unit, state)
         if self.sharding is None:
             return stacked
         return put(stacked, self.sharding.of_state(stacked))
 
+    def unstacked(self, tree: Any) -> Any:
+        """Returns a state, or its parameters, with blocks one by one."""
+        if self._unit is None:
+            return tree
+        from transformer_jax.models.layouts import unstack_blocks
+
+        return unstack_blocks(tree)
+
     @functools.cached_property
     def _unit(self) -> int | None:
         """How many blocks are repeated in stacks; None where there are none."""
         if not (self.config.model.scan_layers and isinstance(self.model, Transformer)):
             return None
-        return unit_of(self.model.options)
+        return self.model.options.unit
 
     @functools.cached_property
     def stacked_template(self) -> TrainState:
@@ -310,6 +324,8 @@ class Prepared:
     @functools.cached_property
     def operations_of_update(self) -> float:
         """Operations in the matrix products of an update: three forward passes."""
+        from transformer_jax.training.flops import TRAINING_OVER_FORWARD, flops_of
+
         inputs = self.task.batch(0, 0)["inputs"]
         params = self.template.params
         program = jax.make_jaxpr(lambda p: self.model.apply({"params": p}, **inputs))(params)
@@ -324,6 +340,8 @@ class Prepared:
         Args:
           seconds: that an update takes.
         """
+        from transformer_jax.training.flops import RATES
+
         rates = RATES.get(jax.devices()[0].device_kind)
         if rates is None:
             return None
@@ -355,7 +373,11 @@ class Prepared:
 
 
 def _stacked(unit: int | None, tree: Any) -> Any:
-    return tree if unit is None else stack_blocks(tree, unit)
+    if unit is None:
+        return tree
+    from transformer_jax.models.layouts import stack_blocks
+
+    return stack_blocks(tree, unit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -366,7 +388,7 @@ class _Start:
     optimizer: optax.GradientTransformation = dataclasses.field(compare=False)
     key: str  # tells optimizers apart
     unit: int | None
-    sharding: Sharding | None
+    sharding: "Sharding | None"
     shapes: TrainState | None = dataclasses.field(compare=False)
 
 

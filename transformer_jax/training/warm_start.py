@@ -17,8 +17,8 @@ from transformer_jax.hub import folder_of, holds_weights, is_of_huggingface
 from transformer_jax.model_options import LAYER_FIELDS
 from transformer_jax.models.effect import Described, attention_in_effect, options_in_effect
 from transformer_jax.paths import by_path
+from transformer_jax.placement import put
 from transformer_jax.processes import whole
-from transformer_jax.sharding import put
 from transformer_jax.training.loading import load_run
 
 # Fields that change what is computed and no shape. Masks and stretched rotations are left to the

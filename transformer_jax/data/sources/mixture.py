@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transformer_jax.data.order import SPLITS, Part
+from transformer_jax.data.order import SPLITS, Part, numbers_of_step, starts_of, step_generator
 from transformer_jax.data.sources.stream import LoadedText, TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tokenizers import fingerprint
 from transformer_jax.errors import InvalidInput
+
+_HAND = 1000  # examples, of which a mixture deals each part its share
 
 
 class JoinedTokens:
@@ -116,3 +118,48 @@ def mix(
         for split in SPLITS
     }
     return Mixed(whole, tuple(parts), hashlib.sha256(json.dumps(mixed).encode()).hexdigest())
+
+
+def mixed_window_starts(
+    seed: int, step: int, batch_size: int, parts: Sequence[Part], length: int
+) -> np.ndarray:
+    """Returns where the windows of a training batch begin, of which each part has its share.
+
+    Of every 1,000 examples in a row each part has exactly its share, in an order that is drawn.
+    Within itself it goes through epochs of its own, see `window_starts`; a small part with a large
+    share is read more often. The place in each part follows from the step alone.
+
+    Args:
+      seed: of the data order.
+      step: optimizer updates so far.
+      batch_size: windows in the batch, B.
+      parts: of the split; shares sum to 1.
+      length: tokens in a window; it begins and ends in one part.
+    Returns:
+      [B] int64.
+    """
+    starts = np.empty(batch_size, np.int64)
+    owners, numbers = _dealt(
+        seed, numbers_of_step(step, batch_size), [part.share for part in parts]
+    )
+    for owner, part in enumerate(parts):
+        mine = owners == owner
+        starts[mine] = part.begin + starts_of(seed, numbers[mine], part.count - 1, length)
+    return starts
+
+
+def _dealt(
+    seed: int, numbers: np.ndarray, shares: Sequence[float]
+) -> tuple[np.ndarray, np.ndarray]:
+    """To which part each example belongs, and its running number there; both [N] int64."""
+    of_hand = np.rint(_HAND * np.array(shares)).astype(np.int64)
+    hands, places = np.divmod(numbers, _HAND)
+    owners, running = np.empty((2, len(numbers)), np.int64)
+    for hand in np.unique(hands):
+        mine = hands == hand
+        dealt = np.repeat(np.arange(len(shares)), of_hand)
+        dealt = step_generator(seed, int(hand), "mixture").permutation(dealt)
+        before = np.cumsum(dealt[:, None] == np.arange(len(shares)), axis=0) - 1
+        owners[mine] = dealt[places[mine]]
+        running[mine] = hand * of_hand[owners[mine]] + before[places[mine], owners[mine]]
+    return owners, running

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Predicate
 
-from transformer_jax.data.order import Part, mixed_window_starts, window_starts
+from transformer_jax.data.order import Part, window_starts
 from transformer_jax.data.sources.stream import TokenStream
 from transformer_jax.data.sources.text import load_text
 from transformer_jax.data.tasks.batch import Batch
@@ -154,6 +154,8 @@ class LanguageModelling:
         """Returns some rows of it, [R] int or a slice; no other text is read."""
         drawn = (seed, step, self.batch_size)
         if self.parts:
+            from transformer_jax.data.sources.mixture import mixed_window_starts
+
             starts = mixed_window_starts(*drawn, self.parts, self.length)
         else:
             starts = window_starts(*drawn, len(self.splits["train"]) - 1, self.length)

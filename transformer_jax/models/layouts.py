@@ -1,0 +1,54 @@
+"""Two layouts of parameters: each block by itself, and stacks of blocks as a scan takes them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def stack_blocks(tree: Any, unit: int) -> Any:
+    """Returns parameters as a scan takes them: `blocks/block_0` with an axis in front.
+
+    Args:
+      tree: Parameters with `block_0`, `block_1`, ..., or what has dicts like theirs in it, such as
+        the state of an optimizer.
+      unit: How many blocks are repeated; those of the last half unit are left alone.
+    """
+
+    def stacked(node: Any) -> Any:
+        if not _has_blocks(node):
+            return node
+        count = sum(name.startswith("block_") for name in node)
+        whole = count - count % unit
+        if whole < 2 * unit:
+            return node
+        rest = {k: v for k, v in node.items() if k not in {f"block_{n}" for n in range(whole)}}
+        units = {}
+        for index in range(unit):
+            blocks = [node[f"block_{number}"] for number in range(index, whole, unit)]
+            units[f"block_{index}"] = jax.tree.map(lambda *leaves: jnp.stack(leaves), *blocks)
+        return {**rest, "blocks": units}
+
+    return jax.tree.map(stacked, tree, is_leaf=_has_blocks)
+
+
+def unstack_blocks(tree: Any) -> Any:
+    """Returns what stack_blocks gave with its blocks one by one; any other tree as it is."""
+
+    def unstacked(node: Any) -> Any:
+        if not (isinstance(node, dict) and "blocks" in node):
+            return node
+        unit, blocks = len(node["blocks"]), {}
+        for index in range(unit):
+            part = node["blocks"][f"block_{index}"]
+            for repeat in range(len(jax.tree.leaves(part)[0])):
+                take = lambda leaf, repeat=repeat: leaf[repeat]  # noqa: E731
+                blocks[f"block_{repeat * unit + index}"] = jax.tree.map(take, part)
+        return {**{k: v for k, v in node.items() if k != "blocks"}, **blocks}
+
+    is_stack = lambda node: isinstance(node, dict) and "blocks" in node  # noqa: E731
+    return jax.tree.map(unstacked, tree, is_leaf=is_stack)
+
+
+def _has_blocks(node: Any) -> bool:
+    return isinstance(node, dict) and "block_0" in node and "block_1" in node

@@ -1,0 +1,244 @@
+"""What several processes that train one run do together: agree, fail together, write one folder.
+
+So all of them are the same code with the same files before them, and decide the same. The first
+writes the run's directory, others a scratch copy of it; checkpoints alone are one folder for all,
+since each process holds a part of them.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+from ml_collections import ConfigDict
+
+from transformer_jax.config_files import to_json
+from transformer_jax.errors import InvalidInput, Stop
+from transformer_jax.processes import SILENT_SECONDS, agreed, is_first, largest, wait_for_all
+from transformer_jax.runs.directory import RunDirectory
+from transformer_jax.runs.interruption import Interrupted
+from transformer_jax.runs.provenance import surroundings
+
+_OURS = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED")  # errors that are no other's
+
+
+_BARRIERS = ("async_write_complete", "async_commit_complete")  # of orbax, in this order
+
+
+_COUNT = itertools.count()
+
+
+_LONGEST_WRITE = 20 * 60_000  # milliseconds, as orbax has it
+
+
+_A_DAY = 24 * 3_600_000  # milliseconds; whoever is dead is found sooner, see others_watched
+
+
+class OtherProcessEnded(Stop):
+    """Another process of the run was killed, failed, or cannot be reached."""
+
+
+@contextlib.contextmanager
+def others_missed() -> Generator[None]:
+    """Says so where what fails inside is that another process is no longer there.
+
+    Raises:
+      OtherProcessEnded: it is not.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        said = str(error).partition("\n")[0][:200]
+        if jax.process_count() == 1 or said.startswith(_OURS):
+            raise
+        raise OtherProcessEnded(
+            f"another process of this run has ended or cannot be reached: {said}\n"
+            "start all of them again to go on from the last checkpoint"
+        ) from error
+
+
+@contextlib.contextmanager
+def others_watched(say: Callable[[str], None]) -> Generator[None]:
+    """Ends this process with a word where another of the run is silent for SILENT_SECONDS.
+
+    jax would end it too, later and with a trace of its own code; and an operation over all devices
+    never returns where those of one host are gone.
+
+    Args:
+      say: is told why, before the end.
+    """
+    client: Any = multihost_utils.distributed.global_state.client  # no public name gives it
+    if jax.process_count() == 1 or client is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        seen: dict[str, tuple[str, float]] = {}  # process -> its last word, and when it was new
+        for beat in itertools.count():
+            now = time.monotonic()
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # jax itself tells of its service
+                client.key_value_set(f"alive/{jax.process_index()}", str(beat), True)
+                for key, word in client.key_value_dir_get("alive/"):
+                    if seen.get(key, ("", now))[0] != word:
+                        seen[key] = (word, now)
+            silent = [key for key, (_, when) in seen.items() if now - when > SILENT_SECONDS]
+            if silent:
+                # Words are kept by the first: it is gone where not even one's own is new.
+                gone = "alive/0" if f"alive/{jax.process_index()}" in silent else silent[0]
+                reason = f"process {gone.rpartition('/')[2]} of this run has ended"
+                with contextlib.suppress(Exception):  # a full disk must not keep it here
+                    say(reason)
+                print(f"error: {reason}; start all of them again to resume", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)  # the main thread waits for the one that is gone
+            if ended.wait(1.0):
+                return
+
+    thread = threading.Thread(target=watch, name="others watched", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=5.0)
+
+
+def refuse_other(what: str, text: str) -> None:
+    """Raises InvalidInput, in all processes, where they differ in something.
+
+    Args:
+      what: that is, for the message.
+      text: that is equal where it is the same.
+    """
+    own = zlib.crc32(text.encode()) & 0x7FFFFFFF
+    if largest(own) != -largest(-own):
+        raise InvalidInput(
+            f"the processes of this run have different {what}; expected one command for all, on "
+            "hosts that share the same files"
+        )
+
+
+class Barriers:
+    """Where the processes of a run wait for each other while orbax writes one checkpoint.
+
+    One that could not write comes to the barriers that are left, else the others would wait there
+    for as long as orbax waits, 20 minutes.
+    """
+
+    def __init__(self) -> None:
+        from orbax.checkpoint import multihost
+
+        self._wait: Any = multihost.get_barrier_sync_fn()
+        self._name, self._left = f"checkpoint-{next(_COUNT)}", list(_BARRIERS)
+        self._questions = itertools.count()
+
+    def __call__(self, *, key: str, timeout_ms: int) -> None:
+        """What orbax calls, by names of its own."""
+        name = next((name for name in self._left if name in key), None)
+        if name is not None:
+            self._left.remove(name)
+            key = f"{self._name}.{name}"
+        self._wait(key=key, timeout_ms=timeout_ms)
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether a flag is up in any process.
+
+        The words go by the service of the first process and by no device, so that a thread may ask
+        while another has the devices compute.
+        """
+        client: Any = multihost_utils.distributed.global_state.client
+        question = f"{self._name}/{next(self._questions)}"
+        client.key_value_set(f"{question}/{jax.process_index()}", str(int(flag)))
+        others = (f"{question}/{number}" for number in range(jax.process_count()))
+        return any(client.blocking_key_value_get(key, _A_DAY) == "1" for key in others)
+
+    def pass_the_rest(self) -> None:
+        """Comes to the barriers that are left."""
+        for name in [*self._left]:
+            self(key=name, timeout_ms=_LONGEST_WRITE)
+
+
+_READ = ("config.json", "tokenizer.json", "manifest.json", "metrics.jsonl", "STATUS")
+
+
+class Scratch(RunDirectory):
+    """A copy of a run's small files, with the checkpoints of the run itself."""
+
+    def __init__(self, path: Path, shared: RunDirectory) -> None:
+        """Copies nothing.
+
+        Args:
+          path: of the copy.
+          shared: the run.
+        """
+        super().__init__(path)
+        self._shared = shared
+
+    def file(self, name: str) -> Path:
+        """Returns the path of one of its files or folders."""
+        return self._shared.file(name) if name == "checkpoints" else super().file(name)
+
+
+@contextlib.contextmanager
+def directory_of_process(shared: RunDirectory, config: ConfigDict) -> Generator[RunDirectory]:
+    """Gives each process of a run its directory: the run's to the first, a copy to the others.
+
+    While it is open each ends where another does.
+
+    Args:
+      shared: the run's.
+      config: of the run.
+    Raises:
+      InvalidInput: the processes have other configs, or do not see the same folder.
+      OtherProcessEnded: another one did.
+    """
+    own = shared
+
+    def say_failed(reason: str) -> None:
+        if is_first():
+            shared.write_status("failed", reason)
+
+    with others_missed(), others_watched(say_failed), contextlib.ExitStack() as stack:
+        refuse_other("configs", to_json(config))
+        around, _ = surroundings()
+        refuse_other("code (by git) or packages", repr([around["packages"], around["git"]]))
+        _refuse_other_folder(shared)
+        if not is_first():
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            for name in _READ:
+                if shared.file(name).exists():
+                    shutil.copy(shared.file(name), folder / name)
+            own = Scratch(folder, shared)
+        wait_for_all("every process has read the run's files")
+        try:
+            yield own
+        except Interrupted:  # in all of them; the first may still be at work
+            wait_for_all("the run is interrupted")
+            raise
+        wait_for_all("the run has ended")
+
+
+def _refuse_other_folder(shared: RunDirectory) -> None:
+    """Raises InvalidInput where processes do not see one folder; its files have to be the same."""
+    mark = shared.path / f".processes-{agreed(os.getpid())}"
+    if is_first():
+        with contextlib.suppress(OSError):  # it is told where the folder is locked
+            shared.path.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+    wait_for_all("there is a mark in the folder")
+    files = [mark, *map(shared.file, _READ)]
+    seen = [(file.name, file.read_bytes()) for file in files if file.is_file()]
+    refuse_other(f"folders behind --workdir={shared.path}", repr(seen))
+    if is_first():
+        mark.unlink(missing_ok=True)
