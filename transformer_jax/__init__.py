@@ -13,26 +13,29 @@ what a new component, task, metric or optimizer needs.
   variants/           less common choices, one idea a file, imported when they are chosen
   models/             stack*: options -> one specification for each block -> a stack of blocks;
                       decoder*, encoder, encoder_decoder, vision; transformer: what they share; the
-                      recurrent baselines; effect: what an option does in the end
+                      recurrent baselines; effect: what an option does in the end; layouts: blocks
+                      one by one, or in stacks for a scan
   sites               the named places of a model: to be read, changed, kept by name
-  sharding            which of several devices holds what: by a parameter's path, by a site
-  processes           several hosts that are one run: what they agree on, who writes
+  placement, sharding what models say of several devices (nothing on one); which of them holds
+                      what: by a parameter's path, by a site
+  processes           several hosts that are one run: joining, agreeing on a number
   data/               sources (text, tables, arrays, made-up languages), tokenizers; tasks:
                       examples -> Batch (numpy);
                       order: which examples a step has, from the seed and the step alone;
                       baselines: simple methods on the same data
   options, config     types of options; every option of a run: type, default, meaning;
-                      model_options: those that a model takes as one value
+                      model_options: those that a model takes as one value; declarations: what
+                      typed fields declare, checked by pydantic
   resolve, constraints  what is read, stated and refused; combinations that make no sense
   config_files        from a file and the command line to values; stored configs
   own, suggestions    user-defined code by MODULE:NAME; the name that was probably meant
   runs/               directory: a run's files; records: rows of metrics.jsonl; checkpoints;
-                      pictures; listing
+                      pictures; listing; several_processes: who writes, who ends with whom
   metrics             what a run is measured by, and the mark of your own; training/measuring asks
   training/           build, prepared: from a config to data, model, optimizer, compiled step;
                       objectives, optimizers (with the clip), schedules, hooks; step*: one update;
                       program: updates of one run or several, compiled; loop: runs, top to bottom;
-                      compatibility, leaks: refusals before it starts; evaluation; saving;
+                      compatibility, leaks: refusals before it starts; evaluation;
                       pretrained, warm_start: weights to begin with; loading, run: a trained run;
                       showcases: what it shows, and scores of what it wrote (BLEU)
   planning/           what a training step needs on devices that may not be here
