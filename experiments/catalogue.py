@@ -45,7 +45,7 @@ _HEAD = """# Components
 
 Every row of every table, from its docstring; written by `python -m experiments.catalogue`. A config
 chooses a variant by its name (`--config.model.position=rotary`) and sets its options beside it
-(`--config.model.position_options.share=0.5`). Your own class is chosen by MODULE:NAME, see the
+(`--config.model.position_options.fraction=0.5`). Your own class is chosen by MODULE:NAME, see the
 README.
 
 Parameters and operations are those of the row in a decoder of the shape of `configs/shakespeare.py`

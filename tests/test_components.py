@@ -649,7 +649,7 @@ def test_scaled_rotations_reach_further():
     stretched = angles(scaling="ntk", factor=4.0)
     np.testing.assert_allclose(stretched[:, 0], plain[:, 0], atol=1e-6)
     np.testing.assert_allclose(stretched[8, -1], plain[2, -1], atol=1e-6)
-    assert angles(share=0.5).shape == (9, 2)
+    assert angles(fraction=0.5).shape == (9, 2)
 
 
 def test_rotations_of_llama3_stretch_what_turns_slowly():

@@ -406,7 +406,7 @@ def test_how_likely_a_text_is(loaded):
 def test_an_option_whose_row_is_not_chosen_is_told():
     said = [
         "--config.schedule.decay_fraction=0.3",
-        "--config.model.position_options.share=0.5",
+        "--config.model.position_options.fraction=0.5",
         "--config.data.symbols=9",
         *("--config.optimizer.momentum=0.8", "--config.model.pooling=max"),
     ]
@@ -414,12 +414,12 @@ def test_an_option_whose_row_is_not_chosen_is_told():
     assert done.returncode == 0, done.stderr
     notes = [line for line in done.stdout.splitlines() if "is not read" in line]
     assert [note.split()[1] for note in notes] == [
-        *("data.symbols", "model.pooling", "model.position_options.share"),
+        *("data.symbols", "model.pooling", "model.position_options.fraction"),
         *("optimizer.momentum", "schedule.decay_fraction"),
     ]
     assert notes[-1].endswith("is not read: schedule.name=warmup_cosine")
     rotary = {"model.position": "rotary"}
-    key = "model.position_options.share"
+    key = "model.position_options.fraction"
     assert [bool(read_instead(key, flat)) for flat in ({}, rotary, {"model.position": "t5"})] == [
         *(True, False, True)
     ]

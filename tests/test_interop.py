@@ -381,16 +381,16 @@ def test_a_share_of_the_features_is_turned_by_neox_alone(torch, name):
     from transformer_jax.interop import from_huggingface, to_huggingface
 
     model, params = from_huggingface(randomised(name))
-    part = {"position_options": FrozenDict({**model.options.position_options, "share": 0.5})}
+    part = {"position_options": FrozenDict({**model.options.position_options, "fraction": 0.5})}
     with pytest.raises(InvalidInput, match="position_options"):
         to_huggingface(model.with_options(**part), params)
     assert to_huggingface(model, params).config["architectures"] == [name]
     from transformer_jax.interop.architecture import rotation_of
 
     settings = {"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": 0.5}}
-    assert rotation_of(settings)["share"] == 1.0
-    assert rotation_of(settings, partial=True)["share"] == 0.5
-    assert rotation_of({}, partial=True)["share"] == 0.25, "what GPT-NeoX does without the key"
+    assert rotation_of(settings)["fraction"] == 1.0
+    assert rotation_of(settings, partial=True)["fraction"] == 0.5
+    assert rotation_of({}, partial=True)["fraction"] == 0.25, "what GPT-NeoX does without the key"
 
 
 def test_sizes_that_our_modules_do_not_take_are_refused(tmp_path):

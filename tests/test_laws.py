@@ -24,7 +24,7 @@ OTHERS = {
     "multi-query": {"num_kv_heads": 1},
     "grouped-query": {"num_heads": 4, "num_kv_heads": 2},
     "value_dim": {"value_dim": 5},
-    "partial rotary": {"position": "rotary", "position_options": {"share": 0.5}},
+    "partial rotary": {"position": "rotary", "position_options": {"fraction": 0.5}},
     "rotary, llama3 scaling": {
         "position": "rotary",
         "position_options": {"scaling": "llama3", "factor": 4.0, "original_length": 16},

@@ -536,7 +536,7 @@ def test_the_certificate_says_what_changed(done):
 
 
 def test_an_arm_that_changes_nothing_is_refused_in_seconds(tmp_path):
-    idle = {"a": {}, "b": {"model.position_options.share": 0.5}}
+    idle = {"a": {}, "b": {"model.position_options.fraction": 0.5}}
     design = load_design(study_file(tmp_path, idle), {})
     with pytest.raises(InvalidInput, match=r"'b'.*changes nothing"):
         run(design, tmp_path / "s", (0,), progress=Silent())
@@ -567,9 +567,9 @@ def failing_here(*_):
 
 
 def test_a_key_without_effect_is_named(tmp_path):
-    half = {"a": {}, "b": {"model.position": "none", "model.position_options.share": 0.5}}
+    half = {"a": {}, "b": {"model.position": "none", "model.position_options.fraction": 0.5}}
     design = load_design(study_file(tmp_path, half), {})
-    with pytest.raises(InvalidInput, match=r"position_options.share: without effect"):
+    with pytest.raises(InvalidInput, match=r"position_options.fraction: without effect"):
         run(design, tmp_path / "s", (0,), progress=Silent())
 
 

@@ -139,7 +139,7 @@ class Block(nn.Module):
         return "attention" if self.mixer is None else "mixer"
 
     @nn.nowrap
-    def dropping(self, context: Context) -> Callable[[Array], Array]:
+    def branch_dropout(self, context: Context) -> Callable[[Array], Array]:
         """Returns what stands behind each branch: dropout, and leaving it out altogether."""
         dropout = nn.Dropout(self.dropout_rate, deterministic=not context.train)
         if not self.stochastic_depth or not context.train:
@@ -166,7 +166,7 @@ class PreNorm(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         hidden = hidden + drop(self.mix(self.normed(self.kind, hidden), context))
         if context.memory is not None:
             normed = self.normed("cross_attention", hidden)
@@ -184,7 +184,7 @@ class PostNorm(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         hidden = self.normed(self.kind, hidden + drop(self.mix(hidden, context)))
         if context.memory is not None:
             attended = drop(self.attend_memory(hidden, context))

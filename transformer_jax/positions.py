@@ -113,7 +113,7 @@ class RotaryPositions(nn.Module):
 
     Attributes:
       max_wavelength: longest wavelength over 2 pi, in positions; the "base" or "theta".
-      share: of the features that are rotated, the first ones; GPT-NeoX has 0.25.
+      fraction: of the features that are rotated, the first ones; GPT-NeoX has 0.25.
       scaling: how a longer context is reached.
       factor: how much longer it is.
       original_length: positions of the shorter context, of llama3.
@@ -122,7 +122,7 @@ class RotaryPositions(nn.Module):
     """
 
     max_wavelength: AboveOne = 10_000.0
-    share: PositiveShare = 1.0
+    fraction: PositiveShare = 1.0
     scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
     factor: Positive = 1.0
     original_length: Count = 8192
@@ -131,16 +131,16 @@ class RotaryPositions(nn.Module):
 
     @nn.compact
     def __call__(self, positions: Array, sizes: Sizes) -> PositionTerms:
-        """[..., L] int -> a rotation of [..., L, R/2], R = share * K.
+        """[..., L] int -> a rotation of [..., L, R/2], R = fraction * K.
 
         Raises:
           ValueError: R is odd or 0, or there is no such scaling.
         """
-        features = int(self.share * sizes.head_dim)
+        features = int(self.fraction * sizes.head_dim)
         if features % 2 or not features:
             raise ValueError(
-                f"head_dim: rotary positions turn pairs; {self.share} of {sizes.head_dim} features "
-                f"are {features}"
+                f"head_dim: rotary positions turn pairs; {self.fraction} of {sizes.head_dim} "
+                f"features are {features}"
             )
         if self.scaling not in ("none", "linear", "ntk", "llama3"):
             raise ValueError(f"scaling: expected none, linear, ntk or llama3, got {self.scaling}")

@@ -5,6 +5,6 @@ import optax
 from transformer_jax.options import Share
 
 
-def mine(around, b1: Share = 0.9, b2: Share = 0.99):
-    """AMSGrad; around.decay adds weight decay, around.rate turns what comes in into updates."""
-    return optax.chain(optax.scale_by_amsgrad(b1, b2), around.decay, around.rate)
+def mine(parts, b1: Share = 0.9, b2: Share = 0.99):
+    """AMSGrad; parts.decay adds weight decay, parts.rate turns what comes in into updates."""
+    return optax.chain(optax.scale_by_amsgrad(b1, b2), parts.decay, parts.rate)

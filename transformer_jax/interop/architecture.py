@@ -154,8 +154,8 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
       partial: whether their model may turn a share of the features; others do not read it.
     """
     theta = settings.get("rope_theta", settings.get("rotary_emb_base", 10_000.0))
-    share = settings.get("rotary_pct", 0.25 if partial else 1.0)  # GPT-NeoX's default
-    rope = {"rope_theta": theta, "partial_rotary_factor": share}
+    fraction = settings.get("rotary_pct", 0.25 if partial else 1.0)  # GPT-NeoX's default
+    rope = {"rope_theta": theta, "partial_rotary_factor": fraction}
     for key in ("rope_scaling", "rope_parameters"):
         rope |= settings.get(key) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -174,7 +174,7 @@ def rotation_of(settings: Settings, partial: bool = False) -> FrozenOptions:
     return FrozenOptions(
         {
             "max_wavelength": float(rope["rope_theta"]),
-            "share": float(rope["partial_rotary_factor"]) if partial else 1.0,
+            "fraction": float(rope["partial_rotary_factor"]) if partial else 1.0,
             "scaling": _SCALINGS[kind],
             "factor": float(rope.get("factor", 1.0)),
             **more,
@@ -200,8 +200,8 @@ def rotation_settings(model: Any) -> dict[str, Any]:
     if model.position != "rotary":
         return {}
     options = options_in_effect(model.options, "position")
-    theta, share = options["max_wavelength"], options["share"]
-    rope = {"rope_theta": theta, "rope_type": "default", "partial_rotary_factor": share}
+    theta, fraction = options["max_wavelength"], options["fraction"]
+    rope = {"rope_theta": theta, "rope_type": "default", "partial_rotary_factor": fraction}
     if options["scaling"] != "none":
         rope |= {"rope_type": options["scaling"], "factor": options["factor"]}
     if options["scaling"] == "llama3":

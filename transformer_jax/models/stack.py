@@ -334,7 +334,7 @@ def mask_of(
     return Mask(places, places, rule)
 
 
-def hides_what_follows(options: ModelOptions) -> bool:
+def is_causal(options: ModelOptions) -> bool:
     """Returns whether no position sees what comes after it, among the first 256."""
 
     def hides(spec: BlockSpec) -> bool:
@@ -356,7 +356,7 @@ def can_cache(options: ModelOptions) -> bool:
         for spec in block_specs(options)
         for family, table in FAMILIES.items()
     )
-    return all_ours and hides_what_follows(options)
+    return all_ours and is_causal(options)
 
 
 # ---------------------------------------------------------------- the module
@@ -412,14 +412,14 @@ class Stack(nn.Module):
         slot = advance_cache(self, length, self.max_length) if self.causal else None
         if slot is not None and (positions is not None or segments is not None):
             raise ValueError("cache: it holds one text, from 0 on; give no positions or segments")
-        if slot is not None and not hides_what_follows(options):
+        if slot is not None and not is_causal(options):
             masks = ", ".join(sorted({repr(spec.options.mask) for spec in specs}))
             raise ValueError(f"cache: in mask {masks} what is read sees what comes after it")
         if positions is None:
             positions = jnp.arange(length if slot is None else slot.capacity)
         terms = self._terms("positions", options, positions)
-        around = Context(memory=memory, memory_mask=memory_mask, slot=slot, train=train)
-        contexts = self._contexts(specs, terms, positions, segments, around)
+        common = Context(memory=memory, memory_mask=memory_mask, slot=slot, train=train)
+        contexts = self._contexts(specs, terms, positions, segments, common)
         if slot is not None:  # made for all places of the cache; asked about the new tokens
             terms = of_queries(terms, slot.first, slot.count)
 
@@ -533,19 +533,19 @@ class Stack(nn.Module):
         terms: PositionTerms,
         positions: Array,
         segments: Array | None,
-        around: Context,
+        common: Context,
     ) -> dict[str, Context]:
         """What the blocks of each type of layer are told."""
         contexts: dict[str, Context] = {}
         for letter, options in {spec.letter: spec.options for spec in specs}.items():
             own = self._terms_of_type(letter, options, terms, positions)
             mask = mask_of(options, positions, self.causal, segments)
-            if around.slot is not None:
-                own = of_queries(own, around.slot.first, around.slot.count)
+            if common.slot is not None:
+                own = of_queries(own, common.slot.first, common.slot.count)
                 assert mask is not None
-                mask = mask.of_queries(around.slot.first, around.slot.count)
+                mask = mask.of_queries(common.slot.first, common.slot.count)
             contexts[letter] = dataclasses.replace(
-                around, mask=mask, terms=own._replace(embedding=None), sizes=self._sizes(options)
+                common, mask=mask, terms=own._replace(embedding=None), sizes=self._sizes(options)
             )
         acts_inside = terms.rotation is not None or terms.bias is not None
         if specs and acts_inside and not any(self._shares_terms(s.options, terms) for s in specs):

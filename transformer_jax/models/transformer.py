@@ -11,7 +11,7 @@ from jax import Array
 from transformer_jax.embeddings import TokenEmbedding
 from transformer_jax.linear import Initializer, Linear, logits_layer
 from transformer_jax.model_options import ModelOptions
-from transformer_jax.models.stack import can_cache, hides_what_follows, initializers, scaling
+from transformer_jax.models.stack import can_cache, initializers, is_causal, scaling
 from transformer_jax.options import FrozenOptions
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
@@ -32,7 +32,7 @@ class Transformer(nn.Module):
         """Makes a model from options and fields by name: `Decoder.of(vocab_size=65, width=128)`.
 
         A variant is named, or given as a class or a partial of one: position="rotary",
-        position=RotaryPositions, or position=partial(RotaryPositions, share=0.5).
+        position=RotaryPositions, or position=partial(RotaryPositions, fraction=0.5).
         """
         options = {**cls.usual, **{k: v for k, v in fields.items() if k in OPTIONS}}
         own = {name: value for name, value in fields.items() if name not in OPTIONS}
@@ -74,9 +74,9 @@ class Transformer(nn.Module):
         gain = scaling(self.options).logits_gain(self.options.width)
         return hidden if gain == 1 else hidden * gain
 
-    def hides_what_follows(self) -> bool:
+    def is_causal(self) -> bool:
         """Whether no position sees what comes after it, among the first 256."""
-        return hides_what_follows(self.options)
+        return is_causal(self.options)
 
     def can_cache(self) -> bool:
         """Whether what a position has computed surely stays right when tokens follow it."""

@@ -16,7 +16,7 @@ from transformer_jax.training.optimizers import (
 
 
 def adafactor(
-    around: UpdateParts,
+    parts: UpdateParts,
     decay_rate: Share = 0.8,
     clip: Positive = 1.0,
     scale_by_parameters: Switch = False,
@@ -26,7 +26,7 @@ def adafactor(
     Of arrays with two axes of 128 or more; those of narrower ones are kept whole.
 
     Args:
-      around: what stands around the rule.
+      parts: what stands around the rule.
       decay_rate: exponent with which older moments fade.
       clip: largest root mean square of an update.
       scale_by_parameters: whether updates are relative to the size of the parameters, as in the
@@ -35,11 +35,11 @@ def adafactor(
     relative = [optax.scale_by_param_block_rms()] if scale_by_parameters else []
     moments = optax.scale_by_factored_rms(decay_rate=decay_rate)
     rule = [moments, optax.clip_by_block_rms(clip), *relative]
-    return optax.chain(*rule, around.decay, around.rate)
+    return optax.chain(*rule, parts.decay, parts.rate)
 
 
 def muon(
-    around: UpdateParts,
+    parts: UpdateParts,
     beta: TracedShare = 0.95,
     nesterov: Switch = True,
     b1: TracedShare = 0.9,
@@ -53,7 +53,7 @@ def muon(
     kernels of experts, stacked in front, are taken one by one.
 
     Args:
-      around: what stands around the rule.
+      parts: what stands around the rule.
       beta: decay of the momentum.
       nesterov: whether the momentum looks ahead.
       b1: of AdamW, for embeddings, norms, biases and what is outside the blocks.
@@ -76,11 +76,11 @@ def muon(
     )
     as_adam = by_path_alone(lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5))
     rules: dict = {"muon": optax.chain(orthogonal, as_adam), "adam": optax.scale_by_adam(b1, b2)}
-    return optax.chain(optax.partition(rules, labels), around.decay, around.rate)
+    return optax.chain(optax.partition(rules, labels), parts.decay, parts.rate)
 
 
 def schedule_free(
-    around: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
+    parts: UpdateParts, b1: OpenShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
 ) -> Transformation:
     """AdamW whose evaluated weights are a running mean, in place of a falling learning rate.
 
@@ -88,11 +88,11 @@ def schedule_free(
     `warmup_constant`. Models are evaluated, shown and loaded with the mean.
 
     Args:
-      around: see UpdateParts.
+      parts: see UpdateParts.
       b1: how much gradients are taken at the mean; it is a part of the state.
       b2: decay of the mean of squares a step.
       eps: added to its root.
     """
-    base = optax.chain(optax.scale_by_adam(0.0, b2, eps), around.decay, around.rate)
+    base = optax.chain(optax.scale_by_adam(0.0, b2, eps), parts.decay, parts.rate)
     # optax asks for the rates by which it weighs from 1 on, a schedule counts updates before.
-    return optax.contrib.schedule_free(base, lambda count: around.schedule(count - 1), b1=b1)
+    return optax.contrib.schedule_free(base, lambda count: parts.schedule(count - 1), b1=b1)

@@ -41,57 +41,57 @@ class UpdateParts(NamedTuple):
 
 
 def adamw(
-    around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
+    parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99, eps: TracedPositive = 1e-8
 ) -> Transformation:
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101, alg. 2).
 
     Args:
-      around: see UpdateParts.
+      parts: see UpdateParts.
       b1: decay of the mean of gradients a step.
       b2: decay of the mean of their squares a step.
       eps: added to the root of the latter.
     """
-    return optax.chain(optax.scale_by_adam(b1, b2, eps), around.decay, around.rate)
+    return optax.chain(optax.scale_by_adam(b1, b2, eps), parts.decay, parts.rate)
 
 
 def adam(
-    around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.999, eps: TracedPositive = 1e-8
+    parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.999, eps: TracedPositive = 1e-8
 ) -> Transformation:
     """Adam (Kingma and Ba 2015, arXiv:1412.6980, alg. 1); weight decay is part of the gradient.
 
     Args:
-      around: see UpdateParts.
+      parts: see UpdateParts.
       b1: decay of the mean of gradients a step.
       b2: decay of the mean of their squares a step.
       eps: added to the root of the latter.
     """
-    return optax.chain(around.decay, optax.scale_by_adam(b1, b2, eps), around.rate)
+    return optax.chain(parts.decay, optax.scale_by_adam(b1, b2, eps), parts.rate)
 
 
 def sgd(
-    around: UpdateParts, momentum: TracedShare = 0.9, nesterov: Switch = False
+    parts: UpdateParts, momentum: TracedShare = 0.9, nesterov: Switch = False
 ) -> Transformation:
     """Stochastic gradient descent with momentum (Sutskever et al. 2013); decay as in Adam.
 
     Args:
-      around: see UpdateParts.
+      parts: see UpdateParts.
       momentum: decay of the sum of gradients a step.
       nesterov: whether the gradient is looked at one step ahead.
     """
-    return optax.chain(around.decay, optax.trace(momentum, nesterov), around.rate)
+    return optax.chain(parts.decay, optax.trace(momentum, nesterov), parts.rate)
 
 
-def lion(around: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> Transformation:
+def lion(parts: UpdateParts, b1: TracedShare = 0.9, b2: TracedShare = 0.99) -> Transformation:
     """The sign of a mean of gradients (Chen et al. 2023, arXiv:2302.06675, alg. 2).
 
     Its rate should be 3 to 10 times lower than AdamW's, and its decay as much higher.
 
     Args:
-      around: see UpdateParts.
+      parts: see UpdateParts.
       b1: share of the mean in the direction of an update.
       b2: decay of the mean of gradients a step.
     """
-    return optax.chain(optax.scale_by_lion(b1, b2), around.decay, around.rate)
+    return optax.chain(optax.scale_by_lion(b1, b2), parts.decay, parts.rate)
 
 
 _MORE = "transformer_jax.training.more_optimizers"
@@ -252,14 +252,14 @@ def make_optimizer(
     gain = _width_gain(config, allow)
     frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
     stop = optax.masked(optax.set_to_zero(), frozen)
-    around = UpdateParts(
+    parts = UpdateParts(
         decay=_decayby_path_alone(config, decay, gain),
         rate=_rateby_path_alone(config, schedule, gain),
         schedule=schedule,
     )
     make = chosen(OPTIMIZERS, config.optimizer.name, "optimizer.name", allow)
     own = {key.removeprefix("optimizer."): n for key, n in numbers.items() if key not in OPTIONS}
-    optimizer = make(around, **{**options_of(config, "optimizer.name"), **own})
+    optimizer = make(parts, **{**options_of(config, "optimizer.name"), **own})
     if limit is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(limit), optimizer)
     if config.training.frozen:

@@ -272,7 +272,7 @@ class Run:
                 f"expected a text of 2 to {self.model.max_length + 1} tokens (model.max_length and "
                 f"one more), got {len(tokens)}"
             )
-        if hasattr(self.model, "hides_what_follows") and not self.model.hides_what_follows():
+        if hasattr(self.model, "is_causal") and not self.model.is_causal():
             raise InvalidInput(
                 "this model sees the tokens that it would be asked for (model.mask): it gives a "
                 "text no probability"

@@ -28,7 +28,7 @@ class DeepNorm(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         alpha, _ = _gains(self.depth, self.side)
         hidden = self.normed(self.kind, alpha * hidden + drop(self.mix(hidden, context)))
         if context.memory is not None:

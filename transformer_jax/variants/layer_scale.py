@@ -20,7 +20,7 @@ class LayerScale(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         mixed = drop(self.mix(self.normed(self.kind, hidden), context))
         hidden = hidden + self._gain(self.kind, hidden)(mixed)
         if context.memory is not None:

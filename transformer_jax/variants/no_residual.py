@@ -13,7 +13,7 @@ class NoResidual(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         hidden = drop(self.mix(self.normed(self.kind, hidden), context))
         if context.memory is not None:
             hidden = drop(self.attend_memory(self.normed("cross_attention", hidden), context))

@@ -22,7 +22,7 @@ class Parallel(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         first = self.normed(self.kind, hidden)
 
         def normed(branch: str) -> Array:

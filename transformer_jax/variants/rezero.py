@@ -20,7 +20,7 @@ class ReZero(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         hidden = hidden + self._gain(self.kind)(drop(self.mix(hidden, context)))
         if context.memory is not None:
             attended = drop(self.attend_memory(hidden, context))

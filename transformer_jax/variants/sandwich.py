@@ -13,7 +13,7 @@ class SandwichNorm(Block):
     @nn.compact
     def __call__(self, hidden: Array, carry: Carry, context: Context) -> tuple[Array, Carry]:
         """[..., L, D] -> [..., L, D]."""
-        drop = self.dropping(context)
+        drop = self.branch_dropout(context)
         mixed = drop(self.mix(self.normed(self.kind, hidden), context))
         hidden = hidden + self.normed(f"{self.kind}_out", mixed)
         if context.memory is not None:
