@@ -137,29 +137,36 @@ def train_members(
             member.begin()
     for number in itertools.count(1):
         going = [member for member in members if not member.has_ended]
-        requests: dict[Member, StepRequest] = {}
-        for member in going:
-            with member.faults_kept():
-                requests[member] = member.next_request()
-        if not requests:
+        if not going:
             return
         program = program or Program(going[0].prepared)
-        try:
-            with contextlib.ExitStack() as stack:
-                if trace_to is not None and number == 2:
-                    stack.enter_context(jax.profiler.trace(trace_to))
-                later = (piece for member in requests for piece in member.later_batches())
-                stack.enter_context(meanwhile(later))
-                results = program.take([*requests.values()])
-            stop.agree()
-        except BaseException as error:
-            for member in requests:
-                with member.faults_kept():
-                    raise error
-            continue
-        for member, result in zip(requests, results, strict=True):
+        _take_steps(going, stop, program, trace_to if number == 2 else None)
+
+
+def _take_steps(
+    members: Sequence["Member"], stop: StopSignal, program: Program, trace_to: Path | None
+) -> None:
+    """Takes the steps that members ask for in one call of a program."""
+    requests: dict[Member, StepRequest] = {}
+    for member in members:
+        with member.faults_kept():
+            requests[member] = member.next_request()
+    try:
+        with contextlib.ExitStack() as stack:
+            if trace_to is not None:
+                stack.enter_context(jax.profiler.trace(trace_to))
+            later = (piece for member in requests for piece in member.later_batches())
+            stack.enter_context(meanwhile(later))
+            results = program.take([*requests.values()]) if requests else []
+        stop.agree()
+    except BaseException as error:
+        for member in requests:
             with member.faults_kept():
-                member.go_on(result)
+                raise error
+        return
+    for member, result in zip(requests, results, strict=True):
+        with member.faults_kept():
+            member.go_on(result)
 
 
 class Member:
@@ -221,7 +228,7 @@ class Member:
                 raise
 
     def _end(self, error: BaseException | None = None) -> None:
-        self.has_ended = True
+        self.has_ended, self.state = True, None  # others may need the memory
         trace = None if error is None else error.__traceback__
         self._open.__exit__(None if error is None else type(error), error, trace)
 
