@@ -98,6 +98,7 @@ def test_a_member_is_the_same_beside_others_and_alone_in_its_program(task):
     many = program.take([request_of(prepared, seed, 3 + seed) for seed in (0, 1, 2)])
     again, _ = program.take([request_of(prepared, 1), request_of(prepared, 0, 5)])
     assert [int(result.state.step) for result in many] == [3, 4, 5]
+    assert {result.num_steps for result in many} == {5}
     assert tree_hash(few.state) == tree_hash(again.state)
     np.testing.assert_array_equal(many[1].records.loss[:4], few.records.loss[:4])
 

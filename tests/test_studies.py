@@ -26,10 +26,12 @@ from transformer_jax.config_files import flatten, load_config
 from transformer_jax.data.baselines import Baselines
 from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import by_path
+from transformer_jax.runs.checkpoints import NonFiniteState
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies import statistics
 from transformer_jax.studies.arms import ArmBuilder, cost_of, matched_value
+from transformer_jax.studies.cells import Cell
 from transformer_jax.studies.design import (
     DROPS,
     load_design,
@@ -478,6 +480,20 @@ def test_divergence_is_an_outcome(tmp_path):
     assert arm["diverged"] == [[3, 3], [0, 3]]
     assert arm["verdict"] == "no verdict"
     assert verdicts["values"]["learning_rate=1e6"]["diverged"] == 3
+
+
+def test_a_last_update_that_leaves_no_number_is_a_divergence(tmp_path):
+    """Its loss and gradient are finite; what it makes of the parameters is not."""
+    config = tiny_config(
+        training__steps=1,
+        schedule__name="constant",
+        optimizer__name="sgd",
+        optimizer__learning_rate=3e38,
+        optimizer__weight_decay=1e30,
+    )
+    with pytest.raises(NonFiniteState, match=r"step 1: params/.* is not finite"):
+        train(config, tmp_path / "a", Silent())
+    assert Cell("a", 0, tmp_path / "a").state() == "diverged"
 
 
 @pytest.mark.commands

@@ -53,6 +53,10 @@ class SaveFailed(Stop):
     """A checkpoint could not be written; the earlier ones are untouched."""
 
 
+class NonFiniteState(SaveFailed):
+    """A number in the state is not finite: training has diverged."""
+
+
 class Checkpoints:
     """The checkpoints of one run."""
 
@@ -298,7 +302,7 @@ class Saving:
           waits: whether nothing goes on meanwhile, of many runs in one process say.
         """
         self.checkpoints = Checkpoints(folder, count, warn)
-        self.unsaved: str | None = None
+        self.unsaved: SaveFailed | None = None
         self._warn, self._waits = warn, waits
 
     def save(self, step: int, state: Any, extra: dict, must: bool) -> None:
@@ -320,7 +324,7 @@ class Saving:
         try:
             work()
         except SaveFailed as error:
-            self.unsaved = str(error)
+            self.unsaved = error
             self._warn(f"NOT SAVED: {error}")
 
 
@@ -376,7 +380,7 @@ def _leaves(tree: Any) -> dict[str, list]:
 def _refuse_non_finite(step: int, state: Any) -> None:
     for name, leaf in by_path(state).items():
         if jnp.issubdtype(leaf.dtype, jnp.floating) and not _is_finite(leaf):
-            raise SaveFailed(f"step {step}: {name} is not finite; the earlier checkpoints stay")
+            raise NonFiniteState(f"step {step}: {name} is not finite; the earlier checkpoints stay")
 
 
 def _is_finite(leaf: Any) -> bool:

@@ -23,7 +23,7 @@ from transformer_jax.errors import InvalidInput, Stop
 from transformer_jax.options import is_user_defined
 from transformer_jax.own import changed_code
 from transformer_jax.processes import agreed, is_first, whole
-from transformer_jax.runs.checkpoints import SaveFailed, Saving
+from transformer_jax.runs.checkpoints import Saving
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
@@ -132,15 +132,21 @@ def train_members(
       trace_to: a folder for a trace of jax's profiler; it is of the second call of the program, the
         first has costs of its own. Its scopes are the modules' paths.
     """
-    for member in members:
-        with member.faults_kept():
-            member.begin()
-    for number in itertools.count(1):
-        going = [member for member in members if not member.has_ended]
-        if not going:
-            return
-        program = program or Program(going[0].prepared)
-        _take_steps(going, stop, program, trace_to if number == 2 else None)
+    try:
+        for member in members:
+            with member.faults_kept():
+                member.begin()
+        for number in itertools.count(1):
+            going = [member for member in members if not member.has_ended]
+            if not going:
+                return
+            program = program or Program(going[0].prepared)
+            _take_steps(going, stop, program, trace_to if number == 2 else None)
+    except BaseException as error:  # KeyboardInterrupt, say
+        for member in members:
+            if not member.has_ended:
+                member.fail(error)
+        raise
 
 
 def _take_steps(
@@ -151,22 +157,25 @@ def _take_steps(
     for member in members:
         with member.faults_kept():
             requests[member] = member.next_request()
+    if not requests:
+        return
     try:
-        with contextlib.ExitStack() as stack:
-            if trace_to is not None:
-                stack.enter_context(jax.profiler.trace(trace_to))
+        _ = program.compiled  # it asks the task for a batch, which the thread below does too
+        trace = contextlib.nullcontext() if trace_to is None else jax.profiler.trace(trace_to)
+        with trace:
             later = (piece for member in requests for piece in member.later_batches())
-            stack.enter_context(meanwhile(later))
-            results = program.take([*requests.values()]) if requests else []
+            with meanwhile(later):
+                results = program.take([*requests.values()])
+                taken = time.monotonic()
+            waited = time.monotonic() - taken  # for a batch that was being made
         stop.agree()
-    except BaseException as error:
+    except Exception as error:
         for member in requests:
-            with member.faults_kept():
-                raise error
+            member.fail(error)
         return
     for member, result in zip(requests, results, strict=True):
         with member.faults_kept():
-            member.go_on(result)
+            member.go_on(result, waited)
 
 
 class Member:
@@ -219,13 +228,17 @@ class Member:
         try:
             yield
         except BaseException as error:
-            self.error = error
-            try:
-                self._end(error)
-            except BaseException as told:  # in words: the disk is full, say
-                self.error = told
+            self.fail(error)
             if not isinstance(error, Exception):
                 raise
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the run; its directory says why, as far as that can be written."""
+        self.error = error
+        try:
+            self._end(error)
+        except BaseException as told:  # in words: the disk is full, say
+            self.error = told
 
     def _end(self, error: BaseException | None = None) -> None:
         self.has_ended, self.state = True, None  # others may need the memory
@@ -278,9 +291,12 @@ class Member:
         for step in range(first, min(first + self.num_steps, self.config.training.steps)):
             yield functools.partial(self.batches.make, step)
 
-    def go_on(self, result: StepResult) -> None:
+    def go_on(self, result: StepResult, waited: float = 0.0) -> None:
         """Logs, evaluates and saves what is due after the steps that were requested.
 
+        Args:
+          result: of these steps.
+          waited: seconds that went by after them, for a batch that was being made.
         Raises:
           NonFinite: a step was not finite; saved before it.
           Interrupted: a signal came; saved.
@@ -288,7 +304,8 @@ class Member:
         """
         steps, directory, hooks = self.config.training.steps, self.directory, self.config.hooks
         self.state = result.state
-        rows, finite = self._log(result)
+        self.batches.waited += waited / self.num_steps
+        rows, finite = self._log(result, waited)
         step = directory.step
         is_last = step == steps
         if finite and hooks.functions and (is_last or step % hooks.every == 0):
@@ -296,11 +313,11 @@ class Member:
         if finite and (is_last or step % self.config.evaluation.every == 0):
             self._add_evaluation(rows, is_last)
         directory.append_metrics(rows)
-        self.write(rows)
         directory.write_status("running")
         must_end = self.stop.signal is not None or not finite
         if is_last or must_end or step % self.config.checkpoint.every == 0:
             self._save(must=is_last or must_end)
+        self.write(rows)  # to services, which may fail: the run is saved
         if not finite:
             raise self._non_finite()
         if is_last:
@@ -409,11 +426,12 @@ class Member:
         affordable = max(1, int(_SECONDS_PER_CALL / self.seconds_per_step))
         return min(ahead, self.prepared.capacity, agreed(affordable))
 
-    def _log(self, result: StepResult) -> tuple[list[dict[str, float]], bool]:
+    def _log(self, result: StepResult, waited: float) -> tuple[list[dict[str, float]], bool]:
         """Counts and shows steps; returns the rows that became due, and whether all is finite."""
         records = jax.tree.map(lambda leaf: leaf[: self.num_steps], result.records)
-        seconds = self.making_seconds + result.seconds
-        self.seconds_per_step = max(seconds, 1e-9) / self.num_steps
+        per_step = self.making_seconds / self.num_steps
+        per_step += (result.seconds + waited) / result.num_steps
+        self.seconds_per_step = max(per_step, 1e-9)
         taken = int(records.applied.sum())  # the first step that is not finite ends the call
         count = self.prepared.count_of_update
         mfu = self.prepared.mfu(self.seconds_per_step) if self._is_alone else None
@@ -486,7 +504,7 @@ class Member:
     def _finish(self) -> None:
         """Draws a sample and a picture, says what came out, and ends."""
         if self.saving.unsaved:
-            raise SaveFailed(self.saving.unsaved)
+            raise self.saving.unsaved
         directory, step = self.directory, self.directory.step
         if self.cell is not None:
             self.at_end(self._run())
@@ -527,12 +545,12 @@ class Member:
 
         state = self.state if state is None else state
         params = self.prepared.unstacked(evaluated_params(state.opt_state, state.params))
-        run = self.prepared.run(get(params) if get else params, self.directory.step)
+        run = self.prepared.run(get(params) if get else params, self.directory.step, self.config)
         return run if get else to_write(run, self.prepared.sharding)
 
     def _interrupted(self) -> Stop:
         if self.saving.unsaved:
-            return SaveFailed(self.saving.unsaved)
+            return self.saving.unsaved
         self.directory.write_status("interrupted")
         assert self.stop.signal is not None
         return Interrupted(

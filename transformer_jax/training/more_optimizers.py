@@ -10,8 +10,8 @@ from transformer_jax.options import OpenShare, Positive, Share, Switch, TracedPo
 from transformer_jax.training.optimizers import (
     Transformation,
     UpdateParts,
-    by_path_alone,
     is_hidden_kernel,
+    stateless_by_path,
 )
 
 
@@ -74,7 +74,9 @@ def muon(
     orthogonal = optax.contrib.scale_by_muon(
         beta=beta, nesterov=nesterov, weight_dimension_numbers=matrices
     )
-    as_adam = by_path_alone(lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5))
+    as_adam = stateless_by_path(
+        lambda path, update, _: update * (0.2 * max(update.shape[-2:]) ** 0.5)
+    )
     rules: dict = {"muon": optax.chain(orthogonal, as_adam), "adam": optax.scale_by_adam(b1, b2)}
     return optax.chain(optax.partition(rules, labels), parts.decay, parts.rate)
 

@@ -154,7 +154,7 @@ def decay_multiplier(path: tuple, config: ConfigDict, width_gain: float = 1.0) -
     return multiplier(path, optimizer.decay_multipliers) / gain
 
 
-def by_path_alone(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
+def stateless_by_path(function: Callable[[tuple, Array, Array | None], Array]) -> Transformation:
     """A transformation without state that treats each parameter by its path."""
 
     def update(updates: Any, params: Any) -> Any:
@@ -253,8 +253,8 @@ def make_optimizer(
     frozen = functools.partial(frozen_mask, prefixes=config.training.frozen)
     stop = optax.masked(optax.set_to_zero(), frozen)
     parts = UpdateParts(
-        decay=_decayby_path_alone(config, decay, gain),
-        rate=_rateby_path_alone(config, schedule, gain),
+        decay=_decay_by_path(config, decay, gain),
+        rate=_rate_by_path(config, schedule, gain),
         schedule=schedule,
     )
     make = chosen(OPTIMIZERS, config.optimizer.name, "optimizer.name", allow)
@@ -277,7 +277,7 @@ def _width_gain(config: ConfigDict, allow: Collection[str]) -> float:
     return width_scaling.learning_rate_gain(config.model.width)
 
 
-def _rateby_path_alone(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
+def _rate_by_path(config: ConfigDict, schedule: optax.Schedule, gain: float) -> Transformation:
     """Minus the learning rate, times what a parameter's path makes of it."""
     same = optax.scale_by_learning_rate(schedule)
 
@@ -293,12 +293,12 @@ def _rateby_path_alone(config: ConfigDict, schedule: optax.Schedule, gain: float
     return optax.GradientTransformation(same.init, update)
 
 
-def _decayby_path_alone(config: ConfigDict, decay: Any, gain: float) -> Transformation:
+def _decay_by_path(config: ConfigDict, decay: Any, gain: float) -> Transformation:
     def decayed(path: tuple, update: Array, param: Array | None) -> Array:
         assert param is not None
         return update + decay * decay_multiplier(path, config, gain) * param
 
     def decays(params: Any) -> Any:
-        return jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config) > 0, params)
+        return jax.tree.map_with_path(lambda path, _: decay_multiplier(path, config) != 0, params)
 
-    return optax.masked(by_path_alone(decayed), decays)
+    return optax.masked(stateless_by_path(decayed), decays)

@@ -104,12 +104,18 @@ class Prepared:
         """
         return make_run_sharding(self.config, self.allow, self.devices)
 
-    def run(self, params: Any, step: int) -> "Run":
-        """Returns what has these parameters after some updates, as a user would load it."""
+    def run(self, params: Any, step: int, config: ConfigDict | None = None) -> "Run":
+        """Returns what has these parameters after some updates, as a user would load it.
+
+        Args:
+          params: of the model.
+          step: updates.
+          config: of the run, a member's say; this one if not given.
+        """
         from transformer_jax.training.run import Run  # what writes text, and much else
 
         return Run(
-            config=self.config,
+            config=self.config if config is None else config,
             model=self.model,
             params=params,
             tokenizer=self.task.tokenizer,

@@ -32,12 +32,14 @@ class StepResult(NamedTuple):
     Attributes:
       state: after the steps.
       records: of each step [C], in the host's memory.
-      seconds: that a member's steps took.
+      seconds: that the call took, compilation left out.
+      num_steps: most steps that any member took in it.
     """
 
     state: TrainState
     records: StepRecord
     seconds: float
+    num_steps: int
 
 
 class Program:
@@ -79,6 +81,11 @@ class Program:
         return compiled
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether it was needed so far."""
+        return "compiled" in self.__dict__
+
+    @property
     def bytes_of_member(self) -> int:
         """Memory of arguments, results and temporaries of the program, over its members."""
         return laid_out_bytes(self.compiled) // self.width
@@ -103,9 +110,9 @@ class Program:
             states, records = program(*map(list, lists))
         records = jax.tree.map(np.asarray, records)
         seconds = time.monotonic() - started
-        return [StepResult(*each, seconds) for each in zip(states, records, strict=True)][
-            : len(requests)
-        ]
+        most = max(int(request.num_steps) for request in requests)
+        results = [StepResult(*each, seconds, most) for each in zip(states, records, strict=True)]
+        return results[: len(requests)]
 
     def _advance(self, *requests: list) -> tuple[list[TrainState], list[StepRecord]]:
         """Prepared.advance of several members; each argument is a list."""
