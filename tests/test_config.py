@@ -263,7 +263,7 @@ def test_what_has_no_meaning_together_is_refused_with_the_reason(changes, reason
         ({"model__attention": "linear", "model__attention_scale": "1"}, "linear attention has no"),
         ({"model__attention": "differential", "model__head_dim": "7"}, "even number, got 7"),
         (
-            {"model__position": "rotary", "model__position_options__share": "0.1"},
+            {"model__position": "rotary", "model__position_options__fraction": "0.1"},
             "0.1 of 8 features are 0",
         ),
         (

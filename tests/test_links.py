@@ -13,9 +13,9 @@ from transformer_jax import __version__
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.files import entries, inside, replace, walk
+from transformer_jax.runs.initial_files import fingerprint_of
 from transformer_jax.runs.listing import facts_of
 from transformer_jax.runs.progress import Silent
-from transformer_jax.runs.provenance import fingerprint_of
 from transformer_jax.studies.design import seal_of
 from transformer_jax.studies.study import load_study
 

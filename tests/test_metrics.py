@@ -308,7 +308,10 @@ def test_a_metric_that_fails_at_the_end_loses_no_run(folder, capsys):
             r"evaluation.metrics=own_looks:fails: KeyError at line \d+ of own_looks.py: 'noth",
         ),
         ("words", "expected a number or None, got 'many'"),
-        ("of_no_example", r"it gave \[\]; expected sums of each example, \[4\]"),
+        (
+            "of_no_example",
+            r"an array of shape \(\); expected the sum of each example, shape \(4,\)",
+        ),
         ("wrong_key", r"own_looks:wrong_key: KeyError at line \d+ of own_looks.py: 'eval/los'"),
         ("wrong_margin", "margin=-1: expected a number > 0"),
         ("unmarked", "it has no mark; expected @metric"),

@@ -1,5 +1,6 @@
 """A component of the user's own: named by import path, checked unread, never run unasked."""
 
+import os
 import subprocess
 import sys
 
@@ -379,3 +380,26 @@ def test_the_scaffold_writes_a_component_and_a_test_that_passes(tmp_path):
     file = tmp_path / "my_norm.py"  # and it can fail: a norm over the sequence
     file.write_text(file.read_text().replace(".mean(-1, keepdims", ".mean(-2, keepdims"))
     assert "1 failed" in pytest_in(tmp_path, "-k", "padding", "test_my_norm.py").stdout
+
+
+@pytest.mark.commands
+def test_a_mask_written_as_a_function_that_forgets_the_past_is_noted(tmp_path):
+    text = """
+import jax.numpy as jnp
+
+def near(positions, past):
+    return jnp.abs(positions[:, None] - positions) <= 1
+
+def before(positions, past):
+    return near(positions, past) & past
+"""
+    (tmp_path / "my_masks.py").write_text(text)
+    path = f"{ROOT}{os.pathsep}{tmp_path}"
+    flags = (f"--config={TINY}", f"--workdir={tmp_path / 'run'}", "--dry_run")
+    near, before = (
+        command("train", *flags, f"--config.model.mask=my_masks:{name}", PYTHONPATH=path)
+        for name in ("near", "before")
+    )
+    assert "note   model.mask=my_masks:near: a token sees those after it" in near.stdout, near
+    assert before.returncode == 0, before.stderr
+    assert "a token sees" not in before.stdout

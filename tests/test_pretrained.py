@@ -23,7 +23,7 @@ from transformer_jax.interop import from_huggingface, to_huggingface
 from transformer_jax.interop.huggingface import model_of
 from transformer_jax.models import Decoder, Encoder, EncoderDecoder
 from transformer_jax.options import entry_of
-from transformer_jax.runs.provenance import fingerprint_of
+from transformer_jax.runs.initial_files import fingerprint_of
 from transformer_jax.training.build import make_model
 from transformer_jax.training.export import export_run
 from transformer_jax.training.warm_start import start_from

@@ -139,8 +139,8 @@ class Rule:
     """What may be seen, whatever the length; MASKS names classes of these, its rows.
 
     Attributes:
-      sees_ahead: whether the rule itself says what a causal model may see ahead, which may be
-        nothing; if not, `Causal` is joined to it there.
+      sees_ahead: True: the rule decides itself what a causal model may see ahead, if anything.
+        False: `Causal` is joined to it in a causal model.
     """
 
     sees_ahead: ClassVar[bool] = False

@@ -5,6 +5,7 @@ have and that is not stated; `stated` is the reverse.
 """
 
 import functools
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -262,12 +263,16 @@ def unknown_key(key: str, flat: Mapping[str, Any] | None = None) -> str:
         if variant is None:
             continue
         options = variant_options(chooser, choice) or {}
-        if name in getattr(variant, "__dataclass_fields__", {}):
+        if name in inspect.signature(variant).parameters:
             return (
                 f"{key}: no option of {choice}, because of its type; give it one of "
                 "transformer_jax.options (Count, Share, ...) and a default"
             )
-        return f"{key}: {choice} has no such option{suggest(key, [*options, *OPTIONS])}"
+        near = suggest(key, options)
+        if not near:
+            own = ", ".join(known.rpartition(".")[2] for known in options) or "none"
+            near = f"; it has {own}"
+        return f"{key}: {choice} has no such option{near}"
     names = [*OPTIONS, *sorted(all_options(), key=lambda known: bool(read_instead(known, flat)))]
     if letter is not None:
         typed = [name.replace("model.", f"{_TYPES}{letter}.", 1) for name in names]

@@ -71,7 +71,11 @@ def whole_splits(task: Task) -> None:
             shapes = [_shapes(batch) for batch in batches]
             assert shapes, f"{split}: no batches"
             assert all(shape == shapes[0] for shape in shapes), f"{split}: shapes {shapes}"
-            assert len(batches[0]["targets"]) == size, f"{split}: not {size} rows a batch"
+            count = len(batches[0]["targets"])
+            assert count == size, (
+                f"{split}: evaluation_batches(split, {size}) gave {count} rows; every batch has "
+                "batch_size rows, of which those beyond the end have weight 0"
+            )
             rows.append([row for batch in batches for row in rows_of_batch(batch)])
             weight.append(sum(float(np.sum(batch["weights"])) for batch in batches))
         assert rows[0], f"{split}: nothing has a weight"

@@ -1,8 +1,6 @@
 """Order and splits as functions: which examples make a batch, and which are kept for the test."""
 
 import functools
-import hashlib
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -152,35 +150,6 @@ def _scattered(numbers: np.ndarray) -> np.ndarray:
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
-
-
-def split_by_key(keys: Sequence[str], shares: Sequence[float], seed: int) -> dict[str, np.ndarray]:
-    """Splits examples at random so that examples with the same key stay together.
-
-    A sentence with several translations, or a text that stands twice in a file, is thus in one
-    split alone. A key's place depends on itself and the seed, not on the order of the file, so
-    examples that are added later move no other example to another split.
-
-    Args:
-      keys: of each example.
-      shares: of the examples in train, validation and test; they sum to 1.
-      seed: another seed, another split.
-    Returns:
-      split -> ascending indices; a share holds up to chance.
-    """
-    places = np.array([place_of(key, seed) for key in keys])
-    edges = np.cumsum((0.0, *shares))
-    edges[-1] = np.inf
-    return {
-        split: np.flatnonzero((low <= places) & (places < high))
-        for split, low, high in zip(SPLITS, edges[:-1], edges[1:], strict=True)
-    }
-
-
-def place_of(key: str, seed: int) -> float:
-    """Returns a uniform number in [0, 1) that belongs to a key."""
-    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 def batches_of(indices: np.ndarray, batch_size: int) -> list[tuple[np.ndarray, np.ndarray]]:

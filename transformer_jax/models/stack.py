@@ -510,8 +510,13 @@ class Stack(nn.Module):
 
     @nn.nowrap
     def _terms(self, name: str, options: ModelOptions, positions: Array) -> PositionTerms:
-        encoding = factory(options, "position")(name=name)
-        return encoding(positions, self._sizes(options))
+        terms = factory(options, "position")(name=name)(positions, self._sizes(options))
+        if not isinstance(terms, PositionTerms):
+            raise ValueError(
+                f"position: expected PositionTerms, got {type(terms).__name__}; return "
+                "PositionTerms(embedding=...), (rotation=...) or (bias=...)"
+            )
+        return terms
 
     @nn.nowrap
     def _sizes(self, options: ModelOptions) -> Sizes:

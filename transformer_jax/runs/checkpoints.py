@@ -299,7 +299,7 @@ class Saving:
           folder: of the checkpoints.
           count: checkpoints that stay, the newest.
           warn: takes a line about what goes wrong.
-          waits: whether nothing goes on meanwhile, of many runs in one process say.
+          waits: whether to wait for every checkpoint.
         """
         self.checkpoints = Checkpoints(folder, count, warn)
         self.unsaved: SaveFailed | None = None
@@ -312,7 +312,7 @@ class Saving:
           step: optimizer updates so far.
           state: tree of arrays, which may be donated as soon as this returns.
           extra: plain data for JSON.
-          must: whether nothing follows.
+          must: whether to wait until it is there, since nothing follows.
         """
         self._try(self.checkpoints.settle)  # says why the one before could not be written
         self.unsaved = None

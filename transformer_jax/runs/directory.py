@@ -317,7 +317,7 @@ class RunDirectory:
           data: what identifies the data.
           facts: what else the manifest shall hold.
         Returns:
-          What this launch has otherwise than the first: numerics, packages, device, git, mesh.
+          What differs from the first launch: numerics, packages, device, git, mesh.
         Raises:
           InvalidInput: the data is not what the run began with.
         """
@@ -402,12 +402,6 @@ class RunDirectory:
         """Removes the final scores, where they are not those of what is trained from now on."""
         for name in ("evaluation.json", "sequences.npz"):
             self.file(name).unlink(missing_ok=True)
-
-    def pop_row(self) -> dict[str, Any]:
-        """Takes the last row out of metrics.jsonl."""
-        row = self.metrics()[-1]
-        self.cut_metrics(row["step"] - 1)
-        return row
 
     def cut_metrics(self, step: int) -> None:
         """Drops rows after a step, and a torn last line, so that a resumed run has no zigzag."""

@@ -8,13 +8,11 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 from transformer_jax import __version__
-from transformer_jax.errors import InvalidInput
-from transformer_jax.runs.files import entries, inside
 
 # Version of the numerics: raised by one whenever a change to this package moves bits of training or
 # the default of an option. tests/test_numerics.py fails until it is.
@@ -103,36 +101,3 @@ def command_line() -> str:
     """Returns what the user typed, as far as it can be known."""
     verb = Path(sys.argv[0]).stem
     return shlex.join(["python", "-m", f"experiments.{verb}", *sys.argv[1:]])
-
-
-def fingerprint_of(initial: Mapping[str, str | None]) -> dict[str, str]:
-    """Returns the sha256 of every file that training starts from, by option."""
-    hashes = {}
-    for option, place in initial.items():
-        if place is not None:
-            digest = hashlib.sha256()
-            for file in _files_of(option, Path(place)):
-                digest.update(file.read_bytes())
-            hashes[option] = digest.hexdigest()
-    return hashes
-
-
-def _files_of(option: str, path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if option == "weights":
-        from transformer_jax.hub import folder_of, may_be_a_repository
-
-        path = folder_of(path) if may_be_a_repository(str(path)) else path
-    found = sorted(path.glob("*.safetensors"))  # of Hugging Face's cache, which is made of links
-    found += [
-        inside(step, "manifest.json")
-        for step in entries(inside(path, "checkpoints"))
-        if (step / "manifest.json").is_file()
-    ]
-    if not found:
-        raise InvalidInput(
-            f"initial.{option}={path}: expected a run with a checkpoint, a folder with "
-            "model.safetensors, or a file of word vectors"
-        )
-    return found

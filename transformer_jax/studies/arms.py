@@ -22,7 +22,8 @@ from transformer_jax.data.baselines import Baselines, baselines_of
 from transformer_jax.data.tasks import Task
 from transformer_jax.errors import InvalidInput
 from transformer_jax.paths import by_path
-from transformer_jax.runs.provenance import fingerprint_of, surroundings
+from transformer_jax.runs.initial_files import fingerprint_of
+from transformer_jax.runs.provenance import surroundings
 from transformer_jax.sites import values_by_site
 from transformer_jax.studies.cells import Cell, cell_hash, cell_path
 from transformer_jax.studies.design import Design

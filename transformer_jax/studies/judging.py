@@ -1,6 +1,7 @@
 """From a study's cells to its verdicts, and when to refuse one.
 
-The words better, worse, no different, ... are decided in inference/statistics.
+Words such as better or worse are read off an interval, see statistics.read_off; what is
+here may only withhold one.
 """
 
 import itertools

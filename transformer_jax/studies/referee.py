@@ -3,7 +3,7 @@
 The screening compares a change and the base over the same few seeds for all changes, and gives no
 word. What looks good is trained again, with the base, on seeds that nothing was decided by, one
 pair after another, until the e-value is enough (kept), the evidence turns or the seeds are used up
-(dropped), or the time is (undecided; the same change again goes on). See inference/evidence.
+(dropped), or the time is (undecided; the same change again goes on). See `e_value`.
 """
 
 import contextlib

@@ -33,7 +33,7 @@ class BatchesAhead:
     """The batches of one run, some of them made before they are taken.
 
     Attributes:
-      waited: seconds a step that training waited for its batch, of the last call.
+      waited: mean seconds a step that training waited for its batches, of the last call.
       seconds: that it took to make the newest batch.
     """
 

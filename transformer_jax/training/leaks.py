@@ -99,7 +99,7 @@ def _reached_from_first(model: Decoder, length: int) -> np.ndarray:
 
 def _says_that_it_hides(model: Any) -> bool:
     """Whether it should hide what follows: a mask of the user's that shows a prefix need not."""
-    return not hasattr(model, "hides_what_follows") or model.hides_what_follows()
+    return not hasattr(model, "is_causal") or model.is_causal()
 
 
 def _refuse_difference(

@@ -27,7 +27,6 @@ from transformer_jax.runs.checkpoints import Saving
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.interruption import Interrupted, StopSignal
 from transformer_jax.runs.progress import Progress, Silent, in_a_line
-from transformer_jax.runs.provenance import fingerprint_of
 from transformer_jax.runs.records import StepLog, row_of_step
 from transformer_jax.training.ahead import BatchesAhead, in_one_call, meanwhile
 from transformer_jax.training.announcement import announce, kernels_of
@@ -60,6 +59,8 @@ def train(
     extension: "Extension | None" = None,
 ) -> dict[str, float]:
     """Trains what a config describes, in a run directory; again with the same, it resumes.
+
+    The loop is that of train_members, with one member.
 
     Args:
       config: as load_config returns it; it is checked here too, since it may have been changed.
@@ -237,7 +238,7 @@ class Member:
         self.error = error
         try:
             self._end(error)
-        except BaseException as told:  # in words: the disk is full, say
+        except Exception as told:  # in words: the disk is full, say
             self.error = told
 
     def _end(self, error: BaseException | None = None) -> None:
@@ -257,7 +258,8 @@ class Member:
         self.state = self._restore_or_start()
         if directory.step == steps and directory.status() == "done":
             if not directory.has_scores():  # evaluation.json is damaged: the end is scored again
-                self._add_evaluation(rows := [directory.pop_row()], is_last=True)
+                self._add_evaluation(rows := directory.metrics()[-1:], is_last=True)
+                directory.cut_metrics(steps - 1)
                 directory.append_metrics(rows)
             self.progress.say(f"complete ({steps}/{steps}): {directory.path}")
             self._end()
@@ -344,7 +346,7 @@ class Member:
         # Before the directory is marked as begun: what is refused, weights say, or a step that is
         # too large, leaves it untouched. Cells are compiled together, later.
         is_new = not directory.has_begun()
-        initial = fingerprint_of(config.initial) if is_new else {}
+        initial = self._initial_files() if is_new else {}
         self.drawn = self._start() if is_new else None
         if is_new:
             announce(prepared, self.progress, compiles=self.cell is None, is_new=True)
@@ -381,7 +383,7 @@ class Member:
         if restored is None:
             self.directory.cut_metrics(0)
             if drawn is None:
-                self.directory.refuse_other_start(fingerprint_of(self.config.initial))
+                self.directory.refuse_other_start(self._initial_files())
             return drawn or self._start()
         self.directory.step = restored.step
         self.log.pending = [tuple(pair) for pair in restored.extra["pending"]]
@@ -389,6 +391,14 @@ class Member:
         self.directory.amend_launch(resumed_from=restored.step, warnings=self.warnings)
         self.progress.say(f"resuming from step {restored.step} (checkpoint verified)")
         return self.prepared.stack(restored.state)
+
+    def _initial_files(self) -> dict[str, str]:
+        """Hashes of the files that training starts from, by option."""
+        if not any(self.config.initial.values()):
+            return {}
+        from transformer_jax.runs.initial_files import fingerprint_of
+
+        return fingerprint_of(self.config.initial)
 
     def _start(self) -> TrainState:
         """The state at step 0; says what was put into it."""
@@ -455,7 +465,10 @@ class Member:
 
         names = {"validation": "eval"} | ({"test": "test"} if is_last else {})
         row, run, scored = row_of_step(rows, self.directory.step), self._run(), {}
-        before = [*self.directory.metrics(), *rows[:-1]] if is_last else []
+        before: list[dict] = []
+        if is_last:
+            written = [row for row in self.directory.metrics() if row["step"] < rows[0]["step"]]
+            before = [*written, *rows[:-1]]
         for split, prefix in names.items():
             self.progress.note(f"evaluating the {split} split ...")
             scored[split] = score_split(run, self.task, self.score, split, is_last)

@@ -1,5 +1,5 @@
 """Cross-entropy, and sums of it: one division at the end, so that padding, accumulation and devices
-average exactly.
+average exactly. What training makes small is chosen in objectives.py.
 """
 
 from typing import NamedTuple

@@ -271,8 +271,8 @@ def _of_sums(name: str, function: Callable, at: Measured) -> float | None:
         for each in sums:
             if each.shape[:1] != (rows,):
                 raise InvalidInput(
-                    f"evaluation.metrics={name}: it gave {list(each.shape)}; expected sums of each "
-                    f"example, [{rows}]"
+                    f"evaluation.metrics={name}: it gave an array of shape {each.shape}; expected "
+                    f"the sum of each example, shape ({rows},)"
                 )
         is_example = np.reshape(batch["weights"], (rows, -1)).any(-1)
         sums = [each[is_example].sum(0) for each in sums]

@@ -239,7 +239,7 @@ def make_schedule(
 def make_optimizer(
     config: ConfigDict, allow: Collection[str] = (), numbers: Mapping[str, Any] | None = None
 ) -> optax.GradientTransformation:
-    """Returns clipping by global norm, if wanted, the config's optimizer, and what is frozen.
+    """Returns the config's optimizer, with clipping, freezing and means of weights around it.
 
     Args:
       config: whole.

@@ -82,7 +82,7 @@ class Prepared:
       task: the data.
       model: the Linen module.
       optimizer: from optax.
-      objective: what is made small.
+      objective: gives the loss to minimise.
       allow: modules of the user's own that the config names; they may be imported.
       devices: that its mesh is made of; jax's if not given.
     """
@@ -324,6 +324,16 @@ class Prepared:
             if isinstance(self.model, Encoder) and predicts_its_inputs(self.task.batch(0, 0)):
                 remarks.append(
                     "each target is the next input, and the model reads ahead: it copies"
+                )
+        mask, model = self.config.model.mask, self.model
+        if is_user_defined(mask) and hasattr(model, "is_causal") and not model.is_causal():
+            from transformer_jax.data.laws import predicts_its_inputs
+
+            if predicts_its_inputs(self.task.batch(0, 0)):
+                remarks.append(
+                    f"model.mask={mask}: a token sees those after it, and targets are the next "
+                    "inputs: the loss is no prediction; a mask written as a function hides them by "
+                    "& past"
                 )
         return tuple(remarks)
 

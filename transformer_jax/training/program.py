@@ -18,7 +18,7 @@ from transformer_jax.training.step import StepRecord, TrainState
 
 
 class StepRequest(NamedTuple):
-    """What a run asks for: the arguments of Prepared.advance."""
+    """The steps that a run asks for: the arguments of Prepared.advance."""
 
     numbers: Mapping[str, np.generic | Array]
     state: TrainState
@@ -27,7 +27,7 @@ class StepRequest(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What it gets.
+    """The result of a request.
 
     Attributes:
       state: after the steps.
@@ -104,7 +104,7 @@ class Program:
             states, records = program(*self.prepared.on_devices(request))
             states, records = [states], [records]
         else:
-            # Lanes without a member stand still.
+            # Unused lanes take no steps; their results are dropped.
             idle = [self._idle(requests[0]) for _ in range(self.width - len(requests))]
             lists = zip(*requests, *idle, strict=True)
             states, records = program(*map(list, lists))

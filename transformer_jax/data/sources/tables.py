@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.data.order import place_of
 from transformer_jax.data.sources.files import OwnSource, find_files, lines_of
+from transformer_jax.data.splits import place_of
 from transformer_jax.errors import InvalidInput
 
 csv.field_size_limit(1 << 24)

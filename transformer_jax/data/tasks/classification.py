@@ -9,16 +9,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge, Le
 
-from transformer_jax.data.order import (
-    SPLITS,
-    batches_of,
-    example_order,
-    split_by_key,
-    step_generator,
-)
+from transformer_jax.data.order import SPLITS, batches_of, example_order, step_generator
 from transformer_jax.data.sources.arrays import Arrays, load_images, load_vectors
 from transformer_jax.data.sources.tables import load_labelled_text
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.splits import split_by_key
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.translation import padded, refuse_empty_splits
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, make_tokenizer

@@ -8,14 +8,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from transformer_jax.data.order import (
-    SPLITS,
-    batches_of,
-    example_order,
-    split_by_key,
-    step_generator,
-)
+from transformer_jax.data.order import SPLITS, batches_of, example_order, step_generator
 from transformer_jax.data.sources.synthetic import Examples, Language, load_language
+from transformer_jax.data.splits import split_by_key
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tasks.translation import refuse_empty_splits
 

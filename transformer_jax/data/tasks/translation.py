@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer_jax.data.order import batches_of, example_order, split_by_key
+from transformer_jax.data.order import batches_of, example_order
 from transformer_jax.data.sources.tables import load_pairs
 from transformer_jax.data.special_tokens import special_tokens
+from transformer_jax.data.splits import split_by_key
 from transformer_jax.data.tasks.batch import Batch
 from transformer_jax.data.tokenizers import Tokenizer, fingerprint, make_tokenizer
 from transformer_jax.errors import InvalidInput
