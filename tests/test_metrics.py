@@ -380,17 +380,17 @@ def test_a_hook_that_says_so_changes_what_is_trained_and_cells_know(folder):
 def test_a_run_with_an_intervention_resumes_to_the_same_bits(folder, monkeypatch):
     changes = {"hooks.functions": own("shrinks"), "hooks.every": "3", "checkpoint.every": "2"}
     whole = train(short(**changes), "whole", Silent())
-    save = loop.Training._save
+    save = loop.Member._save
 
-    def die(self, state, must):
-        save(self, state, must)
+    def die(self, must):
+        save(self, must)
         if self.directory.step == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop.Training, "_save", die)
+    monkeypatch.setattr(loop.Member, "_save", die)
     with pytest.raises(KeyboardInterrupt):
         train(short(**changes), "run", Silent())
-    monkeypatch.setattr(loop.Training, "_save", save)
+    monkeypatch.setattr(loop.Member, "_save", save)
     resumed = train(short(**changes), "run", Silent())
     assert resumed["test/loss"] == whole["test/loss"]
     assert resumed["shrinks/done"] == 1
