@@ -242,7 +242,7 @@ count()
     ids=["train", "one page"],
 )
 def test_little_is_imported(tmp_path, program, most_files, most_lines):
-    """What somebody has to read who follows a run from the command to its first update."""
+    """Bounds the code that lies between a command and the first update."""
     text = COUNTED + (program % (tmp_path / "run") if "%s" in program else program)
     done = subprocess.run(
         [sys.executable, "-c", text],

@@ -280,7 +280,7 @@ def test_a_character_that_a_model_does_not_know_is_refused(folder, tmp_path):
 
 @pytest.mark.thorough
 def test_training_starts_from_a_folder_that_stands_for_a_config(folder, tmp_path):
-    """What a newcomer types: the model's shapes, tokenizer and weights, on any text."""
+    """Starts a run from a folder: the model's shapes, tokenizer and weights, on any text."""
     text = tmp_path / "mine.txt"
     text.write_text("Good morrow, cousin.\nIs the day so young?\n" * 200)
     workdir = tmp_path / "tuned"

@@ -1,4 +1,4 @@
-"""What the typed fields of a section or a variant declare: options, with their checks and texts.
+"""Options that the typed fields of a section or a variant declare, with their checks and texts.
 
 pydantic checks values against the types. `--help`, docs/options.md and refusals are made from them.
 """

@@ -1,4 +1,4 @@
-"""Which examples are kept for validation and test: by what an example is, not by its place."""
+"""Splits of examples into training, validation and test, by the hash of what an example is."""
 
 import hashlib
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ from transformer_jax.studies.statistics import moved
 from transformer_jax.studies.study import Study
 from transformer_jax.studies.tables import as_markdown, clock, signed, spell, spell_interval
 
-# ---------------------------------------------------------------- ladder
+# ---------------------------------------------------------------- the question
 
 FILE = "ladder.json"
 

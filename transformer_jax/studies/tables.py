@@ -197,7 +197,7 @@ def expected_of(sealed: Mapping[str, Any], verdicts: Mapping[str, Any]) -> list[
 
 
 def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know beside the table."""
+    """Returns remarks that belong to the table, one line each."""
     notes = [f"exploratory: {reason}" for reason in verdicts["exploratory"]]
     if verdicts.get("revisions", 1) > 1:
         notes.append(

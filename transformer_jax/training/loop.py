@@ -124,7 +124,7 @@ def train_members(
     program: Program | None = None,
     trace_to: Path | None = None,
 ) -> None:
-    """Trains runs together, each to its own end; how one ends, see its `error`, stops no other.
+    """Trains runs together, each to its own end; one that fails (see its `error`) stops no other.
 
     Args:
       members: that differ in what `program` may differ in; at most as many as it is wide.
