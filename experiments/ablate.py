@@ -5,8 +5,6 @@ Example:
     --workdir=runs/positions
   python -m experiments.ablate --config=configs/tiny.py --arm=model.num_heads=1,2,4 --seeds=5 \
     --workdir=runs/heads
-  python -m experiments.ablate --config=configs/tiny.py --drop=positions,norm,heads --seeds=5 \
-    --workdir=runs/parts
   python -m experiments.ablate --config=configs/ablations/scale.py --seeds=5 \
     --ladder=model.head_dim=16,32,64,128 --workdir=runs/scale_ladder
 """
@@ -15,7 +13,7 @@ from typing import Any
 
 from experiments.command import Parser, execute, use_compilation_cache
 from transformer_jax.studies.cluster import KINDS, parse_cluster
-from transformer_jax.studies.design import DROPS, design_of, parse_seeds
+from transformer_jax.studies.design import design_of, parse_seeds
 from transformer_jax.studies.ladder import ladder_of, ladder_text
 
 
@@ -23,8 +21,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Reads the arguments and runs the study; returns its verdicts."""
     arguments = _parser().read(argv)
     cluster = parse_cluster(arguments.executor, arguments.cells_per_job, arguments.job)
-    drops = [name for name in arguments.drop.split(",") if name]
-    design = design_of(arguments.file, arguments.overrides, arguments.arm, drops)
+    design = design_of(arguments.file, arguments.overrides, arguments.arm)
     ladder = ladder_of(arguments.ladder, design) if arguments.ladder else None
     seeds = parse_seeds(arguments.seeds or "5")
     size = f"{len(design.arms)} arms" + ("" if ladder is None else f" x {len(ladder.rungs)} rungs")
@@ -63,12 +60,6 @@ def _parser() -> Parser:
         metavar="KEY=VALUE,VALUE",
         help="arms without a study file, beside the config as it is (--config.KEY=VALUE sets what "
         "they are compared with); several --arm: each its own arms; joined by x: products",
-    )
-    parser.add_argument(
-        "--drop",
-        default="",
-        metavar="PART,PART",
-        help=f"what does each part do? one arm without each: {', '.join(DROPS)}",
     )
     parser.add_argument(
         "--ladder",

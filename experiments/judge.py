@@ -23,7 +23,6 @@ def main(argv: list[str]) -> list[Any]:
     parser.add_argument("--base", required=True, help="the arm that others are compared with")
     parser.add_argument("--margin", required=True, type=float, help="the smallest that matters")
     parser.add_argument("--larger_is_better", action="store_true", help="else smaller is better")
-    parser.add_argument("--unpaired", action="store_true", help="seeds do not go together")
     parser.add_argument("--primary", help="arms that the question is about: a,b (all)")
     parser.add_argument("--planned", default="", help="seeds of each planned look: 5,10")
     parser.add_argument("--earlier_looks", default="", help="seeds of each look before: 5")
@@ -40,7 +39,6 @@ def main(argv: list[str]) -> list[Any]:
         "base": arguments.base,
         "margin": arguments.margin,
         "larger_is_better": arguments.larger_is_better,
-        "paired": not arguments.unpaired,
         "primary": arguments.primary.split(",") if arguments.primary else None,
         "planned": _counts("planned", arguments.planned),
         "earlier_looks": _counts("earlier_looks", arguments.earlier_looks),

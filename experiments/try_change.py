@@ -24,7 +24,6 @@ from transformer_jax.metrics import metric_facts
 from transformer_jax.runs.files import refuse_foreign_files
 
 EXIT = {"kept": 0, "dropped": 10, "undecided": 11}
-_TRIES, _EFFECTS = (10, 100, 1000), (1.0, 1.5, 2.0)
 
 
 def main(argv: list[str]) -> Any:
@@ -36,19 +35,16 @@ def main(argv: list[str]) -> Any:
     parser.add_allow()
     parser.add_json()
     parser.add_argument("--list", action="store_true", help="everything that was tried")
-    parser.add_argument("--power", action="store_true", help="simulate what tries would find")
     parser.add_argument("--metric", help="at the beginning: what is judged (loss, or accuracy)")
     parser.add_argument("--margin", type=float, help="at the beginning: by more than (0)")
     parser.add_argument("--gate", help="at the beginning: simple method that the base has to beat")
     arguments = parser.read(argv)
-    if arguments.power:
-        return _show_power()
     if arguments.base is None:
         raise InvalidInput("--base=DIR is missing: where base, journal and runs are kept")
     budget = seconds_of("--budget", arguments.budget)
     change = _change(arguments.change) if arguments.change else {}
     if not change and not arguments.list:
-        raise InvalidInput("--change=KEY=VALUE is missing; or --list, or --power")
+        raise InvalidInput("--change=KEY=VALUE is missing; or --list")
 
     from transformer_jax.studies.referee import Journal
 
@@ -204,25 +200,6 @@ def _show(journal: Any) -> dict[str, Any]:
         print(told_of(rows[-1]) if each.ended else unfinished)
     print(f"kept so far: {spelled(base) or 'nothing'}")
     return {"base": base, "tries": rows, "level_left": journal.level_left()}
-
-
-def _show_power() -> dict[str, Any]:
-    from transformer_jax.studies.referee import FDR, power
-    from transformer_jax.studies.tables import table_text
-
-    rows, all_found = [], {}
-    for tries in _TRIES:
-        powers = [power(tries, effect, repeats=max(4, 1000 // tries)) for effect in _EFFECTS]
-        falsely = max(each.false for each in powers)
-        all_found[tries] = dict(zip(map(str, _EFFECTS), powers, strict=True))
-        rows.append([str(tries), *[f"{each.power:.2f}" for each in powers], f"{falsely:.3f}"])
-    heads = ["tries", *[f"power at {effect:g}" for effect in _EFFECTS], "false among kept"]
-    print(table_text(heads, rows))
-    print(
-        "effects in deviations of a paired difference; a tenth of the changes good, three tenths "
-        f"bad; what is promised: at most {FDR:g} of the kept ones false"
-    )
-    return all_found
 
 
 if __name__ == "__main__":

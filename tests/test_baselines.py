@@ -190,9 +190,9 @@ def test_a_study_may_seal_another_gate_with_its_reason(tmp_path):
     ("changes", "words"),
     [
         ({"gate": {"by": "4gram", "reason": "x"}}, "did you mean 4-gram"),
-        ({"gate": {"by": "4-gram"}}, "expected by and reason"),
+        ({"gate": {"by": "4-gram"}}, "gate.reason is missing"),
         ({"gate": {"by": "4-gram", "reason": "x"}, "target": 1.0}, "counts the runs that reach it"),
-        ({"gate": "4-gram"}, "expected dict"),
+        ({"gate": "4-gram"}, "gate='4-gram': Input should be a valid dict"),
     ],
 )
 def test_a_wrong_gate_is_refused(tmp_path, changes, words):

@@ -117,7 +117,7 @@ def test_c76_names_cannot_become_elements(done, tmp_path):
     page = page_of(study)
     assert sorted(page.elements) == sorted(plain.elements)
     assert {name for name, _ in page.attributes} == {name for name, _ in plain.attributes}
-    assert EVIL in page.text
+    assert " ".join(EVIL.split()) in " ".join(page.text.split())
     written = (study.path / "report.md").read_text()
     unmarked = [line for line in written.splitlines() if not line.startswith("    ")]
     assert not re.search(r"(?<!\\)<script", "\n".join(unmarked))
@@ -157,7 +157,7 @@ def test_numbers_as_people_read_them():
 def test_columns_of_numbers_stand_right():
     page = Written("A title")
     page.table(["arm", "n", "words"], [["a", "1,000", "x"], ["b", "–", "y"]])
-    assert page.html().count("class=number") == 3
+    assert page.html().count("text-align:right") == 3
     assert "| --- | ---: | --- |" in page.markdown()
 
 

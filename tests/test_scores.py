@@ -149,24 +149,6 @@ def test_arms_that_are_not_primary_get_intervals_and_no_words(scores):
         assert other.interval == pytest.approx((d.low, d.high))
 
 
-def test_runs_that_do_not_go_together_are_compared_by_welchs_t(scores, tmp_path):
-    rows = [*rows_of(scores), {"arm": "up", "seed": 99, "value": 0.6}]
-    one, *_ = transformer_jax.judge(rows, **ASKED, paired=False)
-    judge_in(tmp_path / "page", rows, **ASKED, paired=False)
-    page = (tmp_path / "page" / "report.html").read_text()
-    assert f"{one.estimate:+.4f}" in page
-    ours = [row["value"] for row in rows if row["arm"] == "up"]
-    theirs = stats.ttest_ind(ours, scores["base"], equal_var=False)
-    bounds = theirs.confidence_interval(1 - 0.8 * 0.025 / 3)
-    assert one.interval == pytest.approx((bounds.low, bounds.high))
-    assert one.p == pytest.approx(min(1, theirs.pvalue * 3 / 0.8))
-    assert one.seeds == ()
-    assert one.estimate == pytest.approx(np.mean(ours) - scores["base"].mean())
-    steady = [{"arm": arm, "seed": s, "value": v} for arm, v in (("base", 1), ("up", 2))
-              for s in SEEDS]  # fmt: skip
-    assert transformer_jax.judge(steady, **ASKED, paired=False)[0].word == "refused"
-
-
 def test_looks_cost_what_they_cost_in_a_study(scores):
     rows = rows_of(scores)
     widths = [

@@ -106,7 +106,7 @@ def test_the_study_on_the_page_is_one_and_every_key_is_told(tmp_path):
     assert list(told.arms) == ["mlp", "gated", "relu"]
     assert told.expected["relu"] == (None, 0.01)
     named = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", " ".join(named))) == set(design._STUDY_KEYS)
+    assert set(re.findall(r"`(\w+)`", " ".join(named))) == set(design.StudyFile.model_fields)
 
 
 def test_the_messages_that_troubles_are_looked_up_by_are_said_somewhere():

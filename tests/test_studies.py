@@ -32,14 +32,7 @@ from transformer_jax.runs.progress import Silent
 from transformer_jax.studies import statistics
 from transformer_jax.studies.arms import ArmBuilder, cost_of, matched_value
 from transformer_jax.studies.cells import Cell
-from transformer_jax.studies.design import (
-    DROPS,
-    load_design,
-    parse_arm,
-    parse_seeds,
-    read_tuning,
-    seal_of,
-)
+from transformer_jax.studies.design import Tuning, load_design, parse_arm, parse_seeds, seal_of
 from transformer_jax.studies.judging import RunFacts, judge_study, scored_otherwise
 from transformer_jax.studies.ladder import ladder_of
 from transformer_jax.studies.outcomes import Outcome
@@ -170,14 +163,13 @@ def test_a_wrong_arm_is_refused(text, words):
         ({"metric": "los"}, "did you mean loss"),
         ({"looks": (5, 3)}, "ascending"),
         ({"primary": ["non"]}, "did you mean none"),
-        ({"primary": ["learned"]}, "expected arms beside the base"),
-        ({"target": "high"}, "target='high': expected float"),
+        ({"primary": ["learned"]}, "arms other than the baseline"),
+        ({"target": "high"}, "target='high': Input should be a valid number"),
         ({"base": "learnt"}, "did you mean learned"),
         ({"qestion": "?"}, "did you mean question"),
-        ({"match": {"by": "parms", "field": "model.width"}}, "params, flops, time"),
+        ({"match": {"by": "parms", "field": "model.width"}}, "'params' or 'flops'"),
         ({"match": {"by": "params", "field": "model.heads"}}, "model.mlp_dim"),
-        ({"match": {"by": "params", "field": []}}, "field=\\[\\]: expected"),
-        ({"match": {"by": "params", "fields": "model.width"}}, "'fields': expected by and field"),
+        ({"match": {"by": "params", "fields": "model.width"}}, "'match.fields' is unknown"),
         ({"also": {"x": {"data.length": 8}}}, "'also'"),
     ],
 )
@@ -199,18 +191,6 @@ def test_wrong_arms_of_a_file_are_refused(tmp_path):
 
 def test_refusals_of_the_command_are_short(tmp_path):
     refused(attempt("ablate", f"--config={TINY}", f"--workdir={tmp_path}"), "get_arms", "--arm")
-    flags = (f"--config={TINY}", f"--workdir={tmp_path}", "--drop=position")
-    refused(attempt("ablate", *flags), "--drop=position", "positions")
-
-
-def test_every_part_that_can_be_dropped_has_a_value():
-    text = ",".join(sorted(DROPS.keys() - {"clipping", "decay"}))
-    design = load_design(TINY, {}, (), text.split(","))
-    assert next(iter(design.arms)) == "base"
-    assert len(design.arms) == len(DROPS) - 1
-    assert design.exploratory
-    for name in design.arms:
-        design.config_of(name)
 
 
 # ---------------------------------------------------------------- cells
@@ -592,9 +572,7 @@ def test_a_key_without_effect_is_named(tmp_path):
 def test_a_tuned_value_that_the_file_has_already_is_no_idle_change():
     """At a second launch the base may be tuned to another value, and an arm to the file's."""
     tuning = {"key": "optimizer.learning_rate", "grid": (1e-3, 2e-3, 4e-3)}
-    design = dataclasses.replace(
-        quick("model.position=none"), tuning=read_tuning("here", tuning, flatten(tiny_config()))
-    )
+    design = dataclasses.replace(quick("model.position=none"), tuning=Tuning(**tuning))
     builder = ArmBuilder(design)
     rate = design.config.optimizer.learning_rate
     values = {design.base: 2 * rate, "position=none": rate}
@@ -704,9 +682,8 @@ def test_the_verdict_is_that_of_the_final_test_scores(done, tmp_path):
             for s in (0, 1, 2)
         ]
         assert verdicts["arms"][name]["differences"] == pytest.approx(by_hand, abs=1e-15)
-        assert verdicts["arms"][name]["p_alone"] == pytest.approx(
-            stats.ttest_1samp(by_hand, 0).pvalue
-        )
+        expected = min(1.0, 2 * stats.ttest_1samp(by_hand, 0).pvalue / 0.8)
+        assert verdicts["arms"][name]["p"] == pytest.approx(expected)
         last = RunDirectory(done.cell(name, 1).path).metrics()[-1]["test/loss"]
         assert last == done.cell(name, 1).means()["loss"]
     assert verdicts["level"] == pytest.approx(0.05 / 3)  # two planned looks, and a part for others

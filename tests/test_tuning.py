@@ -12,7 +12,7 @@ from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.directory import RunDirectory
 from transformer_jax.runs.progress import Silent
 from transformer_jax.studies import statistics as ours
-from transformer_jax.studies.design import load_design, read_tuning
+from transformer_jax.studies.design import Tuning, check_tuning, load_design
 from transformer_jax.studies.running import run, tune
 
 RATE = "optimizer.learning_rate"
@@ -27,7 +27,7 @@ def refuse(key, value):
 def tuned_by(losses, grid=GRID, arms=("base",), larger=False, metric="loss", key=RATE):
     """Tunes arms whose validation scores are a function of (arm, value, seed)."""
     asked = {"key": key, "grid": grid, "seeds": (7, 8)}
-    tuning = read_tuning("here", asked, {key: grid[0]})
+    tuning = check_tuning("here", Tuning(**asked), {key: grid[0]})
     design = SimpleNamespace(tuning=tuning, metric=metric, larger_is_better=larger)
     calls = []
 
@@ -166,13 +166,13 @@ def test_where_pairs_share_most_of_their_noise_tuning_shows():
     [
         ({"key": "optimizer.lr", "grid": (1, 2, 3)}, "optimizer.lr"),
         ({"key": RATE, "grid": (1e-4, 1e-2, 1)}, "1 to 3.5 times"),
-        ({"key": RATE, "grid": 3}, "lists of numbers"),
-        ({"key": RATE, "grid": (0.1, 0.2)}, "3 to 32 numbers > 0"),
+        ({"key": RATE, "grid": 3}, "tuning.grid=3: Input should be a valid tuple"),
+        ({"key": RATE, "grid": (0.1, 0.2)}, "at least 3 items"),
         ({"key": RATE, "grid": (1, 1.1, 3)}, "by about the same factor"),
-        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "seeds": (7,)}, "2 or more integers"),
-        ({"key": RATE, "grids": (1, 2, 3)}, "'grids' is unknown; did you mean grid"),
+        ({"key": RATE, "grid": (1e-3, 2e-3, 4e-3), "seeds": (7,)}, "at least 2 items"),
+        ({"key": RATE, "grids": (1, 2, 3)}, "'tuning.grids' is unknown; did you mean grid"),
         ({"key": "model.dropout_rate", "grid": (0.4, 0.8, 1.6)}, "model.dropout_rate=1.6"),
-        ({"key": "model.position", "grid": (1, 2, 3)}, "model.position=1: expected"),
+        ({"key": "model.position", "grid": (1, 2, 3)}, "model.position=1.0: expected"),
     ],
 )
 def test_a_wrong_tuning_is_refused_before_anything_runs(tmp_path, tuning, told):

@@ -41,14 +41,14 @@ _EMBEDDINGS = {"token_embedding", "positions", "type_embedding"}  # names in a p
 
 
 class Cost(NamedTuple):
-    """What an arm has and uses.
+    """The size of an arm and what its training takes.
 
     Attributes:
-      parameters: numbers to learn.
-      without_embeddings: those outside token and position tables.
-      flops: of training on one token (or example), matrix products alone.
-      updates: of the optimizer.
-      counted: tokens (or examples) in training.
+      parameters: Number of parameters.
+      without_embeddings: Number of parameters outside token and position tables.
+      flops: FLOPs of training on one token (or example), in matrix products alone.
+      updates: Number of updates.
+      counted: Number of tokens (or examples) in training.
     """
 
     parameters: int
@@ -59,18 +59,13 @@ class Cost(NamedTuple):
 
 
 def cost_of(prepared: Prepared) -> Cost:
-    """Returns what an arm costs; nothing is compiled or drawn."""
+    """Returns the cost of an arm; nothing is compiled or drawn."""
     leaves = by_path(prepared.template.params).items()
     sizes = {path: math.prod(leaf.shape) for path, leaf in leaves}
     inside = sum(n for path, n in sizes.items() if not _EMBEDDINGS.intersection(path.split("/")))
     updates, count = prepared.config.training.steps, prepared.count_of_update
-    return Cost(
-        sum(sizes.values()),
-        inside,
-        prepared.operations_of_update / count,
-        updates,
-        updates * count,
-    )
+    flops = prepared.operations_of_update / count
+    return Cost(sum(sizes.values()), inside, flops, updates, updates * count)
 
 
 def scored_on_other_data(tasks: Mapping[str, Task], base: str) -> list[str]:
@@ -99,25 +94,12 @@ def unmatched(costs: Mapping[str, Cost], base: str) -> list[str]:
 def matched_value(
     measure: Callable[[int], float], target: float, start: int, step: int = 1
 ) -> tuple[int, float]:
-    """Returns the multiple of `step` at which a growing measure is nearest to a wanted value.
+    """Returns the multiple of `step` at which a growing measure is nearest to `target`, and both.
 
-    Args:
-      measure: of a field's value: parameters, FLOPs or seconds.
-      target: the base's.
-      start: where to begin looking.
-      step: the value has to be a multiple of it.
-    Returns:
-      The value and its measure.
     Raises:
-      ValueError: the measure does not grow with the field.
+      ValueError: The measure does not grow.
     """
-    costs: dict[int, float] = {}
-
-    def at(units: int) -> float:
-        if units not in costs:
-            costs[units] = measure(units * step)
-        return costs[units]
-
+    at = functools.cache(lambda units: measure(units * step))
     low, high = 1, max(1, start // step)
     while at(high) < target:
         if at(2 * high) <= at(high):
@@ -130,35 +112,31 @@ def matched_value(
     return best * step, at(best)
 
 
-def step_of(field: str, config: ConfigDict) -> int:
-    """Returns what a field has to be a multiple of: heads that rotate need pairs of features."""
-    if field != "model.width":
-        return 1
-    return config.model.num_heads * (2 if config.model.position == "rotary" else 1)
-
-
-def explicit(field: str, config: ConfigDict) -> int:
-    """Returns a field's value, 4 * width where mlp_dim says nothing."""
-    value = flatten(config)[field]
-    return value if value is not None else 4 * config.model.width
+def _start_and_step(field: str, config: ConfigDict) -> tuple[int, int]:
+    """Returns where to begin looking for a field's value, and what it has to be a multiple of."""
+    value, model = flatten(config)[field], config.model
+    start = 4 * model.width if value is None else value  # mlp_dim's default
+    # Rotated heads need pairs of features.
+    heads = model.num_heads * (2 if model.position == "rotary" else 1)
+    return start, heads if field == "model.width" else 1
 
 
 # ---------------------------------------------------------------- whether the change took
 
 
 class ManipulationCheck(NamedTuple):
-    """How an arm differs from the base before training; seed 0, first batch.
+    """How an arm differs from the baseline before training; seed 0, first batch.
 
     Attributes:
-      only_here: parameters that the base has not, or has with another shape.
-      only_base: parameters that only the base has.
-      paired: share of the arm's numbers that start with the base's values.
-      logits: root mean square of the difference of logits, over that of the base's.
-      loss: of the arm minus the base's, nats per target.
-      gradient: norm of the difference of gradients, over the base's, where they share parameters.
-      input_rms: of what enters the first block.
-      sees_ahead: largest change of earlier logits when the last token changes; None where the model
-        may look ahead, or reads no tokens.
+      only_here: Parameters that the baseline lacks, or has with another shape.
+      only_base: Parameters that only the baseline has.
+      paired: Share of the arm's numbers that start with the baseline's values.
+      logits: Root mean square of the difference of logits, over that of the baseline's.
+      loss: The arm's minus the baseline's, in nats per target.
+      gradient: Norm of the difference of gradients over the baseline's, for shared parameters.
+      input_rms: Root mean square of the input of the first block.
+      sees_ahead: Largest change of earlier logits if the last token changes, or None for a model
+        that may look ahead or reads no tokens.
     """
 
     only_here: tuple[str, ...]
@@ -172,16 +150,7 @@ class ManipulationCheck(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """What is looked at in one arm, at its start.
-
-    Attributes:
-      params: path -> initial values.
-      gradients: path -> gradient of the first batch's mean loss.
-      logits: of the first batch.
-      loss: its mean.
-      input_rms: see ManipulationCheck.
-      sees_ahead: see ManipulationCheck.
-    """
+    """Values of one arm before training: by parameter path, or of the first batch."""
 
     params: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
@@ -260,13 +229,13 @@ def check_manipulation(arm: Probe, base: Probe) -> ManipulationCheck:
 def refuse_without_effect(
     name: str, changes: Mapping[str, Any], arm: str, base: str, without: Callable[[str], str]
 ) -> None:
-    """Raises InvalidInput where an arm, or one of its changes, changes nothing that is read.
+    """Raises InvalidInput if an arm, or one of its changes, changes nothing that is read.
 
     Args:
-      name: Of the arm.
-      changes: That it makes to the base.
-      arm: Hash of its cells.
-      base: Hash of the base's cells.
+      name: Name of the arm.
+      changes: The arm's changes of the baseline.
+      arm: Hash of the arm's cells.
+      base: Hash of the baseline's cells.
       without: Changed key -> hash of the arm's cells with that one change taken back.
     """
     shown = ", ".join(f"{key}={value}" for key, value in changes.items())
@@ -334,14 +303,14 @@ class Arm:
     """An arm ready to be trained.
 
     Attributes:
-      name: of the arm, or of a trial of its tuning.
-      changes: of the base, with what was matched and tuned.
-      config: with seed 0.
-      prepared: data, model and optimizer.
-      cost: what it uses.
-      data: digest of its task.
-      hash: of its cells' folder.
-      matched: the field that was solved for, and its value.
+      name: Name of the arm, or of a trial of its tuning.
+      changes: Changes of the baseline, with those that were matched and tuned.
+      config: Config with seed 0.
+      prepared: Data, model and optimizer.
+      cost: Size and cost of training.
+      data: Digest of the task's data.
+      hash: Name of the folder of its cells.
+      matched: Option that was solved for, with its value.
     """
 
     name: str
@@ -358,14 +327,9 @@ class Arm:
         return Cell(self.name, seed, cell_path(root, self.hash, seed))
 
     def find_folder(self, members: int) -> None:
-        """Gives the arm the hash that names its folder, for so many members at a time."""
-        self.hash, _ = cell_hash(
-            self.config,
-            self.data,
-            members,
-            surroundings()[0],
-            fingerprint_of(self.config.initial),
-        )
+        """Sets the hash that names the folder, for a number of members at a time."""
+        initial = fingerprint_of(self.config.initial)
+        self.hash, _ = cell_hash(self.config, self.data, members, surroundings()[0], initial)
 
 
 class ArmBuilder:
@@ -374,12 +338,7 @@ class ArmBuilder:
     def __init__(
         self, design: Design, solved: Mapping[str, Mapping[str, int]] | None = None
     ) -> None:
-        """Reads nothing yet.
-
-        Args:
-          design: of the study.
-          solved: arm -> field -> value, of an earlier launch; an arm never changes between two.
-        """
+        """Reads nothing yet; `solved` has the matched options of an earlier launch, by arm."""
         self.design, self._solved = design, solved or {}
         self._tasks: dict[str, tuple[Task, str]] = {}
 
@@ -420,32 +379,22 @@ class ArmBuilder:
 
     def _matched(self, name: str, base: Arm) -> Arm:
         assert self.design.match is not None
-        if name in self._solved:
-            arm = self.make(name, name, self._solved[name])
-            arm.matched = dict(self._solved[name])
-            return arm
-        what, fields = self.design.match
-        for field in fields:
-            if field in self.design.arms[name]:
-                raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
+        what, field = self.design.match
+        if field in self.design.arms[name]:
+            raise InvalidInput(f"arm {name!r} sets {field}, which is solved for: match={what}")
+        solved = self._solved.get(name)
+        if solved is None:
 
-        def measured(prepared: Prepared) -> float:
-            if what == "time":
-                return seconds_per_step(prepared)
-            cost = cost_of(prepared)
-            return cost.parameters if what == "params" else cost.flops
+            def measured(prepared: Prepared) -> float:
+                cost = cost_of(prepared)
+                return cost.parameters if what == "params" else cost.flops
 
-        target, solved = measured(base.prepared), {}
-        for field in fields:
+            def at(value: int) -> float:
+                return measured(self.prepared(self.design.config_of(name, {field: value})))
 
-            def cost_at(value: int, field: str = field) -> float:
-                changes = {**solved, field: value}
-                return measured(self.prepared(self.design.config_of(name, changes=changes)))
-
-            config = self.design.config_of(name, changes=solved)
-            start, step = explicit(field, config), step_of(field, config)
+            start, step = _start_and_step(field, self.design.config_of(name))
             try:
-                solved[field], _ = matched_value(cost_at, target, start, step)
+                solved = {field: matched_value(at, measured(base.prepared), start, step)[0]}
             except ValueError as error:
                 raise InvalidInput(f"arm {name!r}: match={what} by {field}: {error}") from error
         arm = self.make(name, name, solved)
@@ -463,12 +412,7 @@ class ArmBuilder:
     def certificates(
         self, arms: Mapping[str, Arm], before: Mapping[str, Any]
     ) -> dict[str, ManipulationCheck | dict]:
-        """Looks whether each arm's change took; refuses those whose did not.
-
-        Args:
-          arms: name -> arm.
-          before: hash -> certificate of an earlier launch.
-        """
+        """Checks that each arm's change took effect; `before` has earlier results, by hash."""
         base, certificates = arms[self.design.base], {}
         base_probe, base_values = probe(base.prepared), resolved(base.config)
         for name, arm in arms.items():
@@ -513,11 +457,6 @@ def digest_of(task: Task) -> str:
 # ---------------------------------------------------------------- how long, and how many at a time
 
 
-def seconds_per_step(prepared: Prepared) -> float:
-    """Returns the median time of a training step of a compiled program."""
-    return measure(Program(prepared))
-
-
 def measure(program: Program) -> float:
     """Returns the seconds of a step of one member: the median over some calls of equal members."""
     prepared = program.prepared
@@ -539,12 +478,12 @@ def measure(program: Program) -> float:
 
 @dataclasses.dataclass
 class Estimate:
-    """How many members go at a time, and what timing some steps says.
+    """How many members a program trains at a time, and how long a cell of each arm takes.
 
     Attributes:
-      members: of a program at a time; 1: one after another.
-      seconds: of one cell, by arm, training and evaluation.
-      told: what was timed, in words.
+      members: Number of members; 1 is one after another.
+      seconds: Arm -> seconds of one cell, for training and evaluation.
+      told: What was timed, in words.
     """
 
     members: int
@@ -558,15 +497,13 @@ class Estimate:
 
 
 def members_of(arms: Iterable[Arm], asked: int | None) -> int:
-    """Returns how many members of a program are trained at a time.
+    """Returns the number of members that a program trains at a time: `asked`, if it is given.
 
-    On a CPU, and where runs are over several devices, one after another; on a GPU or TPU eight.
+    On a CPU, and where a run uses several devices, they go one after another; on a GPU or TPU,
+    eight at a time.
 
-    Args:
-      arms: of the study.
-      asked: a number in the place of that.
     Raises:
-      InvalidInput: runs over several devices go one after another.
+      InvalidInput: Runs on several devices were asked to train together.
     """
     if asked is not None and asked < 1:
         raise InvalidInput(f"--members={asked}: expected an integer >= 1")
@@ -581,29 +518,18 @@ def members_of(arms: Iterable[Arm], asked: int | None) -> int:
 
 
 def calibrate(arms: Mapping[str, Arm], base: str, members: int) -> Estimate:
-    """Times some steps of the base; other arms take as long as their operations say.
-
-    Args:
-      arms: name -> arm.
-      base: name of the base.
-      members: that go at a time.
-    """
+    """Times some steps of the baseline and scales the result to other arms by their FLOPs."""
     first = arms[base]
     seconds = measure(Program(first.prepared, members))
     cell = first.config.training.steps * seconds + _evaluation_seconds(first.prepared)
-    told = f"{seconds * 1e3:.2f} ms a step"
-    return Estimate(
-        members, {name: cell * _work(arm) / _work(first) for name, arm in arms.items()}, told
-    )
+    work = {name: max(arm.cost.flops, 1.0) * arm.cost.counted for name, arm in arms.items()}
+    scaled = {name: cell * work[name] / work[base] for name in arms}
+    return Estimate(members, scaled, f"{seconds * 1e3:.2f} ms a step")
 
 
 def nothing_to_run(arms: Iterable[str], members: int = 1) -> Estimate:
-    """The estimate of a study whose cells are all there."""
+    """Returns the estimate of a study whose cells are all there."""
     return Estimate(members, dict.fromkeys(arms, 0.0), "")
-
-
-def _work(arm: Arm) -> float:
-    return max(arm.cost.flops, 1.0) * arm.cost.counted
 
 
 def _evaluation_seconds(prepared: Prepared) -> float:

@@ -127,13 +127,7 @@ def code_hash() -> str:
 
 
 def cell_path(root: Path, folder: str, seed: int) -> Path:
-    """Returns the directory of a cell, see files.inside.
-
-    Args:
-      root: that holds `cells`.
-      folder: the cell's hash.
-      seed: of the run.
-    """
+    """Returns the directory of a cell below `root`; `folder` is the cell's hash."""
     return inside(root, f"cells/{folder}/s{seed}")
 
 
@@ -173,12 +167,7 @@ class Cell(NamedTuple):
         return status.reason
 
     def outcome(self, metric: str, target: float | None = None) -> Outcome:
-        """What the cell counts as in a comparison.
-
-        Args:
-          metric: of the final test scores.
-          target: score from which on it is solved; None: no such thing is asked.
-        """
+        """Returns the outcome by a metric of the final test scores, and by a target if given."""
         state = self.state()
         value = self.means().get(metric) if state == DONE else None
         if target is None:

@@ -63,14 +63,7 @@ _TOO_FEW = "too few arms that did not diverge, or seeds"
 def optimum_of(
     study: Study, verdicts: Mapping[str, Any], key: str, arms: Sequence[str]
 ) -> Optimum | str:
-    """Returns the best value of a swept option, off a parabola, or why there is none.
-
-    Args:
-      study: with at least two seeds that all arms have.
-      verdicts: its own.
-      key: of sweeps_of.
-      arms: a group of it.
-    """
+    """Returns the best value of an option over a group of sweeps_of, or why there is none."""
     arms = [arm for arm in arms if not verdicts["values"][arm].get("diverged")]
     if len(arms) < 3:
         return _TOO_FEW

@@ -1,7 +1,7 @@
-"""What a study asks: the base, its arms, and how the answer will be judged.
+"""The question of a study: the baseline, its arms, and how the answer will be judged.
 
-Read from a config file that defines, beside get_config() (the base), get_arms() (name -> changed
-values) and get_study(); or made from `--arm` and `--drop`. Nothing here imports jax.
+A study is read from a config file that defines get_config() (the baseline), get_arms() (name ->
+changed options) and get_study(), or made from `--arm`. Nothing here imports jax.
 """
 
 import dataclasses
@@ -10,43 +10,90 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt, Len
 from ml_collections import ConfigDict
+from pydantic import BaseModel, Field, ValidationError
 
 from transformer_jax.config import OPTIONS, SECTIONS
 from transformer_jax.config_files import ConfigFile, changed, flatten
 from transformer_jax.declarations import split_values
 from transformer_jax.errors import InvalidInput, suggest
 from transformer_jax.metrics import METRICS, SCORED, metric_facts
-from transformer_jax.options import is_integer, is_number, is_user_defined
-from transformer_jax.resolve import option_for, plain_key, stated, unknown_key
+from transformer_jax.options import is_user_defined
+from transformer_jax.resolve import option_for, stated, unknown_key
 
-MATCHES = ("params", "flops", "time")
-FIELDS = ("model.width", "model.mlp_dim", "model.depth")
 _MOST_ARMS = 64
 _MOST_SEEDS = 10_000
-_NAMED = 8  # arms that the question of a grid names
-
+_LARGEST_STEP = 3.5  # from a value of a tuning's grid to the next
+_UNEVEN = 1.35  # largest factor over the smallest: 1, 3, 10 is even enough
 
 Range = tuple[float | None, float | None]  # None: no end on that side
-_TUNING_SEEDS = (1000, 1001)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tuning:
-    """The option that each arm tunes.
+# ---------------------------------------------------------------- simple methods
+
+_OF_LABELS = {
+    "majority": "the most frequent class",
+    "linear model": "a linear model",
+    "nearest neighbour": "the nearest neighbour",
+}
+# The methods of data/baselines, with their names in a sentence.
+METHODS = {f"{n}-gram": f"a {n}-gram model" for n in range(1, 7)} | _OF_LABELS
+FLOORS = ("1-gram", "majority")  # read nothing of an example: what a metric cannot fall below
+
+
+def gate_of(
+    asked: Sequence[str] | None, usual: str | None, scores: Mapping[str, Any], split: str = "test"
+) -> dict[str, Any] | None:
+    """Returns the gate: the score of a simple method that a baseline has to beat.
+
+    Args:
+      asked: Method and reason that a study sealed, or None for the task's usual method.
+      usual: The usual method of the task, or None if it has none.
+      scores: Method -> split -> metric -> score.
+      split: Split that both are scored on.
+
+    Returns:
+      method, metric, split, score and reason; None if no method is known.
+
+    Raises:
+      InvalidInput: The sealed method does not apply to the task.
+    """
+    method, reason = asked or (usual, "the usual one of such a task")
+    if method is None:
+        return None
+    if method not in scores:
+        methods = [name for name in scores if name in METHODS]
+        raise InvalidInput(
+            f"get_study(): gate: by={method!r}: not for this task; expected one of "
+            f"{', '.join(methods)}{suggest(method, methods)}"
+        )
+    metric = "accuracy" if method in _OF_LABELS else "loss"
+    score = scores[method][split][metric]
+    return {"method": method, "metric": metric, "split": split, "score": score, "reason": reason}
+
+
+# ---------------------------------------------------------------- a study file
+
+Text = Annotated[str, Len(1)]
+Names = tuple[str, ...]
+
+
+class Tuning(BaseModel, extra="forbid", frozen=True):
+    """The option that every arm tunes for itself.
 
     Attributes:
-      key: Of the config.
-      grid: Values that every arm tries, > 0, ascending in about equal factors.
-      seeds: Of the trials; no verdict uses them.
+      key: The option.
+      grid: Values that every arm tries, > 0, ascending by about equal factors.
+      seeds: Seeds of the trials; no verdict uses them.
     """
 
     key: str
-    grid: tuple[float, ...]
-    seeds: tuple[int, ...] = _TUNING_SEEDS
+    grid: Annotated[tuple[Annotated[float, Gt(0)], ...], Len(3, 32)]
+    seeds: Annotated[tuple[Annotated[int, Ge(0)], ...], Len(2)] = (1000, 1001)
 
     @property
     def runs_of_an_arm(self) -> int:
@@ -59,36 +106,88 @@ class Tuning:
         return f"{self.key} {values} with {len(self.seeds)} seeds, then a parabola"
 
 
+class Match(BaseModel, extra="forbid"):
+    """What the arms are made equal in, and the option that is solved for."""
+
+    by: Literal["params", "flops"]
+    field: Literal["model.width", "model.mlp_dim", "model.depth"]
+
+
+class Gate(BaseModel, extra="forbid"):
+    """The simple method that the baseline has to beat, and why not the usual one of the task."""
+
+    by: str
+    reason: Text
+
+
+class StudyFile(BaseModel, extra="forbid"):
+    """What get_study() returns; see Design for the meaning of each entry."""
+
+    question: Text
+    prediction: Text
+    metric: Text
+    margin: Annotated[float, Gt(0), Field(allow_inf_nan=False)]
+    margin_reason: Text
+    looks: Annotated[tuple[Annotated[int, Ge(1)], ...], Len(1)] = (5,)
+    base: str | None = None
+    tuning: Tuning | None = None
+    match: Match | None = None
+    primary: Names | None = None
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    gate: Gate | None = None
+    expected: dict[str, Range] = {}
+    supersedes: str | None = None
+
+
+def _read(content: Any, where: str) -> StudyFile:
+    try:
+        return StudyFile.model_validate(content)
+    except ValidationError as error:
+        # A misspelt entry is also a missing one.
+        fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        key = ".".join(map(str, fault["loc"])) or "get_study()"
+        if fault["type"] == "extra_forbidden":
+            known = [name for m in (StudyFile, Tuning, Match, Gate) for name in m.model_fields]
+            near = suggest(str(fault["loc"][-1]), known)
+            raise InvalidInput(f"{where}: {key!r} is unknown{near}") from error
+        if fault["type"] == "missing":
+            raise InvalidInput(
+                f"{where}: {key} is missing: it is declared before the first cell"
+            ) from error
+        raise InvalidInput(f"{where}: {key}={fault['input']!r}: {fault['msg']}") from error
+
+
+# ---------------------------------------------------------------- a design
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Design:
-    """A study, before anything ran: a value, whatever becomes of the file that it was read from.
+    """A study before any run: a value that does not depend on the file that it was read from.
 
-    What is sealed is everything here except where it came from. Jobs get it by cloudpickle, which
-    takes the references inside a config.
+    All fields are sealed except exploratory, path, overrides and supersedes.
 
     Attributes:
-      question: in one sentence.
-      prediction: what the author expects, written down beforehand.
-      expected: the same as ranges: arm -> lowest and highest effect, + is better; None: no end.
-      metric: primary, of evaluation.json's `test` part: a row of METRICS, or MODULE:NAME.
-      margin: the smallest difference that matters, in the metric's unit.
-      margin_reason: why that one.
-      looks: planned numbers of seeds, ascending.
-      base: name of the arm that all others are compared with.
-      arms: name -> changed values, full key -> value; the base among them.
-      tuning: what each arm may tune; None: all have the base's options.
-      match: what arms are made equal in (params, flops, time), and by which fields, which are
-        solved for one after another, the coarse one first; or None.
-      primary: arms that the question is about; the others get intervals and no words. (): all.
-      target: score from which on a run has solved its task, where means describe no run: arms are
-        then judged by how many runs reach it, and when.
-      gate: simple method that the base has to beat before any verdict, and why that one; None: the
-        usual one of the task, see data/baselines.
-      supersedes: why the same question is asked again; not sealed.
-      config: what arms change; with what the command line changed.
-      exploratory: made on the command line.
-      path: of the config file.
-      overrides: what the command line changed, full key -> text.
+      question: The question, in one sentence.
+      prediction: What the author expects.
+      metric: Primary metric on the test split: a name of METRICS, or MODULE:NAME.
+      margin: Smallest difference that matters, in the metric's unit.
+      margin_reason: Why that margin.
+      looks: Number of seeds of each planned look, ascending.
+      base: Name of the baseline, the arm that all others are compared with.
+      arms: Name -> changed options (full key -> value), the baseline included.
+      tuning: What each arm tunes, or None if all have the baseline's options.
+      match: (what, option): arms are made equal in params or flops by solving for the option.
+      primary: Arms that the question is about, () for all. Others get intervals but no words.
+      target: Score from which on a run has solved its task. Arms are then compared by how many runs
+        reach it, and when.
+      gate: (method, reason): the simple method that the baseline has to beat before any verdict, or
+        None for the usual one of the task, see data/baselines.
+      expected: Arm -> lowest and highest predicted effect, + is better.
+      supersedes: Why the same question is asked again.
+      config: The config that arms change, with the changes of the command line.
+      exploratory: Whether it was made on the command line.
+      path: Path of the config file.
+      overrides: Changes of the command line, full key -> text.
     """
 
     question: str = ""
@@ -100,7 +199,7 @@ class Design:
     base: str
     arms: Mapping[str, Mapping[str, Any]]
     tuning: Tuning | None = None
-    match: tuple[str, tuple[str, ...]] | None = None
+    match: tuple[str, str] | None = None
     primary: tuple[str, ...] = ()
     target: float | None = None
     gate: tuple[str, str] | None = None
@@ -118,25 +217,39 @@ class Design:
 
     @property
     def others(self) -> list[str]:
-        """The arms that are compared with the base."""
+        """The arms that are compared with the baseline."""
         return [name for name in self.arms if name != self.base]
 
     def config_of(self, arm: str, changes: Mapping[str, Any] | None = None) -> ConfigDict:
-        """Returns the checked config of an arm, with seed 0.
+        """Returns the checked config of an arm with seed 0, and with further changes.
 
-        Args:
-          arm: its name.
-          changes: further ones, what was solved for or tuned.
         Raises:
-          InvalidInput: one of its values is wrong.
+          InvalidInput: One of its values is not allowed.
         """
         try:
             return changed(self.config, {**self.arms[arm], **(changes or {}), "seed": 0})
         except InvalidInput as error:
             raise InvalidInput(f"arm {arm!r}: {error}") from error
 
+    def check_arms(self) -> "Design":
+        """Returns the design if every arm, with every value of the tuning, can be made.
+
+        Raises:
+          InvalidInput: A value of an arm is not allowed, or it sets the tuned option.
+        """
+        for name, changes in self.arms.items():
+            self.config_of(name)
+            if self.tuning is not None:
+                if self.tuning.key in changes:
+                    raise InvalidInput(
+                        f"{self.path}: arm {name!r} sets {self.tuning.key}, which is tuned"
+                    )
+                for value in self.tuning.grid:
+                    self.config_of(name, {self.tuning.key: value})
+        return self
+
     def sealed(self) -> dict[str, Any]:
-        """What may not change once a cell has run, as plain JSON."""
+        """Returns what may not change once a cell has run, as plain JSON."""
         base = stated(flatten(self.config_of(self.base)))
         sealed: dict[str, Any] = {
             "question": self.question,
@@ -149,7 +262,7 @@ class Design:
             "base": self.base,
             "base_config": {key: value for key, value in base.items() if key != "seed"},
             "arms": self.arms,
-            "tuning": dataclasses.asdict(self.tuning) if self.tuning else None,
+            "tuning": self.tuning.model_dump() if self.tuning else None,
             "match": self.match,
             "primary": self.primary,
             "target": self.target,
@@ -164,201 +277,197 @@ def seal_of(sealed: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
 
 
-# ---------------------------------------------------------------- from a file
-
-
 def load_design(
-    path: str,
-    overrides: Mapping[str, str] | None = None,
-    arms: Sequence[str] = (),
-    drops: Sequence[str] = (),
+    path: str, overrides: Mapping[str, str] | None = None, arms: Sequence[str] = ()
 ) -> Design:
-    """Reads a study from a config file, or makes one of a grid or of what is left out.
+    """Reads a study from a config file, or makes one from `--arm`.
 
     Args:
-      path: of the config file.
-      overrides: of the base, full key -> text of the value.
-      arms: texts of `--arm`, KEY=VALUE,VALUE[xKEY=VALUE,...].
-      drops: names of `--drop`.
+      path: Path of the config file.
+      overrides: Changes of the baseline, full key -> text of the value.
+      arms: Texts of `--arm`, KEY=VALUE,VALUE[xKEY=VALUE,...].
+
     Raises:
-      InvalidInput: the file has no arms and none were given, or any of it is wrong.
+      InvalidInput: The file has no arms and none were given, or any of it is not allowed.
     """
-    return design_of(ConfigFile(path), overrides, arms, drops)
+    return design_of(ConfigFile(path), overrides, arms)
 
 
 def design_of(
-    file: ConfigFile,
-    overrides: Mapping[str, str] | None = None,
-    arms: Sequence[str] = (),
-    drops: Sequence[str] = (),
+    file: ConfigFile, overrides: Mapping[str, str] | None = None, arms: Sequence[str] = ()
 ) -> Design:
-    """Returns the study of a config file that was run, see load_design.
-
-    Args:
-      file: whose question it is.
-      overrides: see load_design.
-      arms: see load_design.
-      drops: see load_design.
-    """
+    """Returns the study of a config file that was run, see load_design."""
     overrides = overrides or {}
     config = file.config(overrides)
-    if arms or drops:
-        study, made = _quick_study(config, arms, drops)
+    if arms:
+        study, made = _quick_study(config, arms)
     else:
         missing = [name for name in ("get_arms", "get_study") if not hasattr(file.module, name)]
         if missing:
             raise InvalidInput(
-                f"--config={file.path}: a study needs {' and '.join(missing)}() beside "
+                f"--config={file.path}: a study needs {' and '.join(missing)}() next to "
                 "get_config(); or give arms, --arm=model.num_heads=1,2,4"
             )
         study, made = file.call("get_study"), file.call("get_arms")
     design = _checked(file.path, config, study, made)
-    exploratory = bool(arms or drops)
-    return dataclasses.replace(design, exploratory=exploratory, overrides=dict(overrides))
+    return dataclasses.replace(design, exploratory=bool(arms), overrides=dict(overrides))
 
 
-_STUDY_KEYS = {
-    "question": str,
-    "prediction": str,
-    "metric": str,
-    "margin": float,
-    "margin_reason": str,
-    "looks": tuple,
-    "base": str,
-    "tuning": dict,
-    "match": dict,
-    "primary": tuple,
-    "target": float,
-    "gate": dict,
-    "expected": dict,
-    "supersedes": str,
-}
-_NEEDED = ("question", "prediction", "metric", "margin", "margin_reason")
-
-
-def _checked(path: str, config: ConfigDict, study: Any, arms: Any) -> Design:
-    """Makes a design of what a config file says, or names what is wrong with it."""
+def _checked(path: str, config: ConfigDict, content: Any, arms: Any) -> Design:
     where = f"--config={path}: get_study()"
-    if not isinstance(study, dict) or not isinstance(arms, dict):
-        raise InvalidInput(f"--config={path}: get_study() and get_arms() have to give dicts")
-    for key, value in study.items():
-        if key not in _STUDY_KEYS:
-            raise InvalidInput(f"{where}: {key!r} is unknown{suggest(key, _STUDY_KEYS)}")
-        kind = _STUDY_KEYS[key]
-        accepted = (int, float) if kind is float else (list, tuple) if kind is tuple else kind
-        if value is not None and not isinstance(value, accepted):
-            raise InvalidInput(f"{where}: {key}={value!r}: expected {kind.__name__}")
-    missing = [key for key in _NEEDED if not study.get(key)]
-    if missing:
-        raise InvalidInput(
-            f"{where}: {', '.join(missing)} missing: they are declared before the first cell"
-        )
-    metric = study["metric"].removeprefix("test/")
+    _check_arms(path, arms)
+    study = _read(content, where)
+    metric, base = study.metric.removeprefix("test/"), study.base or next(iter(arms))
+    others = [name for name in arms if name != base]
     if metric not in METRICS and not is_user_defined(metric):
         raise InvalidInput(
-            f"{where}: metric={study['metric']!r}: expected one of {', '.join(METRICS)}, or "
+            f"{where}: metric={study.metric!r}: expected one of {', '.join(METRICS)}, or "
             f"MODULE:NAME of your own, scored on the test split{suggest(metric, METRICS)}"
         )
     if metric not in SCORED and metric not in config.evaluation.metrics:
-        asked = (*config.evaluation.metrics, metric)
-        config = changed(config, {"evaluation.metrics": asked})
-    margin, target = study["margin"], study.get("target")
-    if not (is_number(margin) and margin > 0):
-        raise InvalidInput(f"{where}: margin={margin!r}: expected a number > 0")
-    if not (target is None or is_number(target)):
-        raise InvalidInput(f"{where}: target={target!r}: expected a number")
-    looks = tuple(study.get("looks") or (5,))
-    if any(not is_integer(look) or look < 1 for look in looks) or list(looks) != sorted(set(looks)):
-        raise InvalidInput(f"{where}: looks={looks}: expected numbers of seeds, ascending")
-    base = study.get("base") or next(iter(arms), "")
+        config = changed(config, {"evaluation.metrics": (*config.evaluation.metrics, metric)})
+    if list(study.looks) != sorted(set(study.looks)):
+        raise InvalidInput(f"{where}: looks={study.looks}: expected numbers of seeds, ascending")
     if base not in arms:
-        raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, map(str, arms))}")
-    if not 2 <= len(arms) <= _MOST_ARMS:
-        raise InvalidInput(f"{path}: expected 2 to {_MOST_ARMS} arms, got {len(arms)}")
+        raise InvalidInput(f"{where}: base={base!r} is no arm{suggest(base, arms)}")
+    for what, names in (("primary", study.primary or ()), ("expected", study.expected)):
+        for name in names:
+            if name not in others:
+                raise InvalidInput(
+                    f"{where}: {what}: {name!r}: expected arms other than the baseline"
+                    f"{suggest(name, others)}"
+                )
+    if len(set(study.primary or ())) < len(study.primary or ()):
+        raise InvalidInput(f"{where}: primary={study.primary}: expected each arm once")
+    for name, ends in study.expected.items():
+        numbers = [end for end in ends if end is not None]
+        if not numbers or numbers != sorted(numbers):
+            raise InvalidInput(
+                f"{where}: expected: {name!r}: {ends}: give the lowest and the highest effect, "
+                "e.g. (-0.03, -0.01), None for no end"
+            )
+    if study.target is not None and (study.expected or study.gate):
+        what = "expected" if study.expected else "gate"
+        raise InvalidInput(f"{where}: {what}: a study with a target counts the runs that reach it")
+    if study.gate and study.gate.by not in METHODS:
+        raise InvalidInput(
+            f"{where}: gate: by={study.gate.by!r}: expected one of {', '.join(METHODS)}"
+            f"{suggest(study.gate.by, METHODS)}"
+        )
+    tuning = study.tuning and check_tuning(where, study.tuning, flatten(config))
+    return Design(
+        question=study.question,
+        prediction=study.prediction,
+        metric=metric,
+        margin=study.margin,
+        margin_reason=study.margin_reason,
+        looks=study.looks,
+        base=base,
+        arms={name: dict(changes) for name, changes in arms.items()},
+        tuning=tuning,
+        match=(study.match.by, study.match.field) if study.match else None,
+        primary=study.primary or (),
+        target=study.target,
+        gate=(study.gate.by, study.gate.reason) if study.gate else None,
+        expected=study.expected,
+        supersedes=study.supersedes or "",
+        config=config,
+        path=path,
+    ).check_arms()
+
+
+def _check_arms(path: str, arms: Any) -> None:
+    if not isinstance(arms, dict) or not 2 <= len(arms) <= _MOST_ARMS:
+        raise InvalidInput(f"{path}: get_arms(): expected a dict of 2 to {_MOST_ARMS} arms")
     for name, changes in arms.items():
         if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 80:
             raise InvalidInput(f"{path}: arm {name!r}: expected a name of 1 to 80 characters")
         if not isinstance(changes, dict) or not all(isinstance(key, str) for key in changes):
             raise InvalidInput(
-                f"{path}: arm {name!r}: expected a dict of changed values, by the keys of options"
+                f"{path}: arm {name!r}: expected a dict of changed options, by full key"
             )
         if "seed" in changes:
             raise InvalidInput(f"{path}: arm {name!r}: seeds are the command's, --seeds=5")
-    others = [name for name in arms if name != base]
-    design = Design(
-        question=study["question"],
-        prediction=study["prediction"],
-        metric=metric,
-        margin=float(margin),
-        margin_reason=study["margin_reason"],
-        looks=looks,
-        base=base,
-        arms={name: dict(changes) for name, changes in arms.items()},
-        tuning=read_tuning(where, study.get("tuning"), flatten(config)),
-        match=_match(where, study.get("match")),
-        primary=_primary(where, study.get("primary"), others),
-        target=None if target is None else float(target),
-        gate=read_gate(where, study.get("gate"), target),
-        expected=read_expected(where, study.get("expected"), others, target),
-        supersedes=study.get("supersedes") or "",
-        config=config,
-        path=path,
-    )
-    refuse_impossible_settings(design)
-    return checked_arms(design)
 
 
-def checked_arms(design: Design) -> Design:
-    """Returns the design, if every arm makes a config that can be trained.
+def check_tuning(where: str, tuning: Tuning, flat: Mapping[str, Any]) -> Tuning:
+    """Returns a tuning if its option exists and takes all values of an evenly spaced grid.
+
+    Args:
+      where: Place in the file, for messages.
+      tuning: The tuning.
+      flat: Options of the baseline.
 
     Raises:
-      InvalidInput: a value of an arm is wrong.
+      InvalidInput: Any of it is not allowed.
     """
-    for name in design.arms:
-        design.config_of(name)
-    return design
+    where, key, grid = f"{where}: tuning", tuning.key, tuning.grid
+    option = option_for(key, flat)
+    if option is None:
+        raise InvalidInput(f"{where}: {unknown_key(key, flat)}")
+    if len(set(tuning.seeds)) < len(tuning.seeds):
+        raise InvalidInput(f"{where}: seeds={tuning.seeds}: expected each seed once")
+    factors = [after / before for before, after in itertools.pairwise(grid)]
+    if not 1 < min(factors) <= max(factors) <= min(_LARGEST_STEP, _UNEVEN * min(factors)):
+        raise InvalidInput(
+            f"{where}: grid={grid}: expected each value to be 1 to {_LARGEST_STEP} times the one "
+            "before, by about the same factor"
+        )
+    is_whole = all(value == int(value) for value in grid) and option.accepts(int(grid[0]))
+    grid = tuple(int(value) for value in grid) if is_whole else grid
+    if wrong := [value for value in grid if not option.accepts(value)]:
+        raise InvalidInput(f"{where}: grid: {key}={wrong[0]!r}: expected {option.allowed}")
+    return tuning.model_copy(update={"grid": grid})
 
 
-def _match(where: str, asked: dict | None) -> tuple[str, tuple[str, ...]] | None:
-    if not asked:
-        return None
-    what, fields = asked.get("by", ""), asked.get("field", "")
-    fields = tuple(fields) if isinstance(fields, list | tuple) and fields else (fields,)
-    if unknown := [key for key in asked if key not in ("by", "field")]:
-        raise InvalidInput(f"{where}: match: {unknown[0]!r}: expected by and field")
-    if what not in MATCHES:
-        raise InvalidInput(f"{where}: match: by={what!r}: expected one of {', '.join(MATCHES)}")
-    for field in fields:
-        if field not in FIELDS:
-            raise InvalidInput(f"{where}: match: field={field!r}: expected {', '.join(FIELDS)}")
-    return what, fields
+def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
+    """Returns whether an effect is in its predicted range, by its interval; None is no end."""
+    if interval is None:
+        return "not known"
+    (low, high), (least, most) = _numbers(ends), _numbers(interval)
+    if low <= least and most <= high:
+        return "as expected"
+    return "not as expected" if most < low or high < least else "open"
 
 
-def _primary(where: str, asked: Sequence[str] | None, others: list[str]) -> tuple[str, ...]:
-    for name in asked or ():
-        if name not in others:
-            raise InvalidInput(
-                f"{where}: primary: {name!r}: expected arms beside the base"
-                f"{suggest(str(name), others)}"
-            )
-    if len(set(asked or ())) < len(asked or ()):
-        raise InvalidInput(f"{where}: primary={list(asked or ())}: expected each arm once")
-    return tuple(asked or ())
+def _numbers(ends: Sequence[float | None]) -> tuple[float, float]:
+    low, high = ends
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
+    """Returns the direction of a metric, with or without the name of its split.
+
+    Times and norms are better smaller, speeds larger.
+
+    Args:
+      metric: Name of the metric.
+      stored: What runs keep of user-defined metrics; nothing is imported.
+    """
+    name = metric.rsplit("/", 1)[-1]
+    if name in METRICS:
+        return metric_facts(name).larger_is_better
+    if name == "mfu" or name.endswith("_per_second"):
+        return True
+    return bool((stored or {}).get(name, {}).get("larger_is_better", False))
+
+
+# ---------------------------------------------------------------- the command line
 
 
 def _quick_study(
-    config: ConfigDict, arms: Sequence[str], drops: Sequence[str]
+    config: ConfigDict, arms: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """What get_study() and get_arms() would say of a grid, or of what is left out."""
+    """Returns what get_study() and get_arms() would return for `--arm`."""
     flat = flatten(config)
-    made = quick_arms(flat, arms, drops)
-
-    def is_base(changes: dict[str, Any]) -> bool:
-        # A type of layer that the base does not describe is the model as it is.
-        return all(flat.get(k, flat.get(plain_key(k))) == v for k, v in changes.items())
-
-    same = [name for name, changes in made.items() if is_base(changes)]
-    if made and len(same) == len(made):
+    made: dict[str, dict[str, Any]] = {}
+    for text in arms:
+        parsed = parse_arm(text, flat)
+        if any(made.get(name, changes) != changes for name, changes in parsed.items()):
+            parsed = parse_arm(text, flat, whole_keys=True)
+        made |= parsed
+    same = [n for n, changes in made.items() if all(flat.get(k) == v for k, v in changes.items())]
+    if len(same) == len(made):
         raise InvalidInput(
             f"--arm={' --arm='.join(arms)}: the config has it already; expected another value, or "
             "several that are compared with the first: KEY=VALUE,VALUE"
@@ -366,8 +475,9 @@ def _quick_study(
     base = same[0] if same else "base"
     made = {base: made.get(base, {})} | {n: c for n, c in made.items() if n not in same}
     metric = usual_metric(config)
+    named = ", ".join(made) if len(made) <= 8 else f"{len(made)} arms"
     study = {
-        "question": question_of(made, drops),
+        "question": f"What do {named} give?",
         "prediction": "none: it was made on the command line",
         "base": base,
         "metric": metric,
@@ -377,14 +487,8 @@ def _quick_study(
     return study, made
 
 
-def question_of(arms: Collection[str], drops: Sequence[str]) -> str:
-    """Returns what a study asks that was made on the command line."""
-    named = ", ".join(arms) if len(arms) <= _NAMED else f"{len(arms)} arms"
-    return "What does each part do?" if drops else f"What do {named} give?"
-
-
 def usual_metric(config: ConfigDict) -> str:
-    """What a question is judged by that says nothing of it."""
+    """Returns the metric of a question that names none."""
     return "accuracy" if config.data.task.endswith("_classification") else "loss"
 
 
@@ -392,7 +496,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """Reads `5` (0 to 4), `5:10` (5 to 9) or `3,7,8`.
 
     Raises:
-      InvalidInput: it is none of them, empty, or names a seed twice.
+      InvalidInput: It is none of them, empty, or names a seed twice.
     """
     first, colon, last = text.partition(":")
     seeds: Sequence[int]
@@ -414,45 +518,22 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-# ---------------------------------------------------------------- direction of a metric
-
-
-def larger_is_better(metric: str, stored: Mapping[str, Mapping[str, Any]] | None = None) -> bool:
-    """Returns the direction of a metric, with or without the split it is of.
-
-    What is no score, a time or a norm say, is better smaller, and a speed larger.
-
-    Args:
-      metric: its name.
-      stored: what runs keep of metrics that are not this package's; nothing is imported.
-    """
-    name = metric.rsplit("/", 1)[-1]
-    if name in METRICS:
-        return metric_facts(name).larger_is_better
-    if name == "mfu" or name.endswith("_per_second"):
-        return True
-    return bool((stored or {}).get(name, {}).get("larger_is_better", False))
-
-
-# ---------------------------------------------------------------- arms of the command line
-
-
 def parse_arm(
     text: str, flat: Mapping[str, Any], whole_keys: bool = False, flag: str = "--arm"
 ) -> dict[str, dict[str, Any]]:
-    """Reads `KEY=VALUE,VALUE` or several of these joined by x: their product.
+    """Reads `KEY=VALUE,VALUE`, or several of these joined by x: their product.
 
     Args:
-      text: of one `--arm`.
-      flat: the base's values.
-      whole_keys: whether arms are named by whole keys, where their last names do not tell them
-        apart.
-      flag: that the text was given with.
+      text: Text of one `--arm`.
+      flat: Options of the baseline.
+      whole_keys: Whether arms are named by full keys instead of their last parts.
+      flag: The flag that the text was given with.
+
     Returns:
-      name of the arm -> changed values.
+      Name of the arm -> changed options.
     """
     axes = []
-    for part in _parts(text):
+    for part in re.split(rf"x(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text):
         key, equals, values = part.partition("=")
         key = key.removeprefix("config.")
         option = option_for(key, flat)
@@ -463,22 +544,11 @@ def parse_arm(
         second = re.search(r"x((?:config\.)?[a-z]+\.[\w.]*)=", values)
         if second and names_section(second[1]):  # else a file in a value
             raise InvalidInput(f"{flag}={text}: {unknown_key(second[1], flat)}")
-        axis = []
-        for value in split_values(values):
-            try:
-                parsed = option.parse(value)
-            except (ValueError, OverflowError):
-                parsed = None
-            if not option.accepts(parsed) or (
-                parsed is None and value.lower() not in ("none", "null")
-            ):
-                near = suggest(value, option.names)
-                raise InvalidInput(f"{flag}={text}: {key}={value}: expected {option.allowed}{near}")
-            axis.append((key, value, parsed))
-        axes.append(axis)
+        parse = _parser(option, f"{flag}={text}: {key}")
+        axes.append([(key, value, parse(value)) for value in split_values(values)])
     last = {key: key.rsplit(".", 1)[-1] for axis in axes for key, *_ in axis}
-    apart = len(set(last.values())) == len(last) and not whole_keys
-    short = last if apart else {key: key for key in last}
+    is_clear = len(set(last.values())) == len(last) and not whole_keys
+    short = last if is_clear else {key: key for key in last}
     return {
         " ".join(f"{short[key]}={value}" for key, value, _ in point): {
             key: parsed for key, _, parsed in point
@@ -487,268 +557,25 @@ def parse_arm(
     }
 
 
+def _parser(option: Any, where: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            parsed = option.parse(text)
+        except (ValueError, OverflowError):
+            parsed = None
+        says_none = text.lower() in ("none", "null")
+        if not option.accepts(parsed) or (parsed is None and not says_none):
+            near = suggest(text, option.names)
+            raise InvalidInput(f"{where}={text}: expected {option.allowed}{near}")
+        return parsed
+
+    return parse
+
+
 _SECTIONS = sorted({prefix.partition(".")[0] for prefix in SECTIONS} - {""})
 
 
 def names_section(key: str) -> bool:
-    """Whether a key begins with a section of a config, or with what may be a misspelt one."""
+    """Returns whether a key begins with a section of a config, or nearly so."""
     first = key.removeprefix("config.").partition(".")[0]
     return first in _SECTIONS or bool(suggest(first, _SECTIONS))
-
-
-def _parts(text: str) -> list[str]:
-    """Cuts at an x that begins a new KEY=; keys and values hold an x too."""
-    return re.split(rf"x(?=(?:config\.)?(?:{'|'.join(_SECTIONS)})\.[\w.]*=)", text)
-
-
-# What is left out of a model, by what users call it: the values that take its place.
-DROPS: dict[str, dict[str, Any]] = {
-    "positions": {"model.position": "none"},
-    "residuals": {"model.wiring": "no_residual", "model.skips": "none"},
-    "norm": {"model.norm": "none", "model.query_key_norm": "none"},
-    "scale": {"model.attention_scale": 1.0},
-    "heads": {"model.num_heads": 1, "model.num_kv_heads": None, "model.head_dim": None},
-    "feedforward": {"model.feed_forward": "none"},
-    "warmup": {},
-    "dropout": {
-        "model.dropout_rate": 0.0,
-        "model.attention_dropout_rate": None,  # as dropout_rate
-        "model.stochastic_depth": 0.0,
-    },
-    "decay": {"optimizer.weight_decay": 0.0},
-    "clipping": {"training.clip_norm": None},
-}
-
-
-def quick_arms(
-    flat: Mapping[str, Any], arms: Sequence[str], drops: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Returns the arms of `--arm` and `--drop`, name -> changed values; {} without any.
-
-    Args:
-      flat: the base's values.
-      arms: texts of `--arm`.
-      drops: names of `--drop`.
-    Raises:
-      InvalidInput: one of them is wrong, or leaves out what the config has not.
-    """
-    made: dict[str, dict[str, Any]] = {}
-    for text in arms:
-        parsed = parse_arm(text, flat)
-        if any(made.get(name, changes) != changes for name, changes in parsed.items()):
-            parsed = parse_arm(text, flat, whole_keys=True)
-        made |= parsed
-    for name in drops:
-        if name not in DROPS:
-            raise InvalidInput(
-                f"--drop={name}: expected some of {', '.join(DROPS)}{suggest(name, DROPS)}"
-            )
-        changes = DROPS[name]
-        if name == "warmup":
-            key = "schedule.warmup_steps"
-            if flat["schedule.name"] == "inverse_square_root":
-                raise InvalidInput(
-                    f"--drop=warmup: with another {key} the learning rate is another all the way, "
-                    "also after the warm-up; take another schedule"
-                )
-            changes = {key: 1} if key in flat else {}
-        changes = {key: value for key, value in changes.items() if flat.get(key) != value}
-        changes |= {  # a type of layer has its own
-            key: DROPS[name][of_all]
-            for key, value in flat.items()
-            for of_all in [re.sub(r"^model\.layer_types\.\w+\.", "model.", key)]
-            if of_all != key and value != DROPS[name].get(of_all, value)
-        }
-        if not changes:
-            raise InvalidInput(f"--drop={name}: the config has none to leave out")
-        made[f"without {name}"] = changes
-    return made
-
-
-# ---------------------------------------------------------------- what is expected
-
-
-def read_expected(
-    where: str,
-    asked: Mapping[str, Any] | None,
-    others: Collection[str],
-    target: float | None,
-) -> dict[str, Range]:
-    """Returns `expected` of get_study(): arm -> lowest and highest effect.
-
-    Args:
-      where: of the file, for messages.
-      asked: what stands there.
-      others: arms beside the base.
-      target: of the study.
-    Raises:
-      InvalidInput: an arm is unknown, its range is no pair of numbers in order (None is no end), or
-        there is a target.
-    """
-    if asked and target is not None:
-        raise InvalidInput(
-            f"{where}: expected: a study with a target judges no mean; predict in words"
-        )
-    ranges = {}
-    for name, ends in (asked or {}).items():
-        if name not in others:
-            raise InvalidInput(
-                f"{where}: expected: {name!r}: no arm beside the base{suggest(str(name), others)}"
-            )
-        is_pair = isinstance(ends, Sequence) and len(ends) == 2
-        numbers = [end for end in ends if end is not None] if is_pair else []
-        if not numbers or not all(map(is_number, numbers)) or numbers != sorted(numbers):
-            raise InvalidInput(
-                f"{where}: expected: {name!r}: {ends!r}: give the lowest and the highest effect, "
-                "(-0.03, -0.01) say, None for no end"
-            )
-        ranges[name] = (ends[0], ends[1])
-    return ranges
-
-
-def how_it_came(ends: Range, interval: Sequence[float | None] | None) -> str:
-    """Returns whether an effect is where it was expected, by its interval; None is no end."""
-    if interval is None:
-        return "not known"
-    (low, high), (least, most) = _numbers(ends), _numbers(interval)
-    if low <= least and most <= high:
-        return "as expected"
-    return "not as expected" if most < low or high < least else "open"
-
-
-def _numbers(ends: Sequence[float | None]) -> tuple[float, float]:
-    low, high = ends
-    return -math.inf if low is None else low, math.inf if high is None else high
-
-
-# ---------------------------------------------------------------- gate
-
-_OF_LABELS = {
-    "majority": "the most frequent class",
-    "linear model": "a linear model",
-    "nearest neighbour": "the nearest neighbour",
-}
-# Of data/baselines, with what they are called in a sentence.
-METHODS = {f"{n}-gram": f"a {n}-gram model" for n in range(1, 7)} | _OF_LABELS
-FLOORS = ("1-gram", "majority")  # read nothing of an example: what a metric cannot fall below
-
-
-def read_gate(where: str, asked: dict | None, target: float | None) -> tuple[str, str] | None:
-    """Returns method and reason of a `gate` in get_study().
-
-    Args:
-      where: of the file, for messages.
-      asked: what stands there: by and reason.
-      target: of the study.
-    Raises:
-      InvalidInput: the method is unknown, there is no reason, or there is a target.
-    """
-    if not asked:
-        return None
-    method, reason = str(asked.get("by")), asked.get("reason")
-    if method not in METHODS:
-        raise InvalidInput(
-            f"{where}: gate: by={method!r}: expected one of {', '.join(METHODS)}"
-            f"{suggest(method, METHODS)}"
-        )
-    if not isinstance(reason, str) or not reason.strip() or asked.keys() != {"by", "reason"}:
-        raise InvalidInput(f"{where}: gate: expected by and reason, why another than the usual one")
-    if target is not None:
-        raise InvalidInput(f"{where}: gate: a study with a target counts the runs that reach it")
-    return method, reason
-
-
-def gate_of(
-    asked: Sequence[str] | None,
-    usual: str | None,
-    scores: Mapping[str, Any],
-    split: str = "test",
-) -> dict[str, Any] | None:
-    """Returns what a base is held against.
-
-    Args:
-      asked: method and reason that a study sealed.
-      usual: method of the task.
-      scores: method -> split -> metric -> score.
-      split: that both are scored on.
-    Returns:
-      method, metric, its split, score and reason; None where no method is known.
-    Raises:
-      InvalidInput: what was asked for does not go with the task.
-    """
-    method, reason = asked or (usual, "the usual one of such a task")
-    if method is None:
-        return None
-    if method not in scores:
-        methods = [name for name in scores if name in METHODS]
-        raise InvalidInput(
-            f"get_study(): gate: by={method!r}: not for this task; expected one of "
-            f"{', '.join(methods)}{suggest(method, methods)}"
-        )
-    metric = "accuracy" if method in _OF_LABELS else "loss"
-    score = scores[method][split][metric]
-    return {"method": method, "metric": metric, "split": split, "score": score, "reason": reason}
-
-
-# ---------------------------------------------------------------- tuning
-
-_LARGEST_STEP = 3.5
-_UNEVEN = 1.35  # largest factor over the smallest: 1, 3, 10 is even enough
-_MOST_VALUES = 32
-
-
-def read_tuning(where: str, asked: dict | None, flat: Mapping[str, Any]) -> Tuning | None:
-    """Returns the `tuning` of a get_study().
-
-    Args:
-      where: Place in the file, for messages.
-      asked: What stands there.
-      flat: Values of the baseline.
-
-    Raises:
-      InvalidInput: Any of it is wrong.
-    """
-    if not asked:
-        return None
-    where, allowed = f"{where}: tuning", [field.name for field in dataclasses.fields(Tuning)]
-    for name in asked:
-        if name not in allowed:
-            raise InvalidInput(f"{where}: {name!r} is unknown{suggest(str(name), allowed)}")
-    key, seeds = asked.get("key"), asked.get("seeds", _TUNING_SEEDS)
-    grid: Any = asked.get("grid")
-    if not isinstance(key, str):
-        raise InvalidInput(f"{where}: key={key!r}: expected the name of an option")
-    if not all(isinstance(values, list | tuple) and values for values in (grid, seeds)):
-        raise InvalidInput(f"{where}: grid and seeds: expected lists of numbers, not empty")
-    if len(seeds) < 2 or not all(is_integer(s) and s >= 0 for s in seeds) or _repeats(seeds):
-        raise InvalidInput(f"{where}: seeds={list(seeds)}: expected 2 or more integers >= 0")
-    option = option_for(key, flat)
-    if option is None:
-        raise InvalidInput(f"{where}: {unknown_key(key, flat)}")
-    if not all(map(is_number, grid)) or not 3 <= len(grid) <= _MOST_VALUES or not min(grid) > 0:
-        raise InvalidInput(f"{where}: grid={grid}: expected 3 to {_MOST_VALUES} numbers > 0")
-    factors = [after / before for before, after in itertools.pairwise(grid)]
-    if not 1 < min(factors) <= max(factors) <= min(_LARGEST_STEP, _UNEVEN * min(factors)):
-        raise InvalidInput(
-            f"{where}: grid={grid}: expected each value to be 1 to {_LARGEST_STEP} times the one "
-            "before, by about the same factor"
-        )
-    if wrong := [value for value in grid if not option.accepts(value)]:
-        raise InvalidInput(f"{where}: grid: {key}={wrong[0]!r}: expected {option.allowed}")
-    return Tuning(key, tuple(grid), tuple(seeds))
-
-
-def _repeats(values: Any) -> bool:
-    return len(set(values)) < len(values)
-
-
-def refuse_impossible_settings(design: Any) -> None:
-    """Raises InvalidInput where an arm cannot be trained with one of the values."""
-    tuning = design.tuning
-    if tuning is None:
-        return
-    for name, changes in design.arms.items():
-        if tuning.key in changes:
-            raise InvalidInput(f"{design.path}: arm {name!r} sets {tuning.key}, which is tuned")
-        for value in tuning.grid:
-            design.config_of(name, {tuning.key: value})

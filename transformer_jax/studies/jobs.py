@@ -36,19 +36,13 @@ def run_as_jobs(
     waiting: Sequence[Cell],
     total: int,
 ) -> None:
-    """Trains cells as jobs; each gets cells of one arm as far as that goes, to compile once.
+    """Trains the waiting cells as jobs, whose logs go to `jobs` in workdir.
 
-    Args:
-      cluster: where to.
-      workers: who would train them here; learns which cells were lost.
-      design: of the study.
-      workdir: of the study; `jobs` in it gets their logs.
-      root: that holds `cells`.
-      arms: name -> arm.
-      waiting: cells.
-      total: cells in all.
+    Each job gets cells of one arm as far as possible, to compile once. `workers` learns which cells
+    were lost.
+
     Raises:
-      Stop: a job could not be submitted.
+      Stop: A job could not be submitted.
     """
     board, names = workers.board(waiting, total), list(arms)
     order = sorted(waiting, key=lambda cell: (names.index(cell.arm), cell.seed))
@@ -129,20 +123,21 @@ def train_cells(
     estimate: Estimate,
     batch: Sequence[tuple[str, dict[str, Any], str, int]],
 ) -> list[str]:
-    """What a job does: trains cells of a study that another process has sealed and will judge.
+    """Trains cells in a job, for a study that another process has sealed and will judge.
 
     Args:
-      cwd: where the study was started.
-      design: of the study.
-      root: that holds `cells`.
-      estimate: how many members go at a time, and how long cells take.
-      batch: of (arm, or trial of its tuning; its changes; its cells' folder; seed).
+      cwd: Directory where the study was started.
+      design: The study.
+      root: Directory that holds `cells`.
+      estimate: Number of members at a time, and duration of cells.
+      batch: (arm or trial of its tuning, its changes, folder of its cells, seed) of each cell.
+
     Returns:
-      How each cell ended.
+      The state of each cell.
+
     Raises:
-      SystemExit: a signal came, under Slurm; the cells were saved.
-      Stop: here the same arm would be another: other code, jax or device than where the study was
-        launched.
+      SystemExit: A signal came, under Slurm; the cells were saved.
+      Stop: The same arm would have another hash here: code, jax or device differ.
     """
     os.chdir(cwd)
     with StopSignal() as stop:

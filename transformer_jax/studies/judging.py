@@ -65,13 +65,9 @@ class RunFacts(NamedTuple):
 def scored_otherwise(
     one: RunFacts, other: RunFacts, metric: str, changed: Collection[str] = ()
 ) -> list[str]:
-    """What two runs have apart that makes a difference of their scores meaningless.
+    """Returns why a difference of two runs' scores would mean nothing.
 
-    Args:
-      one: a run.
-      other: another one.
-      metric: that they are compared by, without its split.
-      changed: config keys that they differ in on purpose.
+    `metric` has no split; `changed` are the options in which the runs differ on purpose.
     """
     reasons, runs = [], (one, other)
     facts, configs = [run.manifest["data"] for run in runs], [run.config for run in runs]
@@ -103,14 +99,10 @@ def scored_otherwise(
 def computed_otherwise(
     one: RunFacts, other: RunFacts, changed: Collection[str] = (), cells: bool = False
 ) -> list[str]:
-    """What computed two runs otherwise, so that their bits differ for no reason of theirs.
+    """Returns the differences of code, packages and devices between two runs.
 
-    Args:
-      one: a run.
-      other: another one.
-      changed: config keys that they differ in on purpose.
-      cells: whether both are cells of one study. They were found by what they compute, so it is
-        nothing that an older text of the code, or other packages than jax, computed one of them.
+    `changed` are the options in which the runs differ on purpose. Cells of one study were found by
+    their hash, so only the packages that it covers count.
     """
     ours, theirs = one.manifest, other.manifest
     reasons = []
@@ -160,15 +152,10 @@ LEVEL = 0.05  # at which a base is above its gate
 
 
 def passed(values: Sequence[float], score: float, larger_is_better: bool) -> bool:
-    """Whether scores are above a fixed one, by a one-sided t test.
+    """Returns whether the scores of n seeds are better than a fixed one, by a one-sided t test.
 
-    A base that is no better than the simple method passes in at most 5 % of looks; of one seed its
-    score is taken as it is.
-
-    Args:
-      values: of each seed of the base, [n].
-      score: of the simple method.
-      larger_is_better: direction of the metric.
+    A baseline that is no better than the simple method passes in at most 5 % of looks. The score of
+    a single seed is taken as it is.
     """
     gains = (1 if larger_is_better else -1) * (np.asarray(values, float) - score)
     if len(gains) < 2:
@@ -178,11 +165,9 @@ def passed(values: Sequence[float], score: float, larger_is_better: bool) -> boo
 
 
 def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[str, Any]:
-    """Returns the gate with what came of it: the base's mean, whether it passed, and words.
+    """Returns the gate of gate_of with the baseline's mean, whether it passed, and a sentence.
 
-    Args:
-      gate: of gate_of.
-      values: of that metric on that split, of each seed of the base.
+    `values` are the scores of the baseline's seeds by the gate's metric.
     """
     holds = passed(values, gate["score"], gate["metric"] == "accuracy")
     mean = float(np.mean(values)) if len(values) else None
@@ -198,11 +183,7 @@ def whether_learned(gate: Mapping[str, Any], values: Sequence[float]) -> dict[st
 
 
 def may_have_learned(learned: Mapping[str, Any] | None) -> bool:
-    """Whether a base that did not pass is better than its gate all the same, if not surely.
-
-    Args:
-      learned: of whether_learned; None: there is no gate.
-    """
+    """Returns whether a baseline that did not pass has a better mean than its gate."""
     if learned is None or learned["passed"] or learned["base"] is None:
         return False
     gain = learned["base"] - learned["score"]
@@ -217,15 +198,15 @@ def at_an_end(
     margin: float,
     larger_is_better: bool,
 ) -> str:
-    """Returns in which way two arms are at an end of their metric; empty where they are not.
+    """Returns why a metric leaves no room between two arms, "" if it does.
 
     Args:
-      base: scores of each seed.
-      arm: the same.
-      best: the best score there is, if that is known.
-      floor: of a guess that reads nothing, if that is known.
-      margin: the smallest difference that matters.
-      larger_is_better: direction of the metric.
+      base: Scores of the baseline's seeds.
+      arm: Scores of the arm's seeds.
+      best: Best possible score, or None if unknown.
+      floor: Score of a guess that reads nothing, or None if unknown.
+      margin: Smallest difference that matters.
+      larger_is_better: Direction of the metric.
     """
     sign = 1 if larger_is_better else -1
     if not len(base) or not len(arm):
@@ -241,11 +222,9 @@ def at_an_end(
 def best_and_guess(
     scores: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str
 ) -> tuple[float | None, float | None]:
-    """Returns the best score of a metric and that of a guess, None where they are not known.
+    """Returns the best possible score of a metric and that of a guess, None if unknown.
 
-    Args:
-      scores: method -> split -> metric -> score, of data/baselines.
-      metric: name, without its split.
+    `scores` are those of data/baselines, method -> split -> metric -> score.
     """
     best = scores.get("known floor", {}).get("test", {}).get(metric)
     if metric.endswith("accuracy"):
@@ -261,15 +240,7 @@ def cannot_tell(
     learned: Mapping[str, Any] | None,
     baselines: Mapping[str, Any],
 ) -> None:
-    """Replaces words about models where the base has not learned, or the metric leaves no room.
-
-    Args:
-      by_arm: what was decided of each arm; changed.
-      outcomes: arm -> seed -> outcome.
-      sealed: what was asked.
-      learned: of whether_learned; None: there is no gate.
-      baselines: what study.json says of simple methods.
-    """
+    """Replaces words in `by_arm` if the baseline has not learned or the metric leaves no room."""
     if sealed["target"] is not None:
         return
     metric = sealed["metric"].removeprefix("test/")
@@ -301,11 +272,11 @@ class Evidence(NamedTuple):
     """What an arm is judged by.
 
     Attributes:
-      base: seed -> outcome.
-      arm: the same of the arm.
-      level: of this look at it.
-      computes_the_same: whether both give every test example the same loss; None: not known.
-      family: contrasts that were asked together with this one in earlier studies, the most.
+      base: Seed -> outcome of the baseline.
+      arm: Seed -> outcome of the arm.
+      level: Level of this look at the arm.
+      computes_the_same: Whether both give every test example the same loss, or None if unknown.
+      family: Largest number of contrasts that an earlier study asked together with this one.
     """
 
     base: Mapping[int, Outcome]
@@ -332,13 +303,7 @@ def decide(
     evidence: Mapping[str, Evidence],
     refusals: Mapping[str, list[str]],
 ) -> dict[str, dict[str, Any]]:
-    """Returns what is said of each arm, from its scores alone.
-
-    Args:
-      sealed: what was asked.
-      evidence: arm -> what it is judged by.
-      refusals: arm -> why it gets no verdict.
-    """
+    """Returns the verdict on each arm from its scores alone; `refusals` say why one gets none."""
     family, verdicts = family_of(sealed, [*evidence]), {}
     for name, (base, arm, level, computes_the_same, before) in evidence.items():
         if refusals[name]:
@@ -469,14 +434,10 @@ def family_shown(sealed: Mapping[str, Any], name: str, arms: Sequence[str]) -> i
 def level_of_arm(
     planned: Sequence[int], count: int, earlier: Sequence[int], looks_elsewhere: int
 ) -> float:
-    """Returns the level of a look at one arm.
+    """Returns the level of a look at one arm, see level_of_look.
 
-    Args:
-      planned: Number of seeds of each planned look.
-      count: Seeds of this look.
-      earlier: Seeds of earlier looks of this study.
-      looks_elsewhere: Looks of other studies at the same contrast, after which no look is a planned
-        one: each of them halves the level, and so does each look of this study.
+    After looks of other studies at the same contrast no look is a planned one: each of them halves
+    the level, and so does each earlier look of this study.
     """
     if looks_elsewhere:
         return statistics.ALPHA / (len(planned) + 1) * 2.0 ** -(looks_elsewhere + len(earlier))

@@ -18,7 +18,7 @@ from transformer_jax.runs.files import as_plain, inside, read_json, replace, wri
 from transformer_jax.runs.interruption import StopSignal
 from transformer_jax.runs.progress import Progress
 from transformer_jax.studies.charts import optimum_of, sweep_charts, sweeps_of
-from transformer_jax.studies.design import Design, checked_arms, parse_arm
+from transformer_jax.studies.design import Design, parse_arm
 from transformer_jax.studies.statistics import moved
 from transformer_jax.studies.study import Study
 from transformer_jax.studies.tables import as_markdown, clock, signed, spell, spell_interval
@@ -70,16 +70,11 @@ def ladder_of(text: str, design: Design) -> Ladder:
 def _rung(design: Design, key: str, value: float) -> Design:
     overrides = {**design.overrides, key: str(value)}
     config = changed(design.config, {key: value})
-    return checked_arms(dataclasses.replace(design, config=config, overrides=overrides))
+    return dataclasses.replace(design, config=config, overrides=overrides).check_arms()
 
 
 def begin_ladder(workdir: Path, ladder: Ladder, write: bool = True) -> None:
-    """Notes what a ladder asks, before its first cell.
-
-    Args:
-      workdir: Of the ladder.
-      ladder: Its designs.
-      write: False: another ladder is refused, and nothing is written.
+    """Writes what a ladder asks, before its first cell; without `write`, only checks.
 
     Raises:
       InvalidInput: Another ladder was begun there.
@@ -113,12 +108,7 @@ def rung_name(key: str, value: float) -> str:
 
 
 def write_ladder(workdir: Path, ladder: Ladder) -> dict[str, Any]:
-    """Compares the rungs' verdicts, writes the files, and returns what ladder.json holds.
-
-    Args:
-      workdir: Of the ladder; the studies of its rungs are judged.
-      ladder: What was asked.
-    """
+    """Compares the verdicts of the rungs, writes the files and returns ladder.json's content."""
     studies = [Study(rung_path(workdir, ladder.key, value)) for value in ladder.rungs]
     verdicts = [study.verdicts() for study in studies]
     first = verdicts[0]
@@ -240,17 +230,7 @@ def run_ladder(
     root: str | Path | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Runs and judges every rung, and compares them.
-
-    Args:
-      ladder: Its designs.
-      workdir: Of the ladder; its parent's `cells` are shared if no other root is given.
-      seeds: Of every rung.
-      dry_run: Whether to stop after the plans.
-      retry: Whether cells that failed are tried again.
-      progress: Where to report; standard output if not given.
-      root: Holds `cells`.
-      options: Of launch.planned.
+    """Runs and judges every rung, and compares them; arguments as of running.run.
 
     Returns:
       What ladder.json holds; {} of a dry run.

@@ -51,17 +51,10 @@ class TrainedPairs:
         root: Path,
         allow: Collection[str],
     ) -> None:
-        """Makes base and change ready.
+        """Prepares base and change; `allow` are the modules of the base that may be imported.
 
-        Args:
-          journal: with the base's config.
-          this: the change, and the base that it is tried on.
-          progress: where to tell how it goes.
-          stop: tells when to end.
-          root: holds `cells`.
-          allow: modules that may be imported, of those that the base names.
         Raises:
-          InvalidInput: the change does nothing, is scored on other data, or the base names code
+          InvalidInput: The change does nothing, is scored on other data, or the base names code
             that is not allowed.
         """
         self._where, self._told = journal.path, spelled(this.change)

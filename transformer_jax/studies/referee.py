@@ -38,14 +38,13 @@ _FUTILE = 0.2  # e-value below which a confirmation ends
 
 
 def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
-    """Returns the evidence that the mean of independent normal differences is above 0.
+    """Returns the evidence that the mean of independent normal differences is above 0, [...].
+
+    1 is no evidence, and the value without seeds or for differences that are equal up to rounding.
 
     Args:
       differences: [..., n], of n seeds, larger is better.
-      prior: variance of the effect over the deviation.
-    Returns:
-      [...], 1 is no evidence; with no seeds 1, and where differences are equal but for rounding:
-      seeds that differ in nothing are one.
+      prior: Variance of the effect, in squared deviations of a difference.
     """
     d = np.asarray(differences, float)
     n = d.shape[-1]
@@ -63,13 +62,10 @@ def e_value(differences: Any, prior: float = PRIOR) -> np.ndarray:
 
 
 def anytime_interval(differences: Sequence[float], level: float = 0.05) -> tuple[float, float]:
-    """Returns bounds of the mean that hold at whatever number of seeds one stops.
+    """Returns bounds of the mean of n differences that hold at any number of seeds.
 
-    All means are in it against which neither side has an e-value of 2 / level.
-
-    Args:
-      differences: of n seeds.
-      level: share of series in which the mean is ever outside.
+    They hold all means against which neither side has an e-value of 2 / level; the mean is ever
+    outside them in a share `level` of series.
     """
     d = np.asarray(differences, float)
     if len(d) < 2 or np.ptp(d) == 0:
@@ -95,12 +91,7 @@ def share_of(test: int) -> float:
 
 
 def needed(test: int, kept: int) -> float:
-    """Returns the e-value from which on the t-th confirmed change is kept.
-
-    Args:
-      test: t, from 1 on.
-      kept: changes that were kept before.
-    """
+    """Returns the e-value at which the t-th confirmed change is kept; `kept` were kept before."""
     return 1 / (FDR * share_of(test) * (kept + 1))
 
 
@@ -116,67 +107,6 @@ def looks_good(differences: Any) -> bool:
 def is_futile(differences: Any) -> bool:
     """Whether a confirmation may as well end: the evidence turned against the change."""
     return len(differences) >= FEWEST and float(e_value(differences)) < _FUTILE
-
-
-class Series(NamedTuple):
-    """What came of simulated tries.
-
-    Attributes:
-      power: share of good changes that are kept.
-      false: mean share of kept changes that are not good.
-      seeds: mean number of seeds of a try, of arm and base together, screening of the base once.
-      confirmed: mean number of confirmations.
-    """
-
-    power: float
-    false: float
-    seeds: float
-    confirmed: float
-
-
-def power(
-    tries: int,
-    effect: float,
-    *,
-    good: float = 0.1,
-    bad: float = 0.3,
-    repeats: int = 20,
-) -> Series:
-    """Simulates series of tries, of which some are good, some bad, and the rest do nothing.
-
-    Args:
-      tries: in a series.
-      effect: of good and bad changes, in deviations of a paired difference.
-      good: share of good changes.
-      bad: share of bad ones.
-      repeats: series.
-    """
-    rng = np.random.default_rng(0)
-    true, planted, false, seeds, confirmed = 0, 0, 0.0, 0, 0
-    for _ in range(repeats):
-        kinds = rng.choice([1, 0, -1], size=tries, p=[good, 1 - good - bad, bad])
-        kept = wrong = tests = 0
-        for kind in kinds:
-            seeds += SCREENING
-            if not looks_good(rng.normal(kind * effect, 1, SCREENING)):
-                continue
-            tests += 1
-            d = rng.normal(kind * effect, 1, MOST)
-            enough = needed(tests, kept)
-            count = FEWEST
-            while True:
-                is_kept = float(e_value(d[:count])) >= enough
-                if is_kept or is_futile(d[:count]) or count == MOST:
-                    break
-                count += 1
-            seeds += 2 * count
-            kept += is_kept
-            wrong += is_kept and kind < 1
-        true, planted = true + kept - wrong, planted + int((kinds == 1).sum())
-        false, confirmed = false + wrong / max(kept, 1), confirmed + tests
-    return Series(
-        true / max(planted, 1), false / repeats, seeds / tries / repeats, confirmed / repeats
-    )
 
 
 # ---------------------------------------------------------------- journal
@@ -239,12 +169,7 @@ class Journal:
         return AppendedRows(self.path, "journal.jsonl")
 
     def begin(self, config: ConfigDict, facts: Mapping[str, Any]) -> None:
-        """Writes the base and the first event.
-
-        Args:
-          config: of the base.
-          facts: metric, margin, gate.
-        """
+        """Writes the config of the base and the first event, with metric, margin and gate."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._made.clear()
         text = to_json(config)
@@ -390,28 +315,23 @@ class Referee:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Reads nothing yet.
-
-        Args:
-          journal: that has begun.
-          pairs_of: makes a change and its base ready, see running.pairs.TrainedPairs.
-          progress: where to tell how it goes.
-          clock: seconds.
-        """
+        """Takes a journal that has begun; `pairs_of` makes pairs.TrainedPairs of a try."""
         self.journal, self._pairs_of = journal, pairs_of
         self._progress, self._clock = progress, clock
         self._pair_seconds = 0.0  # of the last pairs that were trained
 
     def attempt(self, change: Mapping[str, str], budget: float) -> dict[str, Any]:
-        """Tries a change, or goes on with it; what was kept or dropped before is told again.
+        """Tries a change or continues its try; a decided one is reported again.
 
         Args:
-          change: full key -> text of the value.
-          budget: seconds, after which no further pair begins.
+          change: Full key -> text of the value.
+          budget: Seconds after which no further pair begins.
+
         Returns:
-          What the journal holds of its end; `known` where nothing was trained for it now.
+          The journal's entry of its end, with `known` if nothing was trained for it now.
+
         Raises:
-          InvalidInput: the change is wrong or does nothing, or the base has not learned.
+          InvalidInput: The change is not valid or does nothing, or the base has not learned.
         """
         this, began = self.journal.try_of(change), self._clock()
         if this.ended is not None and this.ended["outcome"] != UNDECIDED:

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import html
 import json
 import math
 import re
@@ -11,7 +12,6 @@ from typing import Any
 
 from transformer_jax.errors import InvalidInput
 from transformer_jax.runs.files import as_plain, replace, write_json
-from transformer_jax.runs.notebook import escaped
 from transformer_jax.studies import tables
 from transformer_jax.studies.cells import DIVERGED, DONE
 from transformer_jax.studies.charts import best_of_sweeps
@@ -19,113 +19,90 @@ from transformer_jax.studies.outcomes import Outcome
 from transformer_jax.studies.scores import Result, judge, outcomes_of
 from transformer_jax.studies.statistics import FOR_MEANS, clopper_pearson
 from transformer_jax.studies.study import Register, Study, now
-from transformer_jax.studies.tables import as_markdown, numeric, signed, spell, spell_interval
+from transformer_jax.studies.tables import as_markdown, signed, spell, spell_interval
 
 # ---------------------------------------------------------------- a page in two forms
 
 _STYLE = """
 body { margin: 0 auto; max-width: 64rem; padding: 1.5rem 1rem 4rem; font: 16px/1.5 system-ui,
-  sans-serif; color: #1b1f24; background: #fff; }
+  sans-serif; color: #1b1f24; background: #fff; overflow-x: auto; }
 h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #d1d9e0; }
 p, li { max-width: 48rem; }
-.scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; margin: 0.75rem 0; }
 th, td { padding: 0.3rem 0.7rem; border-bottom: 1px solid #d1d9e0; text-align: left;
   vertical-align: top; }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-figure { margin: 1rem 0; }
+[style] { white-space: nowrap; font-variant-numeric: tabular-nums; }
 img { max-width: 100%; }
-figcaption { color: #59636e; font-size: 0.9rem; }
+em { color: #59636e; font-size: 0.9rem; }
 pre { background: #f6f8fa; padding: 0.75rem; overflow-x: auto; }
+"""
+_HEAD = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 """
 
 
 class Page:
-    """A page that is written part by part; what is empty leaves nothing behind."""
+    """A page in Markdown that is written part by part; empty parts leave nothing behind."""
 
     def __init__(self, title: str) -> None:
-        """Begins with its title."""
-        self._title = title
-        self._html, self._markdown = [f"<h1>{escaped(title)}</h1>"], [f"# {_plain(title)}"]
-
-    def _add(self, html: str, markdown: str) -> None:
-        self._html.append(html)
-        self._markdown.append(markdown)
+        """Begins with the title."""
+        self._title, self._parts = title, [f"# {_plain(title)}"]
+        self._pictures: dict[str, bytes] = {}
 
     def heading(self, text: str) -> None:
         """Begins a section."""
-        self._add(f"<h2>{escaped(text)}</h2>", f"## {_plain(text)}")
+        self._parts.append(f"## {_plain(text)}")
 
     def paragraph(self, text: str) -> None:
         """Adds a paragraph."""
         if text:
-            self._add(f"<p>{escaped(text)}</p>", _plain(text))
+            self._parts.append(_plain(text))
 
     def bullets(self, items: Iterable[str]) -> None:
         """Adds a list."""
-        items = list(items)
-        if items:
-            html = "".join(f"<li>{escaped(item)}</li>" for item in items)
-            self._add(f"<ul>{html}</ul>", "\n".join(f"- {_plain(item)}" for item in items))
+        if lines := [f"- {_plain(item)}" for item in items]:
+            self._parts.append("\n".join(lines))
 
     def code(self, text: str) -> None:
         """Adds preformatted lines."""
-        indented = "\n".join(f"    {line}" for line in text.splitlines())
-        self._add(f"<pre>{escaped(text)}</pre>", indented)
+        self._parts.append("\n".join(f"    {line}" for line in text.splitlines()))
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Adds a table; columns of numbers stand right."""
-        kept = [list(row) for row in rows]
-        if not kept:
-            return
-        right = numeric(heads, kept)
-        head = _cells("th", heads, right)
-        body = "".join(f"<tr>{_cells('td', row, right)}</tr>" for row in kept)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        self._add(f'<div class="scroll" tabindex="0">{table}</div>', as_markdown(heads, kept))
+        """Adds a table; columns of numbers are aligned right."""
+        if kept := [list(row) for row in rows]:
+            self._parts.append(as_markdown(heads, kept).rstrip())
 
     def figure(self, name: str, svg: bytes, caption: str) -> None:
-        """Adds a picture: inside the HTML file, next to the Markdown file.
-
-        Args:
-          name: Of the file next to the page.
-          svg: Its content.
-          caption: What it shows.
-        """
-        source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-        image = f'<img alt="{escaped(caption)}" src="{source}">'
-        caption_html = f"<figcaption>{escaped(caption)}</figcaption>"
-        self._add(f"<figure>{image}{caption_html}</figure>", f"![{_plain(caption)}]({name})")
-
-    def html(self) -> str:
-        """The page as one file that asks nothing of the network and runs no script."""
-        policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-        head = [
-            '<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escaped(self._title)}</title>",
-            f"<style>{_STYLE}</style>",
-        ]
-        parts = ["<!doctype html>", '<html lang="en">', "<head>", *head, "</head>", "<body>"]
-        return "\n".join([*parts, *self._html, "</body>", "</html>", ""])
+        """Adds a picture: the file `name` next to the page, or inside the HTML file."""
+        self._pictures[name] = svg
+        self._parts += [f"![{_plain(caption)}]({name})", f"*{_plain(caption)}*"]
 
     def markdown(self) -> str:
-        """The page as Markdown."""
-        return "\n\n".join(part for part in self._markdown) + "\n"
+        """Returns the page as Markdown."""
+        return "\n\n".join(self._parts) + "\n"
 
+    def html(self) -> str:
+        """Returns the page as one file that uses no network and runs no script."""
+        from markdown_it import MarkdownIt
 
-def _cells(tag: str, cells: Sequence[str], right: Sequence[bool]) -> str:
-    return "".join(
-        f"<{tag}{' class=number' if is_number else ''}>{escaped(cell)}</{tag}>"
-        for cell, is_number in zip(cells, right, strict=True)
-    )
+        body = MarkdownIt("commonmark", {"html": False}).enable("table").render(self.markdown())
+        for name, svg in self._pictures.items():
+            data = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+            body = body.replace(f'<img src="{name}"', f'<img src="{data}"')
+        title = f"<title>{html.escape(self._title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        return f"{_HEAD}{title}<body>\n{body}</body>\n</html>\n"
 
 
 def _plain(text: str) -> str:
-    """A text as it is: nothing in it is markup."""
-    return re.sub(r"([\\`<*_\[\]])", r"\\\1", " ".join(text.split()))
+    """Escapes a text so that nothing in it is markup."""
+    plain = re.sub(r"([\\`<*_\[\]&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"^(\d*)([#+\->=~.)])", r"\1\\\2", plain)
 
 
 # ---------------------------------------------------------------- scores of other code
@@ -138,17 +115,16 @@ HEADS = ("arm", "runs", "difference", "interval", "p (adjusted)", "verdict")
 def judge_in(
     folder: Path, rows: Any, earlier_looks: Sequence[int] = (), **asked: Any
 ) -> list[Result]:
-    """Judges scores as `judge` does, as a further look where the folder has earlier ones.
+    """Judges scores as `judge` does, as a further look if the folder has earlier ones.
 
     Args:
-      folder: gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
-      rows: see judge.
-      earlier_looks: how many seeds each comparison had that no register knows.
+      folder: Gets verdicts.json, report.md, report.html, the forest plot and register.jsonl.
+      rows: See judge.
+      earlier_looks: Number of seeds of each earlier look that no register knows.
       **asked: base, margin, larger_is_better and more, see judge.
-    Returns:
-      What judge returns.
+
     Raises:
-      InvalidInput: the folder holds something else, or see judge.
+      InvalidInput: The folder holds something else, or see judge.
     """
     register = Register(folder)
     there = [name for name in ("study.json", *_WRITTEN) if (folder / name).exists()]
@@ -162,81 +138,71 @@ def judge_in(
         raise InvalidInput(f"--workdir={folder}: {error.strerror}") from error
     outcomes = outcomes_of(rows)
     held = {arm: {str(s): list(o) for s, o in by_seed.items()} for arm, by_seed in outcomes.items()}
-    base = asked["base"]
-    before = [
-        row
+    base, primary = asked["base"], asked.get("primary")
+    listed = {"primary": None if primary is None else sorted(primary)}
+    now_asked = json.loads(json.dumps(asked | listed))
+    # The same scores asked in another way, e.g. with fewer primary arms, are a further look.
+    looks = {
+        json.dumps([row["outcomes"], row["asked"]], sort_keys=True): row
         for row in register.rows()
         if row["event"] == SCORES and row["asked"]["base"] == base
         if row["outcomes"].keys() & held.keys() != {base}
-    ]
-    # The same scores asked otherwise, with fewer primary arms say, are a further look.
-    primary = asked.get("primary")
-    listed = {"primary": None if primary is None else sorted(primary)}
-    now_asked = json.loads(json.dumps(asked | listed))
-    looks = {_text([row["outcomes"], row["asked"]]): row for row in before}
-    is_known = looks.pop(_text([held, now_asked]), None) is not None
+    }
+    is_known = looks.pop(json.dumps([held, now_asked], sort_keys=True), None) is not None
     counts = [len(row["outcomes"][base]) for row in looks.values()]
     widest = max((_family(row) for row in looks.values()), default=0)
     results = judge(rows, earlier_looks=[*earlier_looks, *counts], family=widest, **asked)
-    words = {result.arm: result.reason for result in results}
     if not is_known:
+        words = {result.arm: result.reason for result in results}
         register.add(
             {"event": SCORES, "time": now(), "asked": now_asked, "words": words, "outcomes": held}
         )
     write_json(folder, "verdicts.json", as_plain(results))
-    page = _page(folder, results, result_rows(results, outcomes), asked, counts)
+    page = _page_of_scores(folder, results, result_rows(results, outcomes), asked, len(counts))
     replace(folder, "report.md", page.markdown())
     replace(folder, "report.html", page.html())
     return results
 
 
 def _family(row: Mapping[str, Any]) -> int:
-    """How many comparisons an earlier look asked together."""
+    """Returns the number of comparisons that an earlier look asked together."""
     primary = row["asked"].get("primary")
     return len(row["outcomes"]) - 1 if primary is None else len(primary)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
 
 
 def result_rows(
     results: Sequence[Result], outcomes: Mapping[str, Mapping[int, Outcome]]
 ) -> tables.Rows:
-    """One row an arm."""
+    """Returns one row per arm, see HEADS."""
     return [
         [
             result.arm,
-            tables.spell(len(outcomes[result.arm])),
-            tables.signed(result.estimate),
-            tables.spell_interval(result.interval),
-            tables.spell(result.p, 3),
+            spell(len(outcomes[result.arm])),
+            signed(result.estimate),
+            spell_interval(result.interval),
+            spell(result.p, 3),
             result.reason,
         ]
         for result in results
     ]
 
 
-def _page(
-    folder: Path,
-    results: Sequence[Result],
-    rows: tables.Rows,
-    asked: Mapping[str, Any],
-    earlier: Sequence[int],
+def _page_of_scores(
+    folder: Path, results: Sequence[Result], rows: tables.Rows, asked: Mapping[str, Any], looks: int
 ) -> Page:
-    better = "larger" if asked["larger_is_better"] else "smaller"
     page = Page(f"What differs from {asked['base']}?")
     page.heading("Verdicts")
     page.paragraph(
-        f"Compared with {asked['base']}; {better} is better, a difference of + is better; margin "
-        f"{asked['margin']:g}; looks at other scores before this one: {len(earlier)}; "
-        f"intervals hold together in {1 - FOR_MEANS * results[0].level:.1%} of studies"
+        f"Compared with {asked['base']}; {tables.direction(asked['larger_is_better'])}, a "
+        f"difference of + is better; margin {asked['margin']:g}; looks at other scores before this "
+        f"one: {looks}; intervals hold together in "
+        f"{1 - FOR_MEANS * results[0].level:.1%} of studies"
     )
     page.table(HEADS, rows)
     arms = {
         r.arm: as_plain({**r._asdict(), "mean": r.estimate})
         for r in results
-        if r.estimate is not None and math.isfinite(r.estimate)
+        if math.isfinite(r.estimate)
     }
     verdicts = {"metric": "value", "margin": asked["margin"], "base": asked["base"], "arms": arms}
     with contextlib.suppress(ImportError):  # matplotlib belongs to the extra `train`

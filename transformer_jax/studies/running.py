@@ -58,12 +58,6 @@ def tune(
 ) -> dict[str, dict[str, Any]]:
     """Runs the trials of all arms and returns what each of them chose.
 
-    Args:
-      design: With its tuning.
-      builder: Makes trials.
-      arms: Name -> arm, already made equal in cost.
-      run_trials: Trains them and returns the validation split's means of each seed.
-
     Returns:
       Arm -> `key`, `grid` and `seeds`, `chosen` value, `scores` of each seed at each grid value
       (None: diverged), number of `runs`, and `refused`: why the arm gets no verdict, "" if it may
@@ -128,7 +122,7 @@ def _mean(scores: Sequence[float | None], worst: float) -> float:
 
 
 def seconds_to_come(launch: Any) -> dict[str, float]:
-    """Returns what is left of a planned study, in seconds: its cells and its tuning."""
+    """Returns the seconds that the missing cells and the tuning of a planned study take."""
     design, seconds_of = launch.design, launch.estimate.seconds_of
     seconds = {"cells": sum(seconds_of(cell.arm) for cell in _missing(launch))}
     if design.tuning:
@@ -143,11 +137,7 @@ def _missing(launch: Any) -> list[Any]:
 
 
 def show_plan(launch: Any) -> None:
-    """Prints what a study will do, and whether each arm's change took.
-
-    Args:
-      launch: of the study, when its arms are prepared; see Launch.
-    """
+    """Prints what a prepared Launch will do, and whether each arm's change took effect."""
     design, arms, seeds, states = launch.design, launch.arms, launch.seeds, launch.states
     estimate, say, missing = launch.estimate, launch.progress.say, len(_missing(launch))
     seconds = seconds_to_come(launch)
@@ -174,26 +164,16 @@ def show_plan(launch: Any) -> None:
     heads += ["Δ logits", "Δ loss", "Δ grad", "input RMS"]
     rows = []
     for name, arm in arms.items():
-        its = launch.certificates[name]
-        its = its if isinstance(its, Mapping) else its._asdict()
+        check = as_plain(launch.certificates[name])
         done = sum(state in OUTCOMES for cell, state in states.items() if cell.arm == name)
-        is_base = name == design.base
-        differences = ["base", "", ""] if is_base else [
-            f"{spell(its['logits'], 3)}",
-            signed(its["loss"], 4),
-            spell(its["gradient"], 3),
-        ]  # fmt: skip
-        rows.append(
-            [
-                name,
-                spell(arm.cost.parameters),
-                f"{arm.cost.flops:.3g}",
-                f"{done}/{len(seeds)}",
-                f"{its['paired']:.0%}",
-                *differences,
-                spell(its["input_rms"], 3),
-            ]
-        )
+        row = [name, spell(arm.cost.parameters), f"{arm.cost.flops:.3g}", f"{done}/{len(seeds)}"]
+        differences = [
+            spell(check["logits"], 3),
+            signed(check["loss"]),
+            spell(check["gradient"], 3),
+        ]
+        differences = ["base", "", ""] if name == design.base else differences
+        rows.append([*row, f"{check['paired']:.0%}", *differences, spell(check["input_rms"], 3)])
     say(table_text(heads, rows))
     for name, arm in arms.items():
         if arm.changes:
@@ -251,25 +231,24 @@ def run(
     cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> Study:
-    """Runs what is missing of a study and judges it; again with the same, nothing is run twice.
+    """Runs the missing cells of a study and judges it; nothing is run twice.
 
     Args:
-      design: what is asked.
-      workdir: of the study.
-      seeds: wanted; those of earlier launches stay.
-      members: of a program that are trained at a time, 1: one after another; None: as many as
-        before, or as members_of says.
-      retry: whether cells that failed are tried again.
-      dry_run: whether to stop after the plan.
-      root: holds `cells`, shared by all studies below it; workdir's parent if not given.
-      cluster: where cells are trained as jobs; None: in this process.
-      progress: where to tell how it goes; standard output if not given.
-    Returns:
-      The study.
+      design: The question.
+      workdir: Directory of the study.
+      seeds: Seeds to run; those of earlier launches stay.
+      members: Number of members that a program trains at a time, or None for as many as before,
+        see members_of.
+      retry: Whether failed cells are tried again.
+      dry_run: Whether to stop after the plan.
+      root: Directory that holds `cells`, shared by all studies below it; workdir's parent if None.
+      cluster: Where cells are trained as jobs, or None for this process.
+      progress: Where progress is reported; standard output if None.
+
     Raises:
-      InvalidInput: the design, an arm or the directory is wrong; nothing ran.
-      Interrupted: a signal came; the running cells were saved.
-      CellsLost: some cells failed.
+      InvalidInput: The design, an arm or the directory is not valid; nothing ran.
+      Interrupted: A signal came; the running cells were saved.
+      CellsLost: Some cells failed.
     """
     options = {"members": members, "root": root, "cluster": cluster}
     progress = progress or Progress()
@@ -293,13 +272,7 @@ def planned(
     dry_run: bool = False,
     **options: Any,
 ) -> Generator["Launch"]:
-    """Plans a study and shows the plan; it is locked meanwhile, unless it is a dry run.
-
-    Args:
-      design, workdir, seeds, progress, dry_run: as in run.
-      stop: of the signals that end it.
-      options: members, root and cluster, as in run.
-    """
+    """Plans a study and shows the plan, see run; locks its directory unless it is a dry run."""
     study = Study(workdir)
     study.refuse_foreign_files()
     with contextlib.nullcontext() if dry_run else RunDirectory(study.path).locked():

@@ -22,7 +22,7 @@ class Result(NamedTuple):
       estimate: mean difference from the base, + is better.
       interval: that the word is read off; of an arm that is not primary, of this arm alone.
       p: adjusted for the number of primary arms.
-      seeds: that arm and base both have; () where they are not paired.
+      seeds: that arm and base both have.
       differences: of these seeds.
       seeds_needed: for 80 % power at the margin; None where that cannot be told.
       level: of this look; intervals hold their effects together in 1 - 0.8 level of all studies.
@@ -50,7 +50,6 @@ def judge(
     base: str,
     margin: float,
     larger_is_better: bool,
-    paired: bool = True,
     primary: Collection[str] | None = None,
     planned: Sequence[int] = (),
     earlier_looks: Sequence[int] = (),
@@ -66,8 +65,6 @@ def judge(
       base: the arm that others are compared with.
       margin: the smallest difference that matters, > 0, in units of the value.
       larger_is_better: direction of the value.
-      paired: whether runs of one seed share what chance decides, data order say; if not, seeds are
-        only counted.
       primary: arms that the question is about, declared beforehand; the others get intervals and no
         words. None: all.
       planned: how many seeds each planned look has, if you plan to look more than once; the look is
@@ -105,7 +102,7 @@ def judge(
     arms = {arm: outcomes[arm] for arm in others}
     contrasts = compare(
         outcomes[base], arms, margin, larger_is_better, level, family,
-        paired=paired, primary=primary, target=target,
+        primary=primary, target=target,
     )  # fmt: skip
     return [_result(contrast, level) for contrast in contrasts]
 

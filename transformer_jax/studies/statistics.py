@@ -14,7 +14,7 @@ Where a target says what is solved and what not, words are about that, see solve
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
@@ -346,12 +346,6 @@ def permutation_p(ours: Any, theirs: Any) -> float:
     return min(1.0, float(result.pvalue))
 
 
-def ranks_p(ours: Any, theirs: Any) -> float:
-    """Returns the p of a permutation test of ranks; -inf is the worst of all, and tied."""
-    ranks = stats.rankdata([*ours, *theirs])
-    return permutation_p(ranks[: len(ours)], ranks[len(ours) :])
-
-
 def sooner_p(ours: Reached, theirs: Reached) -> tuple[float, float]:
     """Returns the p of the log-rank test, and the mean score of ours: positive is sooner."""
     both = Reached(*(np.concatenate(parts) for parts in zip(ours, theirs, strict=True)))
@@ -370,82 +364,26 @@ def clopper_pearson(count: int, trials: int) -> tuple[float, float]:
 # ---------------------------------------------------------------- paired differences
 
 FEWEST_FOR_A_VERDICT = 3
-_MOST_SIGN_FLIPS = 20  # 2^20 sums at most
 _ROUNDING = 16 * np.finfo(float).eps
 FOR_MEANS, FOR_DIVERGENCE = 0.8, 0.2  # shares of a look's level
-
-
-class Contrast(NamedTuple):
-    """One arm against the base.
-
-    Attributes:
-      arm: its name.
-      seeds: that both have a value for.
-      differences: d_s of those seeds, larger is better.
-      mean: of the differences, in units of the metric.
-      standard_error: s_d / sqrt(n).
-      interval: simultaneous over all m contrasts, see above; every word is read off it.
-      p: paired t test's, min(1, m p / 0.8); at most the level if 0 is not inside.
-      p_alone: the same p of this contrast alone, for overviews of many studies.
-      p_equivalence: of two one-sided tests, min(1, 2 m p / 0.8); at most the level where the
-        interval lies within the margin.
-      p_sign_flip: exact, from 6 seeds on, of this contrast alone; a printed check.
-      correlation: of arm and base over seeds; what pairing bought.
-      diverged: of arm and of base, how many of how many.
-      p_divergence: that the arm diverges no more often than the base, of Boschloo's exact test,
-        min(1, m p / 0.2).
-      seeds_needed: for 80 % power at the margin (and equivalence at 0); None: no number helps.
-      verdict: one of the words of this module.
-      words: the verdict in full, "better by more than 0.01 (few seeds)".
-      p_ranks: where some runs diverged, of a permutation test of ranks, diverged ones last; of this
-        contrast alone, beside the mean that is not judged.
-      solved: with a target, of arm and of base, how many of how many runs reach it.
-      updates: with a target, of arm and of base, the median until it is reached; None where half
-        never do.
-    """
-
-    arm: str
-    seeds: tuple[int, ...]
-    differences: tuple[float, ...]
-    mean: float
-    standard_error: float
-    interval: tuple[float, float]
-    p: float
-    p_alone: float
-    p_equivalence: float
-    p_sign_flip: float | None
-    correlation: float
-    diverged: tuple[tuple[int, int], tuple[int, int]]
-    p_divergence: float
-    seeds_needed: int | None
-    verdict: str
-    words: str
-    p_ranks: float | None = None
-    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
-    updates: tuple[float | None, float | None] | None = None
-
-
-# ---------------------------------------------------------------- one contrast
 
 
 def paired_t(
     differences: Any, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns mean, standard error and the two-sided p of the paired t test.
+    """Returns mean, standard error and the two-sided p of the paired t test, [...] each.
 
     With no spread at all p is 1 if the mean is 0, and else 0; one difference has p 1.
 
     Args:
       differences: [..., n], of n seeds.
-      scale: the largest score, of which rounding is a part; that of the differences if not given.
-    Returns:
-      Three arrays [...].
+      scale: Largest score, of which rounding is a part; that of the differences if not given.
     """
     d = np.asarray(differences, float)
     mean, count = d.mean(-1), d.shape[-1]
     if count < 2:
         return mean, np.full(mean.shape, np.nan), np.ones(mean.shape)
-    # What rounding leaves of equal differences, (k + 1) / N - k / N say, is no spread.
+    # What rounding leaves of equal differences, e.g. (k + 1) / N - k / N, is no spread.
     largest = np.abs(d).max(-1) if scale is None else scale
     is_dust = np.ptp(d, axis=-1) <= _ROUNDING * largest
     deviation = np.where(is_dust, 0, d.std(-1, ddof=1))
@@ -478,24 +416,6 @@ def paired_interval(differences: Any, level: float) -> PairedInterval:
     return PairedInterval(mean, interval(mean, error, len(differences) - 1, level), p)
 
 
-def welch_t(ours: Any, theirs: Any) -> tuple[float, float, float, float]:
-    """Returns difference of means, standard error, two-sided p and degrees of freedom.
-
-    For scores that do not go together in pairs (Welch 1947, Biometrika 34, 28-35).
-
-    Args:
-      ours: [n].
-      theirs: [q].
-    """
-    parts = [np.var(scores, ddof=1) / len(scores) for scores in (ours, theirs)]
-    mean, error = float(np.mean(ours) - np.mean(theirs)), math.sqrt(sum(parts))
-    if error <= _ROUNDING * float(np.abs([*ours, *theirs]).max()):
-        return mean, 0.0, 1.0 if mean == 0 else 0.0, math.nan
-    shares = zip(parts, (ours, theirs), strict=True)
-    freedom = error**4 / sum(part**2 / (len(scores) - 1) for part, scores in shares)
-    return mean, error, float(2 * stats.t.sf(abs(mean / error), freedom)), float(freedom)
-
-
 def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> float:
     """Returns the larger p of two one-sided tests: that the effect is beyond -margin or margin.
 
@@ -510,31 +430,16 @@ def equivalence_p(mean: float, error: float, freedom: float, margin: float) -> f
     return float(max(above, below))
 
 
-def sign_flip_p(differences: Sequence[float]) -> float | None:
-    """Returns the share of all 2^n sign patterns with a sum as large; None below 6 differences."""
-    if not 6 <= len(differences) <= _MOST_SIGN_FLIPS:
-        return None
-    sums = np.zeros(1)
-    for difference in differences:
-        sums = np.concatenate([sums + difference, sums - difference])
-    rounding = 1e-9 * float(np.abs(differences).sum())  # of the scores, which are larger
-    return float((np.abs(sums) >= abs(sums[0]) - rounding).mean())
-
-
-# ---------------------------------------------------------------- looks
-
-
 def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = ()) -> float:
     """Returns the level of a look at the data: alpha / (J + 1), or alpha / (J + 1) 2^-j.
 
-    The j-th look that was not planned has the latter, so that all looks together spend at most
-    alpha, whatever is done after the planned ones.
+    The j-th unplanned look has the latter, so that all looks together spend at most alpha.
 
     Args:
-      count: seeds of this look.
-      planned: seeds at each planned look, ascending; J of them.
-      earlier: seeds of each look that was shown before. Once one was not planned, or the same seeds
-        were drawn anew, no later look is a planned one.
+      count: Number of seeds of this look.
+      planned: Number of seeds of each of the J planned looks, ascending.
+      earlier: Number of seeds of each look that was shown before. After an unplanned look, or one
+        at other runs of the same seeds, no later look is a planned one.
     """
     counts, share = [*earlier, count], ALPHA / (len(planned) + 1)
     as_planned = 0
@@ -545,7 +450,47 @@ def level_of_look(count: int, planned: Sequence[int], earlier: Sequence[int] = (
     return share * 2.0 ** -(len(counts) - as_planned)
 
 
-# ---------------------------------------------------------------- a family
+# ---------------------------------------------------------------- comparing arms
+
+
+class Contrast(NamedTuple):
+    """The comparison of one arm with the baseline.
+
+    Attributes:
+      arm: Its name.
+      seeds: Seeds for which both have a score.
+      differences: d_s of those seeds, larger is better.
+      mean: Mean of the differences, in units of the metric.
+      standard_error: s_d / sqrt(n).
+      interval: Simultaneous over all m contrasts; every word is read off it.
+      p: Of the paired t test, min(1, m p / 0.8); at most the level if 0 is outside the interval.
+      p_equivalence: Of two one-sided tests, min(1, 2 m p / 0.8); at most the level if the interval
+        lies within the margin.
+      diverged: (count, runs) of the arm and of the baseline.
+      p_divergence: Of Boschloo's test that the arm diverges no more often, min(1, m p / 0.2).
+      seeds_needed: For 80 % power at the margin (and equivalence at 0), or None if no number helps.
+      verdict: One of the words of `outcomes`.
+      words: The verdict in full, e.g. "better by more than 0.01 (few seeds)".
+      solved: With a target, (count, runs) that reach it, of the arm and of the baseline.
+      updates: With a target, the median number of updates to it of the arm and of the baseline, or
+        None where half of the runs never reach it.
+    """
+
+    arm: str
+    seeds: tuple[int, ...]
+    differences: tuple[float, ...]
+    mean: float
+    standard_error: float
+    interval: tuple[float, float]
+    p: float
+    p_equivalence: float
+    diverged: tuple[tuple[int, int], tuple[int, int]]
+    p_divergence: float
+    seeds_needed: int | None
+    verdict: str
+    words: str
+    solved: tuple[tuple[int, int], tuple[int, int]] | None = None
+    updates: tuple[float | None, float | None] | None = None
 
 
 def compare(
@@ -555,51 +500,98 @@ def compare(
     larger_is_better: bool,
     level: float = ALPHA,
     family: int | None = None,
-    paired: bool = True,
     primary: Collection[str] | None = None,
     target: float | None = None,
 ) -> list[Contrast]:
-    """Compares every arm with the base over the seeds that both have.
+    """Compares every arm with the baseline over the seeds that both have.
 
     Args:
-      base: seed -> outcome.
-      arms: name -> seed -> outcome.
-      margin: the smallest difference that matters, > 0, in units of the metric.
-      larger_is_better: direction of the metric.
-      level: of this look, for the whole family.
-      family: planned contrasts, m; those without data keep their part of the level.
-      paired: whether a seed of the arm goes with the same seed of the base; if not, all seeds of
-        both count, by Welch's t.
-      primary: arms that the question is about, None: all; others get the interval of one contrast,
-        and no words.
-      target: score from which on a run has solved it; then words are about that and not the mean.
+      base: Seed -> outcome.
+      arms: Name -> seed -> outcome.
+      margin: Smallest difference that matters, > 0, in units of the metric.
+      larger_is_better: Direction of the metric.
+      level: Level of this look, for the whole family.
+      family: Number m of planned contrasts; those without data keep their part of the level.
+      primary: Arms that the question is about, or None for all. The others get the interval of a
+        single contrast, and no word.
+      target: Score from which on a run has solved its task; words are then about that and not
+        about the mean.
     """
     asked = [name for name in arms if primary is None or name in primary]
     size = max(family or 0, len(asked), 1)
-    sign = 1.0 if larger_is_better else -1.0
     contrasts = []
     for name, outcomes in arms.items():
-        is_asked = name in asked
-        pair = _Pair(base, outcomes, sign, paired)
-        contrast = pair.contrast(name, margin, level, size if is_asked else 1)
+        share = size if name in asked else 1
+        contrast = _contrast(name, base, outcomes, margin, larger_is_better, level, share)
         if target is not None:
             runs = [reached_by(group, target, larger_is_better) for group in (outcomes, base)]
-            contrast = _by_target(contrast, *runs, level, size if is_asked else 1)
-        if not is_asked:
+            contrast = _by_target(contrast, *runs, level, share)
+        if name not in asked:
             words = f"{NOT_PRIMARY}: an interval and no word"
             contrast = contrast._replace(verdict=NOT_PRIMARY, words=words)
         contrasts.append(contrast)
     return contrasts
 
 
+def _contrast(
+    name: str,
+    base: Mapping[int, Outcome],
+    arm: Mapping[int, Outcome],
+    margin: float,
+    larger_is_better: bool,
+    level: float,
+    size: int,
+) -> Contrast:
+    """Compares one arm with the baseline by its mean, as one of `size` contrasts."""
+    shared = sorted(base.keys() & arm.keys())
+    seeds = [seed for seed in shared if _is_number(base[seed]) and _is_number(arm[seed])]
+    ours, theirs = (np.array([by[s].value for s in seeds], float) for by in (arm, base))
+    d = (ours - theirs) * (1.0 if larger_is_better else -1.0)
+    scale = float(np.abs([ours, theirs]).max(initial=0.0))
+    mean, error, p = map(float, paired_t(d, scale) if seeds else (math.nan, math.nan, 1.0))
+    count, freedom, share = len(seeds), len(seeds) - 1, FOR_MEANS / size
+    low, high = interval(mean, error, freedom, share * level)
+    gone, base_gone = (sum(by[s].diverged for s in shared) for by in (arm, base))
+    diverged = (gone, len(shared)), (base_gone, len(shared))
+    p_divergence = min(1.0, boschloo_p(*diverged) * size / FOR_DIVERGENCE)
+    if seeds and not d.any() and not gone + base_gone:
+        verdict, words = IDENTICAL, "identical: the change did nothing"
+    elif gone or base_gone:
+        said = f"{gone} of {len(shared)} diverged, of the base {base_gone}"
+        verdict, words = NO_VERDICT, f"no verdict on the mean: {said}"
+        if p_divergence <= level:
+            verdict, words = UNSTABLE, f"unstable: {said}"
+    elif count < FEWEST_FOR_A_VERDICT:
+        verdict, words = NO_VERDICT, f"no verdict from {count} seed{'s' * (count != 1)}"
+    elif error == 0:
+        verdict, words = REFUSED, "refused: the same difference in every seed"
+    else:
+        verdict, words = read_off(low, high, margin)
+        words += " (few seeds)" * (count < FEWEST_FOR_EQUIVALENCE)
+    return Contrast(
+        arm=name,
+        seeds=tuple(seeds),
+        differences=tuple(d.tolist()),
+        mean=mean,
+        standard_error=error,
+        interval=(low, high),
+        p=min(1.0, p / share),
+        p_equivalence=min(1.0, 2 * equivalence_p(mean, error, freedom, margin) / share),
+        diverged=diverged,
+        p_divergence=p_divergence,
+        seeds_needed=seeds_needed(error * math.sqrt(count), count, margin, share * level),
+        verdict=verdict,
+        words=words,
+    )
+
+
 def _by_target(
     contrast: Contrast, ours: Reached, theirs: Reached, level: float, size: int
 ) -> Contrast:
-    """The same contrast, judged by how many runs reach a target, and when."""
+    """Judges the same contrast by how many runs reach a target, and when."""
     counts, medians = (ours.share, theirs.share), (ours.median, theirs.median)
     p_count = difference_of_counts_p(*counts)
     p_sooner, gain = sooner_p(ours, theirs)
-    p_alone = min(1.0, 2 * min(p_count, p_sooner))
     p_count, p_sooner = (min(1.0, 2 * p * size / FOR_MEANS) for p in (p_count, p_sooner))
     shown = (
         f"{counts[0][0]} of {counts[0][1]} solve it, of the base {counts[1][0]} of {counts[1][1]}"
@@ -619,106 +611,17 @@ def _by_target(
         words = f"{verdict}: {when}, median {times[0]} updates, of the base {times[1]}; {shown}"
     # A mean and its interval would describe no run.
     return contrast._replace(
-        mean=math.nan, standard_error=math.nan, interval=(math.nan, math.nan),
-        p=min(p_count, p_sooner), p_alone=p_alone,
-        p_equivalence=1.0, p_sign_flip=None, seeds_needed=None,
-        verdict=verdict, words=words, solved=counts, updates=medians,
-    )  # fmt: skip
-
-
-class _Pair:
-    """One arm beside the base."""
-
-    def __init__(
-        self,
-        base: Mapping[int, Outcome],
-        outcomes: Mapping[int, Outcome],
-        sign: float,
-        paired: bool,
-    ) -> None:
-        if not paired:
-            self._take_apart(base, outcomes, sign)
-            return
-        shared = sorted(base.keys() & outcomes.keys())
-        kept = [s for s in shared if _is_number(base[s]) and _is_number(outcomes[s])]
-        ours = np.array([outcomes[s].value for s in kept], float)
-        theirs = np.array([base[s].value for s in kept], float)
-        self.seeds = tuple(kept)
-        self.differences = tuple((sign * (ours - theirs)).tolist())
-        self.correlation = _correlation(ours, theirs)
-        scale = float(np.abs([ours, theirs]).max(initial=0.0))
-        tested = paired_t(self.differences, scale) if kept else (math.nan, math.nan, 1.0)
-        self.mean, self.error, self.p = map(float, tested)
-        self.count, self.freedom = len(kept), len(kept) - 1.0
-        self.diverged = (_count_diverged(outcomes, shared), _count_diverged(base, shared))
-        self.ranked = [
-            [_worst(outcomes[s], sign) for s in shared],
-            [_worst(base[s], sign) for s in shared],
-        ]
-
-    def _take_apart(
-        self, base: Mapping[int, Outcome], outcomes: Mapping[int, Outcome], sign: float
-    ) -> None:
-        """The same of scores that do not go together by seed."""
-        self.seeds, self.differences, self.correlation = (), (), math.nan
-        ours, theirs = (
-            [sign * cast(float, o.value) for o in group.values() if _is_number(o)]
-            for group in (outcomes, base)
-        )
-        self.count = min(len(ours), len(theirs))
-        tested = welch_t(ours, theirs) if self.count > 1 else (math.nan, math.nan, 1.0, 0.0)
-        self.mean, self.error, self.p, self.freedom = tested
-        self.diverged = (_count_diverged(outcomes, [*outcomes]), _count_diverged(base, [*base]))
-        self.ranked = [[_worst(o, sign) for o in group.values()] for group in (outcomes, base)]
-
-    def contrast(self, arm: str, margin: float, level: float, size: int) -> Contrast:
-        """What is said of it, as one of `size` contrasts at a look of a level."""
-        count, share, deviation = self.count, FOR_MEANS / size, self.error * math.sqrt(self.count)
-        mean, p, of_seeds, own = self.mean, self.p, (self.error, self.freedom), share * level
-        low, high = interval(mean, *of_seeds, own)
-        p_equivalence = equivalence_p(mean, *of_seeds, margin)
-        p_divergence = min(1.0, boschloo_p(*self.diverged) * size / FOR_DIVERGENCE)
-        verdict, words = self._without_mean(p_divergence <= level)
-        p_ranks = ranks_p(*self.ranked) if any(gone for gone, _ in self.diverged) else None
-        if not verdict:
-            verdict, words = read_off(low, high, margin)
-            words += " (few seeds)" * (count < FEWEST_FOR_EQUIVALENCE)
-        return Contrast(
-            arm=arm,
-            seeds=self.seeds,
-            differences=self.differences,
-            mean=mean,
-            standard_error=self.error,
-            interval=(low, high),
-            p=min(1.0, p / share),
-            p_alone=p,
-            p_equivalence=min(1.0, 2 * p_equivalence / share),
-            p_sign_flip=sign_flip_p(self.differences),
-            correlation=self.correlation,
-            diverged=self.diverged,
-            p_divergence=p_divergence,
-            seeds_needed=seeds_needed(deviation, count, margin, own),
-            verdict=verdict,
-            words=words,
-            p_ranks=p_ranks,
-        )
-
-    def _without_mean(self, is_unstable: bool) -> tuple[str, str]:
-        """What comes before any word about the mean; empty where nothing does."""
-        (arm_diverged, trials), (base_diverged, _) = self.diverged
-        if self.seeds and not any(self.differences) and not arm_diverged + base_diverged:
-            return IDENTICAL, "identical: the change did nothing"
-        if arm_diverged or base_diverged:
-            words = f"{arm_diverged} of {trials} diverged, of the base {base_diverged}"
-            if is_unstable:
-                return UNSTABLE, f"unstable: {words}"
-            return NO_VERDICT, f"no verdict on the mean: {words}"
-        if self.count < FEWEST_FOR_A_VERDICT:
-            return NO_VERDICT, f"no verdict from {self.count} seed{'s' * (self.count != 1)}"
-        if self.error == 0:
-            what = "difference in every seed" if self.seeds else "score in every run of an arm"
-            return REFUSED, f"refused: the same {what}"
-        return "", ""
+        mean=math.nan,
+        standard_error=math.nan,
+        interval=(math.nan, math.nan),
+        p=min(p_count, p_sooner),
+        p_equivalence=1.0,
+        seeds_needed=None,
+        verdict=verdict,
+        words=words,
+        solved=counts,
+        updates=medians,
+    )
 
 
 def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
@@ -733,20 +636,5 @@ def read_off(low: float, high: float, margin: float) -> tuple[str, str]:
     return UNRESOLVED, "unresolved"
 
 
-def _worst(outcome: Outcome, sign: float) -> float:
-    """A score for ranking, larger is better; the worst of all where there is none."""
-    return sign * cast(float, outcome.value) if _is_number(outcome) else -math.inf
-
-
 def _is_number(outcome: Outcome) -> bool:
     return outcome.value is not None and math.isfinite(outcome.value) and not outcome.diverged
-
-
-def _count_diverged(outcomes: Mapping[int, Outcome], seeds: Sequence[int]) -> tuple[int, int]:
-    return sum(outcomes[seed].diverged for seed in seeds), len(seeds)
-
-
-def _correlation(ours: np.ndarray, theirs: np.ndarray) -> float:
-    if len(ours) < 3 or ours.std() == 0 or theirs.std() == 0:
-        return math.nan
-    return float(np.corrcoef(ours, theirs)[0, 1])

@@ -73,9 +73,8 @@ class Register(AppendedRows):
     def note(self, look: Mapping[str, Any]) -> bool:
         """Adds a look that is not there yet, and returns whether the register can be written.
 
-        Args:
-          look: `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash), `families`
-            (hash -> of how many arms it was one), `words`, `time`.
+        A look has `study` (seal and time of sealing), `seeds`, `contrasts` (arm -> hash),
+        `families` (hash -> number of arms of its study), `words` and `time`.
         """
         if any({**row, "time": ""} == {**look, "time": ""} for row in self.rows()):
             return True
@@ -90,11 +89,8 @@ class Register(AppendedRows):
     ) -> list[dict[str, Any]]:
         """Returns the looks of other studies at a contrast, one for each study and its seeds.
 
-        Args:
-          contrast: Hash of the contrast.
-          study: Seal and time of sealing of the study that asks.
-          seeds: Of its look. Where the study has shown this look already, later looks of others
-            are left out: showing it again is no look.
+        If `study` has shown its look at `seeds` before, later looks of others are left out: showing
+        it again is no look.
         """
         rows = [row for row in self.rows() if contrast in row["contrasts"].values()]
         own = [row for row in rows if row["study"] == list(study)]
@@ -262,14 +258,12 @@ class Study:
     # ---- writing
 
     def seal(self, design: Design, facts: Mapping[str, Any], seeds: Iterable[int]) -> list[str]:
-        """Writes study.json: sealed at the first call, compared with what was sealed at others.
+        """Writes study.json and returns what has changed since it was sealed, in words.
 
         Args:
-          design: as it is now.
-          facts: root, how, arms, environment: what is not sealed.
-          seeds: asked for now, and those from before that have cells.
-        Returns:
-          What changed since it was sealed, in words.
+          design: The design as it is now; sealed by the first call.
+          facts: What is not sealed: root, arms, environment.
+          seeds: All seeds, those of earlier launches included.
         """
         sealed = design.sealed()
         if self.record and self.base not in sealed["arms"]:

@@ -210,26 +210,16 @@ def notes_on(verdicts: Mapping[str, Any]) -> list[str]:
             "the register beside the cells cannot be written: this look is not noted there"
         )
     for name, arm in verdicts["arms"].items():
-        if arm.get("correlation") is not None:
-            note = f"{name}: pairing correlation {arm['correlation']:+.2f}"
-            if arm["verdict"] == UNRESOLVED and arm.get("seeds_needed"):
-                note += f"; {arm['seeds_needed']} seeds would settle the margin with 80 % power"
-            if shown_for_new_text(arm):
-                note += f"; also beyond this text: {shown_for_new_text(arm)}"
-            notes.append(note)
+        if arm["verdict"] == UNRESOLVED and arm.get("seeds_needed"):
+            seeds = arm["seeds_needed"]
+            notes.append(f"{name}: {seeds} seeds would settle the margin with 80 % power")
+        if shown_for_new_text(arm):
+            notes.append(f"{name}: also beyond this text: {shown_for_new_text(arm)}")
         if looks := arm["asked_before"]:
             several = "s" * (len(looks) > 1)
             notes.append(
                 f"{name}: shown before in {len(looks)} look{several} of other studies, so this "
                 f"look has level {arm['level']:.3g}"
-            )
-        check = arm.get("p_sign_flip")
-        if check is not None and (check <= verdicts["level"]) != (
-            arm["p_alone"] <= verdicts["level"]
-        ):
-            notes.append(
-                f"{name}: alone, the exact sign-flip p is {check:.3f}, the t test's "
-                f"{arm['p_alone']:.3f}"
             )
     return notes
 

@@ -31,13 +31,7 @@ from transformer_jax.training.run import Run
 
 
 def measure_later(cell: Cell, prepared: Prepared, run: Run | None = None) -> None:
-    """Measures the metrics that a finished cell lacks, from its checkpoint.
-
-    Args:
-      cell: Done.
-      prepared: Data, model and optimizer of its arm.
-      run: What was trained; read from the cell if it is not at hand.
-    """
+    """Measures the metrics that a finished cell lacks, from `run` or its checkpoint."""
     names = _unmeasured(cell, prepared.config.evaluation)
     if not names:
         return
@@ -101,12 +95,9 @@ class StudyProgress:
     """Progress over the cells of one launch."""
 
     def __init__(self, progress: Progress, seconds: Mapping[Cell, float], total: int) -> None:
-        """Begins its clock.
+        """Begins the clock, with the expected seconds of each cell that has to run.
 
-        Args:
-          progress: where to tell.
-          seconds: expected of each cell that has to run.
-          total: cells in all, those that need not run among them.
+        `total` is the number of all cells, including those that need not run.
         """
         self._progress, self._expected = progress, dict(seconds)
         self._total = total
@@ -203,12 +194,12 @@ class Workers:
     """Trains cells; one that fails stops no other.
 
     Attributes:
-      estimate: how many members go at a time, and how long cells take.
-      progress: where to tell.
-      stop: tells when to end.
+      estimate: Number of members at a time, and duration of cells.
+      progress: Where progress is reported.
+      stop: The signal that ends training.
       lost: (arm, seed) -> why a cell has no outcome.
-      peak_bytes: arm -> memory of a member's training program.
-      elsewhere: cells that another process was training when their turn came.
+      peak_bytes: Arm -> memory of a member's training program.
+      elsewhere: Cells that another process was training when their turn came.
     """
 
     estimate: Estimate
@@ -219,13 +210,7 @@ class Workers:
     elsewhere: list[Cell] = dataclasses.field(default_factory=list)
 
     def run(self, arms: Mapping[str, Arm], waiting: Sequence[Cell], total: int) -> None:
-        """Trains cells in this process.
-
-        Args:
-          arms: name -> arm.
-          waiting: cells, in the order in which they shall end.
-          total: cells in all, those that are there already among them.
-        """
+        """Trains the waiting cells, of `total` in all, in this process and in this order."""
         board, left = self.board(waiting, total), list(waiting)
         programs: dict[str, Program] = {}
         for arm in {cell.arm: arms[cell.arm] for cell in waiting}.values():
@@ -294,11 +279,7 @@ class Workers:
         # Without an estimate it may be long.
         brief = 0 < self.estimate.members * self.estimate.seconds_of(arm.name) < _BRIEF
         config = with_seed(_config_of(cell, arm), cell.seed, brief)
-        facts = {
-            "code": code_hash(),
-            "members": self.estimate.members,
-            "cell": arm.hash,
-        }
+        facts = {"code": code_hash(), "members": self.estimate.members, "cell": arm.hash}
         directory, prepared = RunDirectory(cell.path), arm.prepared
 
         def at_end(run: Run) -> None:
